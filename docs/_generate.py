@@ -118,7 +118,7 @@ def declared(of: str) -> str:
     from tasks.catalogs.user import keys, ops, tensors
 
     rows = (
-        [f"`{keys.name_of(one)}`", one.metadata["about"], keys.describe_default(one)]
+        [f"`{keys.name_config_key(one)}`", one.metadata["about"], keys.describe_key_default(one)]
         for one in fields(getattr(ops, of, None) or getattr(tensors, of))
     )
     return table(["key", "meaning", "default"], rows)
@@ -143,9 +143,9 @@ def configured(of: str) -> str:
 
 
 def catalogs() -> str:
-    from tasks.catalogs import BUILT_IN, get
+    from tasks.catalogs import BUILT_IN, get_catalog
 
-    return table(["catalog", "what it has"], ([f"`{name}`", get(name).about] for name in BUILT_IN))
+    return table(["catalog", "what it has"], ([f"`{name}`", get_catalog(name).about] for name in BUILT_IN))
 
 
 def checks() -> str:
@@ -176,7 +176,7 @@ def asked() -> str:
     from tasks import catalogs
     from tasks.cache import default_cache
     from tasks.catalogs.base import Entry
-    from tasks.catalogs.user.catalog import checks_of
+    from tasks.catalogs.user.catalog import list_kernel_checks
     from tasks.catalogs.user.ops import UserOp
     from tasks.checks import BUILT_IN
 
@@ -184,13 +184,15 @@ def asked() -> str:
     own = {
         "nodes": [Entry("nodes:x", "", ("float32",))],  # whatever a folder has
         "user": [
-            Entry("user:x", op.name, (), checks_of(op))
+            Entry("user:x", op.name, (), list_kernel_checks(op))
             for op in (plain, replace(plain, name="y", gradient=["x"], steps="n"))
         ],
     }
     # Those of older releases are the node suite again.
-    columns = {name: catalogs.get(name) for name in catalogs.BUILT_IN if not name.startswith("onnx-")}
-    entries = {name: own.get(name) or catalog_lists.entries(name, default_cache(), inline=True) for name in columns}
+    columns = {name: catalogs.get_catalog(name) for name in catalogs.BUILT_IN if not name.startswith("onnx-")}
+    entries = {
+        name: own.get(name) or catalog_lists.list_entries_here(name, default_cache(), inline=True) for name in columns
+    }
 
     def cell(check: Any, name: str) -> str:
         having = {entry.label for entry in entries[name] if not check.unasked(entry, columns[name])}
@@ -203,16 +205,16 @@ def asked() -> str:
 def answered() -> str:
     """What becomes of each check on each backend: planned, a row that says unsupported, or a line that says it is left
     out."""
-    from farm.plan.config import backend_names
+    from farm.plan.config import list_backend_names
     from tasks import checks
     from tasks.backends import BackendSpec
 
-    every = [BackendSpec.parse(name).create() for name in backend_names()]
+    every = [BackendSpec.parse(name).create() for name in list_backend_names()]
     rows = []
     for check in checks.BUILT_IN.values():
         # Who only compiles has the check build alone.
-        asked = [b for b in every if not (check.runs and checks.of_another_kind(check.name, b))]
-        why = {b.name: checks.explain_exclusion(check.name, b) for b in asked}
+        asked = [b for b in every if not (check.runs and checks.name_check_of_another_kind(check.name, b))]
+        why = {b.name: checks.explain_check_exclusion(check.name, b) for b in asked}
         there = [b for b in asked if not why[b.name]]
         able = [b for b in there if not check.unanswered(b)]
         where = (
@@ -383,7 +385,7 @@ def judge() -> str:
 def limits() -> str:
     from tasks.judge import verdict
 
-    policy = verdict.load("error_units")
+    policy = verdict.load_policy("error_units")
     rows = []
     for limit in policy.limits:
         if not limit.ops:
@@ -400,10 +402,10 @@ def limits() -> str:
 
 
 def backends() -> str:
-    from tasks.backends import BackendSpec, list_registered
+    from tasks.backends import BackendSpec, list_backends
 
     rows: dict[tuple[str, ...], list[str]] = defaultdict(list)
-    for runtime, part in list_registered().items():
+    for runtime, part in list_backends().items():
         for device in part.load().devices if not part.package else ():
             backend = BackendSpec(f"{runtime}-{device}", runtime, device).create()
             words = {"onnx": "ONNX", "torch": "torch", "saved_model": "SavedModel", "tflite": "TFLite"}
@@ -416,10 +418,10 @@ def backends() -> str:
 
 
 def needs() -> str:
-    from tasks.backends import BackendSpec, list_registered
+    from tasks.backends import BackendSpec, list_backends
 
     rows: dict[str, tuple[Any, list[str]]] = {}
-    for runtime, part in list_registered().items():
+    for runtime, part in list_backends().items():
         for device in part.load().devices if not part.package else ():
             for need in BackendSpec(f"{runtime}-{device}", runtime, device).create().needs:
                 rows.setdefault(need.what, (need, []))[1].append(f"{runtime}-{device}")
@@ -495,11 +497,11 @@ def evaluator() -> str:
 
 
 def generated() -> str:
-    from tasks.fuzz.table import SPECS, dtypes
+    from tasks.fuzz.table import SPECS, list_fuzz_dtypes
 
     by_dtypes: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for op in sorted(SPECS):
-        by_dtypes[dtypes(op)].append(op)
+        by_dtypes[list_fuzz_dtypes(op)].append(op)
     rows = sorted(by_dtypes.items(), key=lambda line: -len(line[1]))
     return table(["operators", "dtypes under test"], ([code(ops), code(names)] for names, ops in rows))
 

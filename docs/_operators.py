@@ -49,7 +49,7 @@ def list_overloads() -> dict[str, list[Any]]:
 
 def call_all() -> Iterator[tuple[str, Callable[[], Any]]]:
     """What the catalog calls: an op's name and a call of it, whose inputs are made before."""
-    for info in opinfo._op_db().values():
+    for info in opinfo._load_op_db().values():
         kinds = info.supported_dtypes("cpu")
         dtype = next((d for d in DTYPES if d in kinds), None)
         if dtype is None or info.name.startswith("jiterator_"):
@@ -60,8 +60,8 @@ def call_all() -> Iterator[tuple[str, Callable[[], Any]]]:
         except Exception as error:
             print(f"{info.name}: {error}", file=sys.stderr)
             continue
-        for check in ("forward", *set(variants.list_checks(info)) - {variants.REFUSES, variants.PROMOTION}):
-            call = variants.call(info, check)
+        for check in ("forward", *set(variants.list_variant_checks(info)) - {variants.REFUSES, variants.PROMOTION}):
+            call = variants.make_variant_call(info, check)
             for sample in samples:
                 yield info.name, lambda call=call, sample=sample, check=check: _call(call, sample, check == "forward")
 
@@ -120,7 +120,7 @@ def aliases() -> dict[str, str]:
     "abs"."""
     return {
         alias.name.replace(".", "_").removeprefix("Tensor_"): info.name
-        for info in opinfo._op_db().values()
+        for info in opinfo._load_op_db().values()
         for alias in info.aliases
     }
 

@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from farm.report.tables.passports import load_readings, select_newest_readings
+from farm.report.tables.passports import load_passport_readings, select_newest_readings
 from tasks.arrays.accumulators import UnitAccumulator
-from tasks.matrix_units.table import find_unit
-from tasks.model.dtypes import np_dtype
+from tasks.matrix_units.table import find_matrix_unit
+from tasks.model.dtypes import get_numpy_dtype
 from tasks.passport import DeviceSum, SumTerms
-from tasks.passport.reveal import reveal_tree
-from tasks.passport.trees import Tree, decode_tree, draw_lines, list_leaves, list_nodes, list_terms
+from tasks.passport.reveal import reveal_sum_tree
+from tasks.passport.trees import Tree, decode_tree, draw_tree_lines, list_tree_leaves, list_tree_nodes, list_tree_terms
 
 HERE = Path(__file__).resolve().parent
 RECORDED = HERE.parent / "tests" / "devices" / "h200-2026-11-26" / "products.csv"
@@ -54,9 +54,9 @@ def text(
 def draw(tree: Tree, x: float, y: float, width: float, height: float, stroke: str = LINE) -> str:
     """A tree with its top left corner at a place: parts side by side, and under each term a mark that is the darker the
     earlier the term lies in memory."""
-    leaves = list_leaves(tree)
+    leaves = list_tree_leaves(tree)
     wide = width / len(leaves)
-    lines = f'<path d="{draw_lines(tree, width, height, leaves)}" fill="none" stroke="{stroke}" shape-rendering="crispEdges"/>'
+    lines = f'<path d="{draw_tree_lines(tree, width, height, leaves)}" fill="none" stroke="{stroke}" shape-rendering="crispEdges"/>'
     marks = [
         f'<rect x="{k * wide:.1f}" y="{height - 4:.1f}" width="{wide:.1f}" height="7" fill="{shade(leaf / len(leaves))}"/>'
         for k, leaf in enumerate(leaves)
@@ -152,20 +152,20 @@ def draw_releases(readings: pd.DataFrame, one: str, other: str, most: int = 4) -
 def draw_float8() -> None:
     """The accumulator of Hopper's float8 products: the tree of one output, the bits of a step, and what the card's rows
     were off by."""
-    unit = find_unit("hopper", FLOAT8)
+    unit = find_matrix_unit("hopper", FLOAT8)
     assert unit is not None
-    accumulate, kind, places = UnitAccumulator(FLOAT8, (FLOAT8,), unit), np_dtype(FLOAT8), tuple(range(LONG))
+    accumulate, kind, places = UnitAccumulator(FLOAT8, (FLOAT8,), unit), get_numpy_dtype(FLOAT8), tuple(range(LONG))
 
     def run(arrays: Sequence[Any]) -> list[np.ndarray]:
         return [accumulate.product(*(np.asarray(x, np.float64) for x in arrays)).astype(np.float32)]
 
     ones = [np.ones((1, LONG), kind), np.ones((LONG, 1), kind)]
-    tree, _ = reveal_tree(
+    tree, _ = reveal_sum_tree(
         DeviceSum(run, ones, SumTerms(0, (0, places), (1, places), fill=(1.0, 1.0)), FLOAT8), random.Random(0)
     )
     parts = [text(24, 96, f"{LONG} products of one output", 15, weight=600), draw(tree, 24, 108, 1088, 150)]
-    step = max(len(node) - 1 for node in list_nodes(tree))
-    halves = [len(list_terms(x)) for x in tree] if isinstance(tree, tuple) else []
+    step = max(len(node) - 1 for node in list_tree_nodes(tree))
+    halves = [len(list_tree_terms(x)) for x in tree] if isinstance(tree, tuple) else []
     said = f"Each step takes {step} products at once and the sum so far, in 14 bits. After {halves[0]} products that sum goes over to a float32 sum: the last line across."
     parts.append(text(24, 280, said, 12, GREY))
     parts += draw_window(24, 316) + draw_recorded(640, 316)
@@ -225,7 +225,7 @@ def draw_recorded(x: float, y: float) -> list[str]:
 
 def main(arguments: Sequence[str]) -> None:
     results, *releases = arguments
-    readings = select_newest_readings(load_readings(results))
+    readings = select_newest_readings(load_passport_readings(results))
     draw_backends(readings)
     if len(releases) == 2:
         draw_releases(readings, *releases)

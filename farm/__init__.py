@@ -5,7 +5,7 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from farm.doors import CommandDoor, is_own
+from farm.doors import CommandDoor, is_own_package
 
 if TYPE_CHECKING:
     from farm.client import (
@@ -29,7 +29,7 @@ for _name, _value in ONE_THREAD.items():
     os.environ.setdefault(_name, _value)  # before numpy is imported: it reads them once
 
 sys.meta_path.insert(0, CommandDoor)
-if (_namesake := sys.modules.get("tasks")) and not is_own(_namesake):
+if (_namesake := sys.modules.get("tasks")) and not is_own_package(_namesake):
     raise ImportError(
         f"farm needs its own package tasks, and {_namesake.__file__} was imported by that name: import farm before it, or rename it"
     )

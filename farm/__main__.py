@@ -7,7 +7,7 @@ import shutil
 import sys
 from collections.abc import Iterable, Sequence
 
-from farm.exits import BAD_INPUT, HELP, OK, run_command, run_guarded
+from farm.exits import BAD_INPUT, HELP, OK, run_command, run_command_guarded
 
 #: Command of several parts → part → what it does: `farm policy selftest`. A part is a file of `farm.commands`, or one
 #: of the command's own.
@@ -82,20 +82,20 @@ LEAVES = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; the exit code is the command's, 2 for a command that does not exist."""
-    return run_guarded(_main, argv)
+    return run_command_guarded(_run_command_line, argv)
 
 
-def _main(argv: Sequence[str] | None) -> int:
+def _run_command_line(argv: Sequence[str] | None) -> int:
     name, *rest = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     asked = name == "help"
     if asked and rest:
         name, *rest = rest
-    name = _spell(name)
+    name = _spell_command(name)
     if name in FORMER:
         print(f"warning: farm {name} is farm {' '.join(FORMER[name])} now", file=sys.stderr)
         name, *rest = [*FORMER[name], *rest]
     if name in COMMANDS:
-        return _run(name, [*rest, *["--help"] * asked])
+        return _run_named_command(name, [*rest, *["--help"] * asked])
     if asked or name in HELP:
         return _print_help("" if name in {*HELP, "help"} else name)
     if name == "--version":
@@ -103,10 +103,10 @@ def _main(argv: Sequence[str] | None) -> int:
 
         print(f"farm {farm_version()}")
         return OK
-    return _refuse("has no command", name, COMMANDS)
+    return _refuse_command_name("has no command", name, COMMANDS)
 
 
-def _run(name: str, rest: Sequence[str]) -> int:
+def _run_named_command(name: str, rest: Sequence[str]) -> int:
     """Run a command, or the part of it that is named next."""
     if name not in PARTS:
         return run_command(name, rest)
@@ -115,45 +115,45 @@ def _run(name: str, rest: Sequence[str]) -> int:
         own = importlib.util.find_spec(f"farm.options.{part}") is None
         return run_command(name, rest) if own else run_command(part, more)
     if part in ("", *HELP):
-        from farm.help import fold_table
+        from farm.help import fold_help_table
 
-        said = f"usage: farm {name} PART [-h] …\n\n{fold_table(PARTS[name], _columns())}"
+        said = f"usage: farm {name} PART [-h] …\n\n{fold_help_table(PARTS[name], _count_terminal_columns())}"
         print(said, file=sys.stdout if part else sys.stderr)
         return OK if part else BAD_INPUT
-    return _refuse(f"{name} has no part", part, PARTS[name])
+    return _refuse_command_name(f"{name} has no part", part, PARTS[name])
 
 
-def _refuse(what: str, name: str, known: Iterable[str]) -> int:
-    from tasks.nearest import nearest
+def _refuse_command_name(what: str, name: str, known: Iterable[str]) -> int:
+    from tasks.nearest import suggest_nearest_names
 
-    print(f"error: farm {what} {name!r}{nearest(name, list(known))}", file=sys.stderr)
+    print(f"error: farm {what} {name!r}{suggest_nearest_names(name, list(known))}", file=sys.stderr)
     return BAD_INPUT
 
 
-def _spell(name: str) -> str:
+def _spell_command(name: str) -> str:
     """A command as it is called here, of its American spelling as well: minimize is minimise."""
     british = name.replace("ize", "ise")
     return british if british in COMMANDS else name
 
 
-def _columns() -> int:
+def _count_terminal_columns() -> int:
     return shutil.get_terminal_size().columns - 2  # as argparse folds the help of a command
 
 
 def _print_help(topic: str = "") -> int:
     """The list of commands, or what one topic of `farm.help` has to say."""
-    from farm.help import TOPICS, describe_topic, fold_table
+    from farm.help import TOPICS, describe_help_topic, fold_help_table
 
-    columns = _columns()
+    columns = _count_terminal_columns()
     if topic in TOPICS:
-        print(describe_topic(topic, columns))
+        print(describe_help_topic(topic, columns))
         return OK
     if topic:
-        return _refuse("has no help on", topic, [*TOPICS, *COMMANDS])
-    groups = [f"{title}\n{fold_table(lines, columns)}\n" for title, lines in GROUPS.items()]
+        return _refuse_command_name("has no help on", topic, [*TOPICS, *COMMANDS])
+    groups = [f"{title}\n{fold_help_table(lines, columns)}\n" for title, lines in GROUPS.items()]
     topics = {f"help {name}": about for name, (about, _) in TOPICS.items()}
     print("usage: farm COMMAND [-h] …", "", "first: farm run configs/quick.yaml", "", *groups, sep="\n")
-    print(f"Words\n{fold_table(topics, columns)}\n")
+    print(f"Words\n{fold_help_table(topics, columns)}\n")
     print("farm COMMAND -h shows a command's options, farm --version which farm this is.")
     return OK
 

@@ -16,7 +16,7 @@ from typing import Any
 from farm.exits import BAD_INPUT, Main
 from tasks.cache import default_cache
 from tasks.model import Refusal
-from tasks.nearest import near
+from tasks.nearest import find_near_names
 
 #: Control characters and direction overrides: an error text must not be able to drive the terminal.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]+")
@@ -27,7 +27,7 @@ _PYTHONS = warnings.formatwarning
 _WARNED: set[str] = set()
 
 
-def plain(value: Any, length: int = 0) -> str:
+def clean_line(value: Any, length: int = 0) -> str:
     """Text on one line without control characters, cut to ``length`` characters (0: not cut)."""
     text = " ".join(_CONTROL.sub(" ", str(value)).split())
     return text[: length - 1] + "…" if length and len(text) > length else text
@@ -44,18 +44,18 @@ def _show_warning(
 
 def _shorten_warning(words: Any) -> str:
     """A warning's line; nothing if the command has said it."""
-    line = f"warning: {plain(words)}\n"
+    line = f"warning: {clean_line(words)}\n"
     new = line not in _WARNED
     _WARNED.add(line)
     return line * new
 
 
-def warn(words: Any) -> None:
+def warn_in_a_line(words: Any) -> None:
     """Say in one line, once a command, what is not as it should be."""
     sys.stderr.write(_shorten_warning(words))
 
 
-def refusing(main: Main) -> Main:
+def refuse_in_a_line(main: Main) -> Main:
     """A command's ``main`` that says what it refuses (`Refusal`) in one line and ends with exit code 2."""
 
     @functools.wraps(main)
@@ -65,7 +65,7 @@ def refusing(main: Main) -> Main:
         try:
             return main(argv)
         except Refusal as refusal:
-            print(f"error: {plain(refusal)}", file=sys.stderr)
+            print(f"error: {clean_line(refusal)}", file=sys.stderr)
             return BAD_INPUT
 
     return run_command
@@ -79,7 +79,7 @@ def print_folded(line: str, indent: int) -> None:
 
 
 class CommandParser(argparse.ArgumentParser):
-    """A parser whose list options (`list_option`) also take what follows them, up to the next option or config:
+    """A parser whose list options (`add_list_option`) also take what follows them, up to the next option or config:
     --backends a b. Of an option that it does not have it names the nearest."""
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:  # type: ignore[override]
@@ -91,7 +91,7 @@ class CommandParser(argparse.ArgumentParser):
 
     def _meant(self, left: Sequence[str]) -> str:
         options = [x.partition("=")[0] for x in left if x.startswith("--")]
-        found = near(options[0], self._option_string_actions, 0.7) if options else []
+        found = find_near_names(options[0], self._option_string_actions, 0.7) if options else []
         return f"; did you mean {found[0]}?" if found else ""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
@@ -132,7 +132,7 @@ class _ListedOption(argparse.Action):
         setattr(namespace, self.dest, list(dict.fromkeys(found)) if self.const else found)
 
 
-def list_option(
+def add_list_option(
     parser: CommandParser, name: str, metavar: str, words: str, commas: bool = True, required: bool = False
 ) -> None:
     """An option of several values: repeated, one after another or, if ``commas``, with commas between them."""
@@ -144,13 +144,13 @@ class _FormerOption(argparse.Action):
     """An option of an earlier version that says what it is called now (``const``)."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
-        warn(f"{option_string} is {self.const} now")
+        warn_in_a_line(f"{option_string} is {self.const} now")
         before = getattr(namespace, self.dest)
         given = values if isinstance(values, list) else [values]
         setattr(namespace, self.dest, [*before, *given] if isinstance(before, list) else values)
 
 
-def former_option(parser: argparse._ActionsContainer, former: str, now: str, **differs: Any) -> None:
+def add_former_option(parser: argparse._ActionsContainer, former: str, now: str, **differs: Any) -> None:
     """``former``: what the option ``now`` of the parser was called; it works for a release more, and says so. differs:
     what it had otherwise, as `argparse` calls it."""
     is_now = parser._option_string_actions[now]
@@ -158,29 +158,29 @@ def former_option(parser: argparse._ActionsContainer, former: str, now: str, **d
     parser.add_argument(former, action=_FormerOption, const=now, help=argparse.SUPPRESS, **more | differs)
 
 
-def packages_option(parser: argparse.ArgumentParser) -> None:
+def add_packages_option(parser: argparse.ArgumentParser) -> None:
     """``--packages``: a list of requirements."""
     words = "run the backend in an environment with these packages"
     parser.add_argument("--packages", nargs="+", default=[], metavar="REQUIREMENT", help=words)
 
 
-def budget_option(parser: argparse.ArgumentParser, what: str) -> None:
+def add_budget_option(parser: argparse.ArgumentParser, what: str) -> None:
     """--budget of a command that can do a part of its work; what: of it, in words."""
     parser.add_argument("--budget", metavar="TIME", help=f"end after about this time (10m, 90s, 2h), {what}")
 
 
-def results_option(parser: argparse.ArgumentParser, words: str = "the lake: a directory or a URI (s3://…)") -> None:
+def add_results_option(parser: argparse.ArgumentParser, words: str = "the lake: a directory or a URI (s3://…)") -> None:
     """``--results``: where the lake is."""
     parser.add_argument("--results", default="results", metavar="PATH", help=words)
 
 
-def cache_option(parser: argparse.ArgumentParser) -> None:
+def add_cache_option(parser: argparse.ArgumentParser) -> None:
     """``--cache``: a folder as a `Path`."""
     words = "directory for prepared cases (default: $FARM_CACHE)"
     parser.add_argument("--cache", default=default_cache(), type=Path, metavar="DIR", help=words)
 
 
-def key_argument(parser: argparse.ArgumentParser, more: str = "", **options: Any) -> None:
+def add_key_argument(parser: argparse.ArgumentParser, more: str = "", **options: Any) -> None:
     """``key``: which case of which run on which backend."""
     words = "run_id:case_id:backend, as a report prints it ('last': the newest run)"
     parser.add_argument("key", help=words + more, **options)

@@ -22,7 +22,7 @@ if __name__ == "__main__":
 """
 
 
-def is_own(tasks: ModuleType) -> bool:
+def is_own_package(tasks: ModuleType) -> bool:
     """Whether a module called `tasks` is the farm's."""
     return os.path.realpath(getattr(tasks, "__file__", None) or "") == os.path.realpath(TASKS)
 

@@ -7,7 +7,7 @@ import signal
 import sys
 
 if os.path.dirname(sys.argv[0]) == os.path.dirname(__file__) or os.path.basename(sys.argv[0]) == "farm":
-    # This process is a command's and has started nothing yet: until `run_guarded` it just ends, without a traceback.
+    # This process is a command's and has started nothing yet: until `run_command_guarded` it just ends, without a traceback.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 import contextlib
@@ -46,17 +46,17 @@ def open_command_door(name: str) -> Callable[..., int]:
     arguments it is that of this process."""
 
     def main(argv: Sequence[str] | None = None) -> int:
-        return run_guarded(lambda rest: run_command(name, rest), argv)
+        return run_command_guarded(lambda rest: run_command(name, rest), argv)
 
     return main
 
 
 def run_command(name: str, argv: Sequence[str] | None) -> int:
     """Import a command and run it; BAD_INPUT where the installation goes without what it needs."""
-    from tasks.importing import pause_gc  # and numpy: Ctrl-C is heeded by now
+    from tasks.importing import pause_garbage_collector  # and numpy: Ctrl-C is heeded by now
 
     try:
-        with pause_gc():
+        with pause_garbage_collector():
             if HELP.intersection(sys.argv[1:] if argv is None else argv):
                 import_module(f"farm.options.{name}").make_parser().parse_known_args(argv)
             module = import_module(f"farm.commands.{name}")
@@ -71,7 +71,7 @@ def run_command(name: str, argv: Sequence[str] | None) -> int:
     return int(module.main(argv))
 
 
-def run_guarded(main: Main, argv: Sequence[str] | None) -> int:
+def run_command_guarded(main: Main, argv: Sequence[str] | None) -> int:
     """The exit code of a command, whatever it raises: 1 says that wrong numbers were found, and nothing else."""
     if argv is None:  # this process is the command's
         signal.signal(signal.SIGINT, _end_process_tree)
@@ -81,7 +81,7 @@ def run_guarded(main: Main, argv: Sequence[str] | None) -> int:
                 stream.reconfigure(
                     errors="backslashreplace"
                 )  # a name that the terminal has no letters for ends nothing
-                setattr(sys, name, stream if stream.isatty() else _outlast_stream(stream))
+                setattr(sys, name, stream if stream.isatty() else _outlast_closed_stdout(stream))
     try:
         return main(argv)
     except KeyboardInterrupt:
@@ -89,7 +89,7 @@ def run_guarded(main: Main, argv: Sequence[str] | None) -> int:
     except Exception as error:
         if os.environ.get(TRACE):
             traceback.print_exc()
-        print(f"error: {_describe_error(error)}", file=sys.stderr)
+        print(f"error: {_describe_command_error(error)}", file=sys.stderr)
     return INCOMPLETE
 
 
@@ -105,7 +105,7 @@ class _BrokenPipe(io.FileIO):
             return super().write(data)
 
 
-def _outlast_stream(stream: io.TextIOWrapper) -> io.TextIOWrapper:
+def _outlast_closed_stdout(stream: io.TextIOWrapper) -> io.TextIOWrapper:
     stream.flush()
     raw = io.BufferedWriter(_BrokenPipe(stream.fileno(), "w", closefd=False))
     made = io.TextIOWrapper(raw, stream.encoding, stream.errors)
@@ -113,7 +113,7 @@ def _outlast_stream(stream: io.TextIOWrapper) -> io.TextIOWrapper:
     return made
 
 
-def _describe_error(error: Exception) -> str:
+def _describe_command_error(error: Exception) -> str:
     text = " ".join(str(error).split())
     if isinstance(error, OSError):
         return text

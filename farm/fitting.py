@@ -36,11 +36,11 @@ def fit_table(
     ]
     least = [_find_least_width(head, [cells[n] for cells, _ in lines]) for n, head in enumerate(heads)]
     room = width - GAP * (len(heads) - 1)
-    widths, kept = _share_width(natural, least, room), _select_columns(heads, lines, width)
-    if sum(least) <= room and _count_screen_lines(lines, widths) <= _height_below(lines, kept, width):
+    widths, kept = _share_table_width(natural, least, room), _select_columns_beside(heads, lines, width)
+    if sum(least) <= room and _count_screen_lines(lines, widths) <= _count_lines_below(lines, kept, width):
         made: RenderableType = _build_folded_table(heads, lines, widths)
     else:
-        made = _move_below(heads, lines, kept)
+        made = _move_columns_below(heads, lines, kept)
     return Group(Text(title, style="bold"), made)  # not the table's own title, which is folded to its width
 
 
@@ -54,7 +54,7 @@ def _find_least_width(head: TableHead, cells: Sequence[Text]) -> int:
     return max(word, widest if head.right else min(widest, LEAST), 1)
 
 
-def _share_width(natural: Sequence[int], least: Sequence[int], room: int) -> list[int]:
+def _share_table_width(natural: Sequence[int], least: Sequence[int], room: int) -> list[int]:
     """The least of every column, and of what is left as much as it needs, those first that need little."""
     made, spare = list(least), room - sum(least)
     order = sorted(range(len(made)), key=lambda n: natural[n] - least[n])
@@ -81,7 +81,7 @@ def _count_screen_lines(lines: Sequence[tuple[Sequence[Text], str]], widths: Seq
     return sum(max(-(-_measure_cell_width(cell) // width) for cell, width in zip(cells, widths)) for cells, _ in lines)
 
 
-def _height_below(lines: Sequence[tuple[Sequence[Text], str]], kept: Mapping[int, int], width: int) -> int:
+def _count_lines_below(lines: Sequence[tuple[Sequence[Text], str]], kept: Mapping[int, int], width: int) -> int:
     """The same of one whose long columns stand below."""
     below = [cell for cells, _ in lines for n, cell in enumerate(cells) if n not in kept and not _is_empty_cell(cell)]
     return len(lines) + sum(-(-(_measure_cell_width(cell) + LEAST) // width) for cell in below)
@@ -96,7 +96,7 @@ def _is_empty_cell(cell: Text) -> bool:
     return cell.plain in ("", "–")
 
 
-def _select_columns(
+def _select_columns_beside(
     heads: Sequence[TableHead], lines: Sequence[tuple[Sequence[Text], str]], width: int
 ) -> dict[int, int]:
     """The columns that have room side by side, and their widths; the first is always one."""
@@ -109,7 +109,7 @@ def _select_columns(
     return widths
 
 
-def _move_below(
+def _move_columns_below(
     heads: Sequence[TableHead], lines: Sequence[tuple[Sequence[Text], str]], widths: Mapping[int, int]
 ) -> Group:
     """Short columns side by side, every other one on a line of its own below, after its head; the first of text, which

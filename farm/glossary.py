@@ -25,7 +25,7 @@ TERMS = {
 _OF_A_REPORT = ("case", "row", "cell", "weak pass")
 
 
-def describe_terms() -> str:
+def describe_report_terms() -> str:
     """The terms and units of a report's tables, in one line."""
     terms = [f"{name}: {TERMS[name]}" for name in _OF_A_REPORT]
     return " ".join(["Terms:", *terms, *UNITS.values()])

@@ -18,12 +18,12 @@ TOPICS: dict[str, tuple[str, Callable[[], Mapping[str, str]]]] = {
 }
 
 
-def describe_topic(name: str, columns: int) -> str:
+def describe_help_topic(name: str, columns: int) -> str:
     """A topic's lines, folded to so many columns. Raises KeyError for a topic that does not exist."""
-    return fold_table(TOPICS[name][1](), columns)
+    return fold_help_table(TOPICS[name][1](), columns)
 
 
-def fold_table(lines: Mapping[str, str], columns: int) -> str:
+def fold_help_table(lines: Mapping[str, str], columns: int) -> str:
     """Name and text a line, the text in a column of its own."""
     width = max(map(len, lines))
     fold = textwrap.TextWrapper(columns, subsequent_indent=" " * (width + 4), break_on_hyphens=False).fill

@@ -23,14 +23,14 @@ _HERE = Path(__file__).resolve().parent
 def farm_version() -> str:
     """Version and commit, as PEP 440 has it: "1.0.0+g46f037aa", with ".dirty" where the checkout has changes that are
     not committed, and "1.0.0" where no commit is known. Asked of git at most once a process."""
-    return with_commit(commit(_HERE.parent))
+    return add_farm_commit(find_farm_commit(_HERE.parent))
 
 
-def with_commit(commit: str) -> str:
+def add_farm_commit(commit: str) -> str:
     return f"{VERSION}+{commit}" if commit else VERSION
 
 
-def commit(root: Path) -> str:
+def find_farm_commit(root: Path) -> str:
     """The commit of the farm that lies in a folder, a checkout or an installation: "g46f037aa", "g46f037aa.dirty", ""
     for unknown."""
     try:
@@ -38,10 +38,10 @@ def commit(root: Path) -> str:
     except OSError:
         pass
     # Asked of this very folder: an installation may lie inside of somebody else's repository.
-    return _of_checkout(root) if (root / ".git").exists() else ""
+    return _read_checkout_commit(root) if (root / ".git").exists() else ""
 
 
-def _of_checkout(root: Path) -> str:
+def _read_checkout_commit(root: Path) -> str:
     # Inside of a hook these name another repository, and the index is not this process's to write.
     env = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")} | {"GIT_OPTIONAL_LOCKS": "0"}
     asked = ["git", "-C", str(root), "status", "--porcelain=v2", "--branch", "--", *SOURCES]

@@ -38,7 +38,7 @@ def pytest_configure(config: pytest.Config) -> None:
         from farm import lake
 
         try:
-            lake.check_writable(lake.open_lake(place))
+            lake.check_lake_writable(lake.open_lake(place))
         except lake.LakeError as error:
             raise pytest.UsageError(f"--farm-{error}") from None
 

@@ -22,11 +22,11 @@ def ask_aside(question: Callable[[], bool]) -> bool:
         code = _NONE
         try:
             confine.end_with_parent(asking)
-            _close_all()
-            confine.leave_network()
-            confine.limit(Rules())
-            confine.shut_in(Rules())
-            system_calls.deny()
+            _close_descriptors_aside()
+            confine.leave_network_namespace()
+            confine.limit_resources(Rules())
+            confine.shut_in_process(Rules())
+            system_calls.deny_system_calls()
             confine.drop_capabilities()
             code = int(bool(question()))
         except BaseException:
@@ -39,7 +39,7 @@ def ask_aside(question: Callable[[], bool]) -> bool:
     return code == 1
 
 
-def _close_all() -> None:
+def _close_descriptors_aside() -> None:
     """Close every descriptor but standard ones: commands and answers are its parent's."""
     for fd in map(int, os.listdir("/proc/self/fd")):
         if fd > 2:

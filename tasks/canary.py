@@ -8,8 +8,8 @@ import numpy as np
 
 from tasks.backends.base import Backend
 from tasks.model import Form, Program
-from tasks.model.dtypes import np_dtype
-from tasks.screen.forms import find_kind, make_call_form
+from tasks.model.dtypes import get_numpy_dtype
+from tasks.screen.forms import find_screen_form_kind, make_call_form
 
 #: Dtypes it is asked in, where the backend computes them.
 DTYPES = ("float32", "float16", "bfloat16", "float64", "int32")
@@ -30,11 +30,11 @@ class Canary:
     def __init__(self, backend: Backend) -> None:
         self._programs: dict[str, Program] = {}
         self._asked = time.monotonic()
-        kind = kind_of(backend)
+        kind = find_canary_kind(backend)
         for dtype in DTYPES if kind else ():
             try:
-                program = backend.canary(build_form(kind, dtype))
-                if not _describe_deviation(program):
+                program = backend.canary(build_canary_form(kind, dtype))
+                if not _describe_canary_deviation(program):
                     self._programs[dtype] = program
             except Exception:
                 continue  # it does not compute this dtype, or says so in a way of its own: its cases will
@@ -52,7 +52,7 @@ class Canary:
                 (
                     f"{dtype}: {off}"
                     for dtype, program in self._programs.items()
-                    if (off := _describe_deviation(program))
+                    if (off := _describe_canary_deviation(program))
                 ),
                 "",
             )
@@ -62,14 +62,14 @@ class Canary:
             self._asked = time.monotonic()
 
 
-def kind_of(backend: Backend) -> str:
+def find_canary_kind(backend: Backend) -> str:
     """The form in which a backend is asked; "" for one that is not: of the CPU, or whose programs are not run."""
-    return find_kind(backend) if backend.resource != "CPU" else ""
+    return find_screen_form_kind(backend) if backend.resource != "CPU" else ""
 
 
-def build_form(kind: str, dtype: str) -> Form:
+def build_canary_form(kind: str, dtype: str) -> Form:
     """A @ B + C as a form of a kind of `tasks.screen.forms.KINDS`; arrays of [SIZE, SIZE]."""
-    arrays = [x.astype(np_dtype(dtype)) for x in _draw_canary_factors()]
+    arrays = [x.astype(get_numpy_dtype(dtype)) for x in _draw_canary_factors()]
     return make_call_form(kind, "canary", dtype, arrays, lambda a, b, c: a @ b + c, ("MatMul", "Add"), (SIZE, SIZE))
 
 
@@ -79,7 +79,7 @@ def _draw_canary_factors() -> tuple[np.ndarray, ...]:
     return draw(-1, 2, shape), draw(-3, 4, shape), draw(-3, 4, shape)
 
 
-def _describe_deviation(program: Program) -> str:
+def _describe_canary_deviation(program: Program) -> str:
     """How far a run is from the exact answer, "" where it is that, and was computed where it was asked to be."""
     a, b, c = _draw_canary_factors()
     exact = (a @ b + c).astype(np.float64)

@@ -24,13 +24,13 @@ from typing import Any
 
 from tasks import heap, wire
 from tasks.arrays.pack import PackError
-from tasks.catalogs.user_definitions import USER, announce, isolates
-from tasks.importing import pause_gc
+from tasks.catalogs.user_definitions import USER, announce_definitions, do_definitions_isolate
+from tasks.importing import pause_garbage_collector
 from tasks.judge import verdict
 from tasks.model import BackendInfo, Unavailable
 from tasks.passport.known import choose_passport
 from tasks.relay import ProgressPage
-from tasks.searches import find_search
+from tasks.searches import find_hunt_search
 from tasks.surroundings import Surroundings
 from tasks.variables import MEMORY
 
@@ -88,11 +88,11 @@ class Child:
         from tasks.canary import Canary
 
         yield from ()
-        announce(command.kernels)
+        announce_definitions(command.kernels)
         if command.backend is None:
             return wire.Ready()
         self.page.write(-1, 1)
-        wanted = self._isolates and isolates(command.kernels) and sys.platform == "linux"
+        wanted = self._isolates and do_definitions_isolate(command.kernels) and sys.platform == "linux"
         try:
             made = self._make_remote(command) if wanted else None
             guards = made is not None
@@ -100,7 +100,7 @@ class Child:
                 made, runtime = self.runner.backend, self.runner.info  # it has begun already
             else:
                 made = made or command.backend.create()
-                with pause_gc():
+                with pause_garbage_collector():
                     runtime = made.start()
                     self.canary = Canary(made)
                 if wanted and not guards:
@@ -136,33 +136,33 @@ class Child:
             self.page.write(number, stage, together)
 
         passport = choose_passport(command.passports, runtime) if command.passports else None
-        policy = command.policy or verdict.load("error_units")
+        policy = command.policy or verdict.load_policy("error_units")
         return Runner(made, runtime, policy, progress, command.race_s, passport)
 
     def _make_local_runner(self, command: wire.Hello) -> Any:
         assert command.backend is not None
         made = command.backend.create()
-        with pause_gc():
+        with pause_garbage_collector():
             runtime = made.start()
         return self._make_runner(made, runtime, command)
 
     def _make_remote(self, command: wire.Hello) -> Any:
         """The backend in processes that are forked from this one, which has read nothing yet; None where the system
         does not let them."""
-        from tasks.confine import PR_SET_DUMPABLE, prctl
+        from tasks.confine import PR_SET_DUMPABLE, call_prctl
         from tasks.stranger.nursery import Nursery
-        from tasks.stranger.proxy import StrangerRooms, remote
-        from tasks.stranger.serve import serve as main
+        from tasks.stranger.proxy import StrangerRooms, make_remote_backend
+        from tasks.stranger.serve import serve_as_stranger as main
 
         assert command.backend is not None
-        prctl(PR_SET_DUMPABLE, 0)  # no process of the same user looks into the memory of this one
+        call_prctl(PR_SET_DUMPABLE, 0)  # no process of the same user looks into the memory of this one
         rooms = StrangerRooms(command.backend, command.kernels, memory=int(os.environ.get(MEMORY, "0")))
         try:
             nursery = Nursery(main, self.page.close)
         except OSError as error:
             print(f"kernels are judged in the process that runs them: {error}", file=sys.stderr, flush=True)
             return None
-        return remote(nursery, rooms, begun=self.page.name_other)
+        return make_remote_backend(nursery, rooms, begun=self.page.name_other)
 
     def _runner_of(self, catalog: str) -> Any:
         """What runs cases of a catalog."""
@@ -176,32 +176,32 @@ class Child:
         import tasks.catalogs as catalogs
 
         yield from ()
-        announce(command.kernels)
-        made = catalogs.get(command.catalog)
+        announce_definitions(command.kernels)
+        made = catalogs.get_catalog(command.catalog)
         try:
             return wire.Listed(tuple(made.entries()))
         except catalogs.CatalogError as error:
             return wire.Misconfigured(str(error), tuple(error.key), error.lacks)
 
     def _prepare(self, command: wire.Prepare) -> Steps:
-        from tasks.prepare.cases import prepare
+        from tasks.prepare.cases import prepare_group
 
         for number, item in self._todo(command):
             bad = {b.position: b.failure for b in item.bad}
             started = functools.partial(self.page.write, number, 1, 1)  # is told which sample is made next
-            name, made = prepare(
+            name, made = prepare_group(
                 item.group, Path(command.cache), bad=bad or None, started=started, with_products=item.with_products
             )
             yield wire.Prepared(number, name, str(made.pack.path), tuple(s.index for s in made.samples))
         return wire.Finished()
 
     def _export(self, command: wire.Export) -> Steps:
-        from tasks.prepare.forms import export_forms
+        from tasks.prepare.forms import export_prepared_forms
 
         for number, item in self._todo(command):
             bad = {b.position: b.failure.error for b in item.bad}
             started = functools.partial(self.page.write, number, 1, 1)
-            path = export_forms(Path(item.pack), Path(command.cache), item.form, item.count, bad, started)
+            path = export_prepared_forms(Path(item.pack), Path(command.cache), item.form, item.count, bad, started)
             yield wire.Exported(number, str(path))
         return wire.Finished()
 
@@ -257,7 +257,7 @@ class Child:
         def measure() -> str:
             return backend.hardware.describe_condition(os.environ) if backend.hardware else ""
 
-        with on_core(command.core):
+        with pin_thread_to_core(command.core):
             yield from screen_device(
                 backend, runner.info.compute_precision, command.seconds, command.seed, tick, measure, command.skip
             )
@@ -268,14 +268,14 @@ class Child:
         self.page.write(-1, 1)
         if isinstance(command, wire.Tried):
             return self._searcher.go_on(command)
-        search = find_search(type(command.what).__name__)
+        search = find_hunt_search(type(command.what).__name__)
         assert search, "asked of an installation without it"
         self._searcher = search.load()(command)
         return self._searcher.begin()
 
 
 @contextlib.contextmanager
-def on_core(place: int) -> Iterator[None]:
+def pin_thread_to_core(place: int) -> Iterator[None]:
     """Run this thread on one of the CPUs that it may use, by place among them; on all of them where ``place`` is -1, or
     the system says nothing of them."""
     if place < 0 or not hasattr(os, "sched_setaffinity"):
@@ -289,7 +289,7 @@ def on_core(place: int) -> Iterator[None]:
         os.sched_setaffinity(0, allowed)
 
 
-def end_with(owner: int) -> None:
+def end_child_with_owner(owner: int) -> None:
     """End this process with the one that started it, however that ends: an orphan would hold the device. owner: 0 where
     a tool that stands before this process has started it."""
     if sys.platform == "linux":
@@ -298,27 +298,27 @@ def end_with(owner: int) -> None:
             os._exit(1)
 
 
-def settle() -> None:
+def settle_child_process() -> None:
     """What holds for a process of the farm's for as long as it lives; done before a runtime is imported."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the supervisor's to handle
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    heap.keep()
+    heap.keep_freed_memory()
     warnings.simplefilter("ignore")
 
 
-def serve(read_fd: int, write_fd: int, page_fd: int) -> None:
+def serve_child_commands(read_fd: int, write_fd: int, page_fd: int) -> None:
     """Do the commands that come, to the last; the process ends with them."""
     page = ProgressPage(page_fd)
 
     def send(message: Any) -> None:
-        data = wire.encode(message)
+        data = wire.encode_wire_message(message)
         while data:
             data = data[os.write(write_fd, data) :]
 
     with os.fdopen(read_fd, "r", encoding="utf-8") as commands:
         child = Child(page)
         for line in commands:
-            for message in child.steps(wire.decode(line)):
+            for message in child.steps(wire.decode_wire_message(line)):
                 send(message)
             if child.is_broken:
                 break
@@ -329,9 +329,9 @@ def serve(read_fd: int, write_fd: int, page_fd: int) -> None:
 def main() -> None:
     """Entry point; see the module's docstring for the arguments."""
     read_fd, write_fd, page_fd, owner = map(int, sys.argv[1:5])
-    end_with(owner)
-    settle()
-    serve(read_fd, write_fd, page_fd)
+    end_child_with_owner(owner)
+    settle_child_process()
+    serve_child_commands(read_fd, write_fd, page_fd)
 
 
 if __name__ == "__main__":

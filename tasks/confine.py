@@ -123,28 +123,28 @@ class Rules:
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def prctl(option: int, argument: int = 0) -> bool:
+def call_prctl(option: int, argument: int = 0) -> bool:
     return sys.platform == "linux" and _libc.prctl(option, argument, 0, 0, 0) == 0
 
 
 def end_with_parent(parent: int, signal: int = 9) -> None:
     """End this process with the one that forked it."""
-    prctl(PR_SET_PDEATHSIG, signal)
+    call_prctl(PR_SET_PDEATHSIG, signal)
     if os.getppid() != parent:
         os._exit(1)
 
 
-def unshare(flags: int) -> bool:
+def call_unshare(flags: int) -> bool:
     return sys.platform == "linux" and _libc.unshare(flags) == 0
 
 
-def leave_network() -> tuple[str, ...]:
+def leave_network_namespace() -> tuple[str, ...]:
     """In a process of one thread: no network, in a user namespace of its own where the user is not root. What of
     `LACKS` is to be said."""
-    if unshare(CLONE_NEWNET):
+    if call_unshare(CLONE_NEWNET):
         return ()
     uid, gid = os.getuid(), os.getgid()
-    if not unshare(CLONE_NEWUSER | CLONE_NEWNET):
+    if not call_unshare(CLONE_NEWUSER | CLONE_NEWNET):
         return ("network",)
     for name, text in (("uid_map", f"{uid} {uid} 1"), ("setgroups", "deny"), ("gid_map", f"{gid} {gid} 1")):
         with contextlib.suppress(OSError):  # without a map files are still read as before, by nobody's name
@@ -156,55 +156,55 @@ def leave_shared_memory(own_processes: bool, size: int = 0) -> tuple[str, ...]:
     """No shared memory but its own (POSIX and System V), which ends with the process's last, and of other processes not
     even the names. own_processes: whether this is the first process of a namespace; size: bytes of shared memory, 0 for
     the system's default. What of `LACKS` is to be said."""
-    if not unshare(CLONE_NEWNS | CLONE_NEWIPC) or not _mount("none", "/", "", MS_REC | MS_PRIVATE):
+    if not call_unshare(CLONE_NEWNS | CLONE_NEWIPC) or not _call_mount("none", "/", "", MS_REC | MS_PRIVATE):
         return ("shm",)
     if own_processes:  # some containers cover parts of theirs, and allow no other then
-        _mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
+        _call_mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
     given = f"mode=1777{f',size={size}' * bool(size)}"
-    return () if _mount("tmpfs", "/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, given) else ("shm",)
+    return () if _call_mount("tmpfs", "/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, given) else ("shm",)
 
 
-def _mount(source: str, target: str, kind: str, flags: int, given: str = "") -> bool:
+def _call_mount(source: str, target: str, kind: str, flags: int, given: str = "") -> bool:
     texts = (x.encode() for x in (source, target, kind))
     return bool(_libc.mount(*texts, ctypes.c_ulong(flags), given.encode()) == 0)
 
 
 def drop_capabilities() -> None:
     """All but what lets a root read: within a namespace of its own root has them all."""
-    prctl(PR_SET_NO_NEW_PRIVS, 1)
-    prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)
+    call_prctl(PR_SET_NO_NEW_PRIVS, 1)
+    call_prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)
     kept = _READING if os.getuid() == 0 else 0
     header = struct.pack("<Ii", 0x20080522, 0)  # _LINUX_CAPABILITY_VERSION_3
     _libc.capset(header, struct.pack("<6I", kept, kept, 0, 0, 0, 0))
 
 
-def limit(rules: Rules) -> tuple[str, ...]:
+def limit_resources(rules: Rules) -> tuple[str, ...]:
     """Resource limits. What of `LACKS` is to be said."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    _lower(resource.RLIMIT_FSIZE, FILE_SIZE)
+    _lower_resource_limit(resource.RLIMIT_FSIZE, FILE_SIZE)
     if os.getuid():  # root may start any number
-        _lower(resource.RLIMIT_NPROC, PROCESSES)
+        _lower_resource_limit(resource.RLIMIT_NPROC, PROCESSES)
     if rules.device or not rules.memory:  # a device's driver takes address space as it likes
         return ("memory",) if rules.memory else ()
-    _lower(resource.RLIMIT_DATA, rules.memory)
+    _lower_resource_limit(resource.RLIMIT_DATA, rules.memory)
     return ()
 
 
-def _lower(which: int, value: int) -> None:
+def _lower_resource_limit(which: int, value: int) -> None:
     _, hard = resource.getrlimit(which)
     most = value if hard == resource.RLIM_INFINITY else min(value, hard)
     resource.setrlimit(which, (most, most))
 
 
-def landlock_version() -> int:
+def find_landlock_version() -> int:
     """Of this kernel; 0 where it has none."""
     return max(int(_libc.syscall(_CREATE, None, 0, _VERSION)), 0) if sys.platform == "linux" else 0
 
 
-def shut_in(rules: Rules) -> tuple[str, ...]:
+def shut_in_process(rules: Rules) -> tuple[str, ...]:
     """Take away files, TCP, and signals to other processes, for good. In a process of one thread. What of `LACKS` is to
     be said."""
-    version = landlock_version()
+    version = find_landlock_version()
     if not version:
         return ("files",)
     rights = (1 << _RIGHTS.get(version, 16)) - 1
@@ -216,19 +216,19 @@ def shut_in(rules: Rules) -> tuple[str, ...]:
         hidden = [Path(os.path.realpath(x)) for x in rules.hidden if x]
         # Names may be listed: Python imports nothing from a folder that it cannot list, and a lake may lie beside the
         # kernels.
-        _allow(ruleset, Path("/"), _READ_DIR & rights)
-        for path in _readable(Path("/"), hidden):
-            _allow(ruleset, path, _READ & rights)
+        _allow_landlock_path(ruleset, Path("/"), _READ_DIR & rights)
+        for path in _list_readable_paths(Path("/"), hidden):
+            _allow_landlock_path(ruleset, path, _READ & rights)
         writable = [*rules.writable, *(f"/dev/{x}" for x in _DEVICES), *(["/dev"] * rules.device)]
         for name in writable:
-            _allow(ruleset, Path(name), rights)
-        prctl(PR_SET_NO_NEW_PRIVS, 1)
+            _allow_landlock_path(ruleset, Path(name), rights)
+        call_prctl(PR_SET_NO_NEW_PRIVS, 1)
         return () if _libc.syscall(_RESTRICT, ruleset, 0) == 0 else ("files",)
     finally:
         os.close(ruleset)
 
 
-def _readable(path: Path, hidden: Sequence[Path]) -> Iterable[Path]:
+def _list_readable_paths(path: Path, hidden: Sequence[Path]) -> Iterable[Path]:
     """The fewest paths that are all of a folder but what is hidden: Landlock only allows, and allows all that is
     beneath."""
     if not any(x.is_relative_to(path) for x in hidden):
@@ -238,10 +238,10 @@ def _readable(path: Path, hidden: Sequence[Path]) -> Iterable[Path]:
         with contextlib.suppress(OSError):
             for entry in os.scandir(path):
                 if not entry.is_symlink():  # what it leads to is allowed, or not, in its own place
-                    yield from _readable(Path(entry.path), beneath)
+                    yield from _list_readable_paths(Path(entry.path), beneath)
 
 
-def _allow(ruleset: int, path: Path, rights: int) -> None:
+def _allow_landlock_path(ruleset: int, path: Path, rights: int) -> None:
     with contextlib.suppress(OSError):
         fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
         try:
@@ -251,5 +251,5 @@ def _allow(ruleset: int, path: Path, rights: int) -> None:
             os.close(fd)
 
 
-def setns(fd: int, kind: int) -> bool:
+def call_setns(fd: int, kind: int) -> bool:
     return _libc.setns(fd, kind) == 0

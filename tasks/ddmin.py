@@ -10,7 +10,7 @@ Asked = TypeVar("Asked")
 Answer = TypeVar("Answer")
 
 
-def fewest(
+def shrink_to_fewest(
     items: Sequence[int], failing: Callable[[list[int]], Generator[Asked, Answer, bool]]
 ) -> Generator[Asked, Answer, list[int]]:
     """A part of a list, all of which fails, from which nothing can be left out (Zeller & Hildebrandt, Simplifying and
@@ -35,7 +35,7 @@ def fewest(
     return left
 
 
-def bisect(
+def bisect_smallest(
     low: int, high: int, failing: Callable[[int], Generator[Asked, Answer, bool]]
 ) -> Generator[Asked, Answer, int]:
     """The smallest number above ``low`` that fails, if all above it do; ``high`` is known to, ``low`` is known not
@@ -49,11 +49,11 @@ def bisect(
     return high
 
 
-def thin(
+def thin_out_items(
     items: Sequence[Item], failing: Callable[[list[Item]], Generator[Asked, Answer, bool]]
 ) -> Generator[Asked, Answer, list[Item]]:
     """A part of a list that fails as the whole does, without the runs of items that can be left out, long runs first:
-    fewer questions than `fewest` asks where most items are needed."""
+    fewer questions than `shrink_to_fewest` asks where most items are needed."""
     left = list(items)
     size = len(left) // 2
     while size:

@@ -20,17 +20,17 @@ REQUEST, FDS = 1 << 16, 5
 IDLE = b"idle"
 
 
-def late(env: Mapping[str, str]) -> dict[str, str]:
+def list_late_variables(env: Mapping[str, str]) -> dict[str, str]:
     """Those variables that a server need not share with what it forks."""
     return {name: value for name, value in env.items() if LATE.fullmatch(name)}
 
 
-def ask(control: socket.socket, fds: Sequence[int], variables: Mapping[str, str], what: str = "") -> None:
+def ask_fork_server(control: socket.socket, fds: Sequence[int], variables: Mapping[str, str], what: str = "") -> None:
     """Have a server fork.
 
     A child of ``fds`` (its lease, commands, answers, progress page, and what its stdout and stderr go to; see
     `tasks.child`); or a further server of ``fds`` (its lease and control) that has loaded ``what``
-    (`tasks.importing.load`). Either begins in the working directory of this process. Raises OSError.
+    (`tasks.importing.import_by_name`). Either begins in the working directory of this process. Raises OSError.
     """
     request = json.dumps({"variables": dict(variables), "load": what, "folder": os.getcwd()}).encode()
     if len(request) > REQUEST:

@@ -1,7 +1,7 @@
 """A process that has imported what children begin with, and forks them: a child is there in milliseconds, not seconds.
 
 Started as ``python -m tasks.fork_server CONTROL OWNER``: an inherited socket over which requests come
-(`tasks.fork_request.ask`), and the number of the process that started it, with which it ends. It stays a process of one
+(`tasks.fork_request.ask_fork_server`), and the number of the process that started it, with which it ends. It stays a process of one
 thread that has touched no device: only such a process may be forked.
 
 Each process that it forks has a *lease*: a socket whose other end the owner holds. There the server tells the number of
@@ -28,8 +28,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from tasks import child
-from tasks.fork_request import BEGUN, ENDED, FDS, IDLE, REQUEST, late
-from tasks.importing import load, pause_gc
+from tasks.fork_request import BEGUN, ENDED, FDS, IDLE, REQUEST, list_late_variables
+from tasks.importing import import_by_name, pause_garbage_collector
 
 #: Seconds after which a server without children ends.
 IDLE_S = 120.0
@@ -86,7 +86,7 @@ class ForkServer:
             lease.close()
         else:
             if pid == 0:
-                _run(lambda: self._begin(server, lease, fds[1:], **request))
+                _run_forked_main(lambda: self._begin(server, lease, fds[1:], **request))
             self._lease(LeasedChild(pid, lease, os.pidfd_open(pid)))
         for fd in fds[1:]:
             os.close(fd)
@@ -104,30 +104,30 @@ class ForkServer:
         self, server: int, lease: socket.socket, fds: list[int], variables: Mapping[str, str], load: str, folder: str
     ) -> None:
         """In the forked process: leave the server's things alone, and begin."""
-        child.end_with(server)
+        child.end_child_with_owner(server)
         os.setsid()
         for one in {id(x): x for x in self._leased.values()}.values():
             one.lease.close()
             os.close(one.ended)
         self._control.close()
         lease.close()
-        for name in late(os.environ):
+        for name in list_late_variables(os.environ):
             del os.environ[name]
         os.environ.update(variables)
         tempfile.tempdir = None
-        _enter(folder)
+        _enter_child_folder(folder)
         importlib.invalidate_caches()
         if load:
-            run(socket.socket(fileno=fds[0]), load)
+            run_fork_server(socket.socket(fileno=fds[0]), load)
             return
         commands, answers, page, said = fds
         for fd in (1, 2):
             os.dup2(said, fd)
         os.close(said)
-        _call_oneself("tasks.child")
+        _rename_process("tasks.child")
         if "numpy" in sys.modules:
             sys.modules["numpy"].random.seed()  # as in a process of one's own; Python reseeds its own
-        child.serve(commands, answers, page)
+        child.serve_child_commands(commands, answers, page)
 
     def _tell(self, one: LeasedChild) -> None:
         """A process has ended: its status goes over the lease. It is reaped when that is closed."""
@@ -162,18 +162,18 @@ class ForkServer:
         os.close(one.ended)
 
 
-def run(control: socket.socket, what: str = "") -> None:
+def run_fork_server(control: socket.socket, what: str = "") -> None:
     """Be a server that has loaded ``what`` besides what it was forked with. It ends at once if that has started a
     thread."""
-    with pause_gc():
+    with pause_garbage_collector():
         if what:
-            load(what)
+            import_by_name(what)
     os.close(os.pidfd_open(os.getpid()))  # a kernel that cannot says so before anybody depends on it
     if len(os.listdir("/proc/self/task")) == 1:
         ForkServer(control).serve()
 
 
-def _run(main: Callable[[], None]) -> None:
+def _run_forked_main(main: Callable[[], None]) -> None:
     """Run the main function of this process, and end with its exit code."""
     code: object = 1
     try:
@@ -190,7 +190,7 @@ def _run(main: Callable[[], None]) -> None:
 _folder = ""
 
 
-def _enter(folder: str) -> None:
+def _enter_child_folder(folder: str) -> None:
     """Work in ``folder``, and find modules there first, as a process that was started there with ``-m`` does."""
     global _folder
     if _folder in sys.path and not getattr(sys.flags, "safe_path", False):
@@ -199,7 +199,7 @@ def _enter(folder: str) -> None:
     _folder = folder
 
 
-def _call_oneself(module: str) -> None:
+def _rename_process(module: str) -> None:
     """Let ps and /proc name this process by the module that it runs, not by that of the server. Nothing where the
     kernel does not tell where the arguments lie."""
     with contextlib.suppress(OSError, IndexError, ValueError):
@@ -212,7 +212,7 @@ def _call_oneself(module: str) -> None:
             ctypes.memmove(start, line.ljust(end - start, b"\0"), end - start)
 
 
-def _import_early() -> None:
+def _import_for_children() -> None:
     """What each child imports at its first command, and at its first result that is off. Not with this module: who asks
     for a child needs none of it."""
     from tasks import canary, runner  # noqa: F401
@@ -225,10 +225,10 @@ def main() -> None:
     global _folder
     control, owner = map(int, sys.argv[1:3])
     _folder = os.getcwd()
-    _import_early()
-    child.end_with(owner)
-    child.settle()
-    _run(lambda: run(socket.socket(fileno=control)))
+    _import_for_children()
+    child.end_child_with_owner(owner)
+    child.settle_child_process()
+    _run_forked_main(lambda: run_fork_server(socket.socket(fileno=control)))
 
 
 if __name__ == "__main__":

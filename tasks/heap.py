@@ -11,7 +11,7 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 _LARGE = 32 << 20
 
 
-def keep() -> None:
+def keep_freed_memory() -> None:
     """Give freed arrays of up to 32 MiB back to the system only when 64 MiB lie free, from the start; nothing where
     libc has no mallopt.
 

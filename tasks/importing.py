@@ -15,13 +15,13 @@ _RUN_MODULE = (
 )
 
 
-def module_command(python: str, module: str) -> list[str]:
+def make_module_command(python: str, module: str) -> list[str]:
     """The command line that runs a module of `tasks` in an interpreter; what follows it are the module's arguments."""
     return [python, "-u", "-c", _RUN_MODULE, module]
 
 
 @contextlib.contextmanager
-def pause_gc() -> Iterator[None]:
+def pause_garbage_collector() -> Iterator[None]:
     """Nothing is collected while this lasts, nor ever looked at again what was made: a tenth of the import of torch, a
     quarter of that of its list of ops."""
     on = gc.isenabled()
@@ -34,7 +34,7 @@ def pause_gc() -> Iterator[None]:
             gc.enable()
 
 
-def load(what: str) -> None:
+def import_by_name(what: str) -> None:
     """Import a module; of "module:function", call the function as well."""
     module, _, function = what.partition(":")
     found = import_module(module)

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from tasks import checks, diagnose
-from tasks.arrays.contiguous import pack_arrays
-from tasks.arrays.tree import TensorSpec, contiguous, decode_specs
+from tasks.arrays.contiguous import pack_strided_arrays
+from tasks.arrays.tree import TensorSpec, decode_tree_specs, make_contiguous_tensor
 from tasks.checks import Observation
 from tasks.judge import (
     coarser,
@@ -30,19 +30,19 @@ from tasks.judge import (
     training_step,
     zeros,
 )
-from tasks.judge.meaning import interpret
+from tasks.judge.meaning import interpret_meaning
 from tasks.judge.plain import (
     USUAL_UNITS,
     Metrics,
-    check_metadata,
-    compare,
-    is_coarser,
-    leans,
-    times_coarser,
-    tolerance_of,
+    check_output_metadata,
+    compare_outputs,
+    compare_precision_eps,
+    does_error_lean,
+    find_leaf_tolerance,
+    is_precision_coarser,
 )
-from tasks.judge.policy import Policy, judge, only_stored
-from tasks.judge.worst import element, furthest
+from tasks.judge.policy import Policy, has_stored_oracle_only, judge_by_policy
+from tasks.judge.worst import count_furthest_elements, describe_worst_element
 from tasks.model import (
     EPS,
     EXHAUSTIVE,
@@ -55,10 +55,10 @@ from tasks.model import (
     RuntimeInfo,
     Status,
     flags,
-    is_complex,
-    is_inexact,
+    is_complex_dtype,
+    is_inexact_dtype,
 )
-from tasks.model.dtypes import dtype_name, format_number, np_dtype
+from tasks.model.dtypes import format_number, get_numpy_dtype, name_numpy_dtype
 from tasks.model.kind import (
     CAUSE_ARITHMETIC,
     CAUSE_CAST,
@@ -73,13 +73,21 @@ from tasks.model.kind import (
     KIND_PROPERTY,
     KIND_TOLERANCE,
 )
-from tasks.model.leaf import floor_of_kept, reorder_ties
+from tasks.model.leaf import floor_of_kept, reorder_leaf_ties
 from tasks.model.row import has_own_tolerance
 from tasks.model.stored_at_once import store_at_once
 from tasks.passport import ARITHMETIC, SumReading
 from tasks.passport.explain import UNSOUND, SumExplanation
 from tasks.passport.locate import LocatedSum
-from tasks.passport.own import PROVED, HeldSum, OwnArithmetic, hold_as_read, hold_to_bounds, prove, read_again
+from tasks.passport.own import (
+    PROVED,
+    HeldSum,
+    OwnArithmetic,
+    hold_to_bounds,
+    hold_to_sum_reading,
+    prove_own_sum,
+    read_own_sum_again,
+)
 from tasks.prepare.cases import PreparedSample
 from tasks.prepare.record import OracleRecord, SampleRecord
 from tasks.training.phases import ALONE, SHARES
@@ -123,9 +131,9 @@ class Judgement:
         return Judgement(self.metrics, self.status, self.kind, {**self.columns, **columns}, self.final)
 
     def flag(self, **values: Any) -> Judgement:
-        """With further flags beside those that it has (`tasks.model.flags.join`)."""
+        """With further flags beside those that it has (`tasks.model.flags.join_row_flags`)."""
         before = self.columns.get("flags") or ""
-        after = flags.join(before, **values)
+        after = flags.join_row_flags(before, **values)
         return self if after == before else self.note({"flags": after})
 
     def rule(
@@ -196,7 +204,7 @@ class JudgedCase:
 
     @property
     def dtypes(self) -> list[str]:
-        return [dtype_name(x.dtype) for x in self.outputs]
+        return [name_numpy_dtype(x.dtype) for x in self.outputs]
 
     @property
     def wide(self) -> list[np.ndarray]:
@@ -221,7 +229,7 @@ class JudgedCase:
     def _elements(self) -> np.ndarray | None:
         with contextlib.suppress(ValueError):
             found = self.sample.tensors()
-            if found and _is_real_float(dtype_name(found[0].dtype)):
+            if found and _is_real_float(name_numpy_dtype(found[0].dtype)):
                 return found[0]
         return None
 
@@ -229,7 +237,7 @@ class JudgedCase:
         """(status, kind) of some metrics by the policy."""
         group, oracle, own_tolerance = self.group, self.record.oracle, has_own_tolerance(self.record.columns)
         case = group.label, self.op_class.value, group.dtype, oracle, self.precision, own_tolerance
-        return judge(metrics, self.policy, *case)
+        return judge_by_policy(metrics, self.policy, *case)
 
 
 Step = Callable[[JudgedCase, Judgement], Judgement]
@@ -253,10 +261,10 @@ def judge_outputs(
     form: what the backend was given; step: the one of a check that these are of; measure_flushes: what the device takes
     for zero in some dtypes, asked where it may matter; own: how the backend adds, where its passport is known.
     """
-    precision = _choose_precision(sample, info)
+    precision = _choose_judged_precision(sample, info)
     expected = step.expected(sample.expected(of_products=info.of_products))
     paired = form.paired if form else ()
-    returned = [[_complex_from_pairs(x) if i in paired else np.asarray(x) for i, x in enumerate(run)] for run in runs]
+    returned = [[_join_complex_outputs(x) if i in paired else np.asarray(x) for i, x in enumerate(run)] for run in runs]
     flushes = Flushes(info.flushes) if info.flushes else _NO_FLUSHES
     case = JudgedCase(
         sample,
@@ -275,7 +283,7 @@ def judge_outputs(
         measure_flushes,
         own,
     )
-    found = _judge_case(case)
+    found = _judge_case_in_steps(case)
     if measure_flushes is not None and found.fails:
         found = _run_judging_steps(SECOND_LOOK, case, found)
     return _run_judging_steps(LAST_LOOK, case, found) if sample.owner.invariants else found
@@ -323,18 +331,18 @@ def first_of_worst(stages: Sequence[Observation], found: Sequence[Judgement]) ->
 def predict_derived_leaves(sample: PreparedSample, precision: str) -> list[Leaf]:
     """What a sample's definition is to make of right outputs in a declared precision: what is derived is float64,
     whatever the dtype under test, so that a coarser one is told by its noise."""
-    times = max(times_coarser(precision, sample.owner.group.dtype), 1.0)
+    times = max(compare_precision_eps(precision, sample.owner.group.dtype), 1.0)
     return [x if x.noise is None else replace(x, noise=x.noise * times) for x in sample.derived()]
 
 
-def _judge_case(case: JudgedCase) -> Judgement:
+def _judge_case_in_steps(case: JudgedCase) -> Judgement:
     if [leaf for leaf in case.expected if leaf.ties is not None]:
-        case = settle_ties(case)
+        case = settle_tied_outputs(case)
     if case.flushes is not _NO_FLUSHES:
-        case = restore_flushed(case)
+        case = restore_flushed_outputs(case)
     if case.record.phases:
         return _run_judging_steps(OF_TRAINING, case, _UNMEASURED)
-    return _run_judging_steps(_choose_steps(_find_case_traits(case)), case, _UNMEASURED)
+    return _run_judging_steps(_choose_judge_steps(_find_case_traits(case)), case, _UNMEASURED)
 
 
 def _run_judging_steps(steps: Iterable[Step], case: JudgedCase, found: Judgement) -> Judgement:
@@ -353,7 +361,7 @@ def _run_judging_steps(steps: Iterable[Step], case: JudgedCase, found: Judgement
 # --- reading the outputs ------------------------------------------------------------------------------------------
 
 
-def settle_ties(case: JudgedCase) -> JudgedCase:
+def settle_tied_outputs(case: JudgedCase) -> JudgedCase:
     """Put outputs whose equal elements may have changed places (which of equal inputs is chosen is nobody's promise) in
     the reference's order, if that is nearer to it: sums of several choices may be off by a rounding, and then stand in
     another order."""
@@ -361,53 +369,59 @@ def settle_ties(case: JudgedCase) -> JudgedCase:
     def settle(actual: list[np.ndarray]) -> list[np.ndarray]:
         if len(actual) != len(case.expected):
             return actual
-        both = (actual, [reorder_ties(x, leaf) for x, leaf in zip(actual, case.expected)])
-        return min(both, key=lambda x: compare(x, case.expected, case.op_class, case.precision).error_units or 0.0)
+        both = (actual, [reorder_leaf_ties(x, leaf) for x, leaf in zip(actual, case.expected)])
+        return min(
+            both, key=lambda x: compare_outputs(x, case.expected, case.op_class, case.precision).error_units or 0.0
+        )
 
     return replace(case, runs=[settle(actual) for actual in case.runs])
 
 
-def restore_flushed(case: JudgedCase) -> JudgedCase:
+def restore_flushed_outputs(case: JudgedCase) -> JudgedCase:
     """If the device takes subnormal numbers for zero, replace each such zero by the number that it stands for."""
     given = case.elements if case.flushes.inputs else None
-    return replace(case, runs=[flushing.restore_flushed(x, case.expected, case.flushes, given) for x in case.runs])
+    return replace(
+        case, runs=[flushing.restore_flushed_results(x, case.expected, case.flushes, given) for x in case.runs]
+    )
 
 
 #: What is done before the first step, where a case has ties and its device flushes.
-READING: tuple[Callable[[JudgedCase], JudgedCase], ...] = (settle_ties, restore_flushed)
+READING: tuple[Callable[[JudgedCase], JudgedCase], ...] = (settle_tied_outputs, restore_flushed_outputs)
 
 
 # --- the steps ----------------------------------------------------------------------------------------------------
 
 
-def measure_error(case: JudgedCase, found: Judgement) -> Judgement:
+def measure_error_of_outputs(case: JudgedCase, found: Judgement) -> Judgement:
     """Compare the outputs with what is expected: their count, shapes and dtypes first, then error units and ulps. A
     result that is defined up to a choice is measured by its definition. Zeros have their signs checked where a forward
     op defines them."""
     if not case.record.definition:
         outputs = case.wide
-        metrics = compare(outputs, case.expected, case.op_class, case.precision, case.dtypes)
+        metrics = compare_outputs(outputs, case.expected, case.op_class, case.precision, case.dtypes)
         if case.group.check == checks.FORWARD:
-            metrics.zero_signs = zeros.wrong_signs(case.group.op, outputs, case.expected)
+            metrics.zero_signs = zeros.count_wrong_zero_signs(case.group.op, outputs, case.expected)
         return found.with_metrics(metrics)
     metrics = Metrics()
-    check_metadata(case.wide, case.expected, metrics, case.dtypes)
+    check_output_metadata(case.wide, case.expected, metrics, case.dtypes)
     if not metrics.kind:
         from tasks.judge import definitions
 
         record = case.record
-        made = definitions.derive(case.record.definition, record.args, record.kwargs, case.sample.inputs(), case.wide)
-        metrics = compare(made, predict_derived_leaves(case.sample, case.precision))
+        made = definitions.derive_by_definition(
+            case.record.definition, record.args, record.kwargs, case.sample.inputs(), case.wide
+        )
+        metrics = compare_outputs(made, predict_derived_leaves(case.sample, case.precision))
     return found.with_metrics(metrics)
 
 
-def interpret_model(case: JudgedCase, found: Judgement) -> Judgement:
+def interpret_model_outputs(case: JudgedCase, found: Judgement) -> Judgement:
     """Compare the decisions of a whole model (classes, probabilities, masks) with the reference's, one by one."""
-    interpret(found.metrics, case.outputs, case.expected, case.op_class, case.precision, case.limit)
+    interpret_meaning(found.metrics, case.outputs, case.expected, case.op_class, case.precision, case.limit)
     return found
 
 
-def compare_runs(case: JudgedCase, found: Judgement) -> Judgement:
+def compare_repeated_outputs(case: JudgedCase, found: Judgement) -> Judgement:
     """If the case ran several times, other bytes are `nondeterministic`. A random op must give other bytes, else it is
     `not random`."""
     metrics, (first, *others) = found.metrics, case.runs
@@ -424,30 +438,35 @@ def compare_runs(case: JudgedCase, found: Judgement) -> Judgement:
     return found
 
 
-def apply_policy(case: JudgedCase, found: Judgement) -> Judgement:
+def apply_policy_to_metrics(case: JudgedCase, found: Judgement) -> Judgement:
     """Set status and kind from these metrics, by the policy's limit for the op, class, dtype and precision."""
     return found.rule(*case.verdict(found.metrics))
 
 
-def note_limit(case: JudgedCase, found: Judgement) -> Judgement:
+def note_policy_limit(case: JudgedCase, found: Judgement) -> Judgement:
     """Decide nothing. Record limit and digest."""
-    return found.note({"limit": case.limit, "output_digest": fingerprint.digest(case.returned[0])})
+    return found.note({"limit": case.limit, "output_digest": fingerprint.digest_judged_outputs(case.returned[0])})
 
 
 def describe_outputs(case: JudgedCase, found: Judgement) -> Judgement:
     """Decide nothing. Record limit, digest, profile and precision; for what did not pass, also its signature and worst
     element."""
-    columns: dict[str, Any] = {"limit": case.limit, "output_digest": fingerprint.digest(case.returned[0])}
+    columns: dict[str, Any] = {
+        "limit": case.limit,
+        "output_digest": fingerprint.digest_judged_outputs(case.returned[0]),
+    }
     if case.elements is not None and case.group.check == checks.FORWARD and not found.metrics.kind and case.wide:
-        columns["profile"] = profile.line(case.elements, case.wide[0], case.expected[0])
+        columns["profile"] = profile.write_error_profile(case.elements, case.wide[0], case.expected[0])
     if found.status is not Status.PASS and case.record.oracle != "stored" and not case.record.definition:
         # What passed agrees with the reference, and so with whatever else passed: by its digest or within twice the
         # limit.
-        columns["signature"] = fingerprint.signature(case.outputs, case.expected, case.op_class, case.precision)
-        columns |= _describe_furthest(case, found.metrics)
+        columns["signature"] = fingerprint.compute_error_signature(
+            case.outputs, case.expected, case.op_class, case.precision
+        )
+        columns |= _describe_furthest_elements(case, found.metrics)
     if case.precision:
         columns["compute_precision"] = case.precision
-        if case.info.unasked and is_coarser(case.precision, case.group.dtype):
+        if case.info.unasked and is_precision_coarser(case.precision, case.group.dtype):
             columns["unasked"] = case.precision
     return found.note(columns)
 
@@ -460,7 +479,7 @@ def accept_kept_result(case: JudgedCase, found: Judgement) -> Judgement:
 
     def measure_excused(excused: bool) -> Metrics:
         leaves = [floor_of_kept(leaf, excused) for leaf in case.expected]
-        return compare(case.wide, leaves, case.op_class, case.precision, case.dtypes)
+        return compare_outputs(case.wide, leaves, case.op_class, case.precision, case.dtypes)
 
     found = found.note({"kept": measure_excused(False).error_units})
     if found.fails and case.verdict(measure_excused(True))[0] is Status.PASS:
@@ -468,17 +487,17 @@ def accept_kept_result(case: JudgedCase, found: Judgement) -> Judgement:
     return found
 
 
-def check_effect(case: JudgedCase, found: Judgement) -> Judgement:
+def check_precision_effect(case: JudgedCase, found: Judgement) -> Judgement:
     """Only in a check for the effect of a declared precision, and final there. An output that is as precise as the
     dtype itself is `wrong` if the precision was a command, and gets a note if it was a permission. If none is declared,
     the case is `vacuous`."""
     found, dtype = replace(found, final=True), case.group.dtype
-    if not is_coarser(case.precision, dtype):
+    if not is_precision_coarser(case.precision, dtype):
         error = f"the backend declares no precision coarser than {dtype} for it"
         return found.rule(Status.VACUOUS, "", {"error": error}, final=True)
     if found.status not in (Status.PASS, Status.IMPRECISE):
         return found
-    fine = compare(case.outputs, case.expected, case.op_class)
+    fine = compare_outputs(case.outputs, case.expected, case.op_class)
     if replace(case, precision="").verdict(fine)[0] is not Status.PASS:
         return found
     if case.info.permission:
@@ -491,7 +510,7 @@ def check_effect(case: JudgedCase, found: Judgement) -> Judgement:
 def reject_infinite_floor(case: JudgedCase, found: Judgement) -> Judgement:
     """Measure a whole model by the floor of its elements as well. If its noise floor is not finite, the case is
     `invalid`: final."""
-    strict = compare(case.outputs, case.expected, OpClass.COMPOSITE, case.precision).error_units
+    strict = compare_outputs(case.outputs, case.expected, OpClass.COMPOSITE, case.precision).error_units
     found = found.note({"strict_units": strict})
     if found.status is not Status.INVALID:
         return found
@@ -503,11 +522,11 @@ def find_unasked_precision(case: JudgedCase, found: Judgement) -> Judgement:
     """Decide nothing. If the errors of a whole model are those of weights rounded to a coarser precision, record which
     one."""
     off = found.fails and not (found.metrics.kind or found.metrics.nonfinite)
-    if not (off or (found.status is Status.PASS and is_coarser(case.precision, case.group.dtype))):
+    if not (off or (found.status is Status.PASS and is_precision_coarser(case.precision, case.group.dtype))):
         return found
     asked = EPS[case.precision] if case.precision else 0.0
     twins = {name: outputs[case.part] for name, outputs in case.sample.coarse().items() if EPS[name] > asked}
-    told = coarser.suspect_precision(
+    told = coarser.suspect_coarser_precision(
         case.outputs, case.expected, twins, case.policy, case.group.label, case.group.dtype
     )
     if told is None:
@@ -524,7 +543,7 @@ def ask_other_oracles(case: JudgedCase, found: Judgement) -> Judgement:
     kind `oracle`: final. No backend can tell which of the two is right, so nobody is blamed and nothing passes."""
     for number, other in enumerate(case.record.others):
         leaves = case.sample.other(number, case.expected, case.part)
-        second = compare(case.wide, leaves, case.op_class, case.precision, case.dtypes)
+        second = compare_outputs(case.wide, leaves, case.op_class, case.precision, case.dtypes)
         own = second.max_ulp if case.op_class in WITHOUT_NOISE else second.error_units
         found = found.note({"second_oracle": other.name, "second_units": own, "oracles_units": other.units})
         limit = case.policy.limit_value(case.group.label, case.op_class.value, case.group.dtype)
@@ -539,7 +558,7 @@ def ask_other_oracles(case: JudgedCase, found: Judgement) -> Judgement:
     return found
 
 
-def compare_twins(case: JudgedCase, found: Judgement) -> Judgement:
+def compare_twin_outputs(case: JudgedCase, found: Judgement) -> Judgement:
     """Some samples compute the same outputs twice, in different ways. If the numbers are off and the two differ, the
     kind is `contradicted`: one of them is wrong, whatever the reference."""
     twins = case.record.twins
@@ -547,7 +566,7 @@ def compare_twins(case: JudgedCase, found: Judgement) -> Judgement:
         return found
     first, again = case.outputs[-2 * twins : -twins], case.outputs[-twins:]
     leaves = [replace(leaf, reference=x.astype(np.float64)) for leaf, x in zip(case.expected[-twins:], first)]
-    apart = compare(again, leaves, OpClass.MODEL, case.precision).error_units
+    apart = compare_outputs(again, leaves, OpClass.MODEL, case.precision).error_units
     return found.rule(found.status, "contradicted") if apart is None or apart > case.limit else found
 
 
@@ -555,21 +574,23 @@ def judge_training_step(case: JudgedCase, found: Judgement) -> Judgement:
     """A gradient of a training step that is zero everywhere and should not be is `wrong`, whatever the limit. Record
     which gradient is furthest off, and how far all of them diverge."""
     names = case.record.names
-    told = training_step.examine_step(case.outputs, case.expected, names, case.precision, (found.status, found.kind))
+    told = training_step.examine_training_step(
+        case.outputs, case.expected, names, case.precision, (found.status, found.kind)
+    )
     return found.rule(*told.verdict, told.columns)
 
 
-def explain_numbers(case: JudgedCase, found: Judgement) -> Judgement:
+def explain_wrong_numbers(case: JudgedCase, found: Judgement) -> Judgement:
     """Find the error model that explains numbers that are off. If it is a cast that was asked for and is missing, the
     kind is `cast`."""
     if not found.has_wrong_numbers or case.record.definition or "cause" in found.columns:
         return found
-    cause = _find_cause(case)
+    cause = _find_error_cause(case)
     is_cast = found.kind == "numbers" and cause.code == CAUSE_CAST
     return found.rule(found.status, KIND_CAST if is_cast else found.kind, _make_cause_columns(cause))
 
 
-def accept_accumulators(case: JudgedCase, found: Judgement) -> Judgement:
+def accept_accumulator_error(case: JudgedCase, found: Judgement) -> Judgement:
     """A `wrong` product that is no further off than the adder that the device declares would leave it becomes
     `imprecise`, kind `accumulator`: the hardware can do no better. Of sums that its passport knows that says so itself
     (`hold_to_own_arithmetic`)."""
@@ -615,7 +636,7 @@ def hold_to_own_arithmetic(case: JudgedCase, found: Judgement) -> Judgement:
         return found.rule(Status.WRONG, KIND_ARITHMETIC, {"error": error})
     # Of a formula whose sum was not read at all, the widest of the device's says too little to excuse anything.
     is_read = held.known is not None or isinstance(held.where, LocatedSum)
-    return _excuse_likely(found) if case.own.ask is None and is_read else found
+    return _excuse_likely_error(found) if case.own.ask is None and is_read else found
 
 
 def _note_own_units(found: Judgement, held: HeldSum) -> Judgement:
@@ -626,7 +647,7 @@ def _note_own_units(found: Judgement, held: HeldSum) -> Judgement:
     return found.flag(own="unbounded")
 
 
-def _excuse_likely(found: Judgement, cause: Mapping[str, Any] | None = None) -> Judgement:
+def _excuse_likely_error(found: Judgement, cause: Mapping[str, Any] | None = None) -> Judgement:
     """`imprecise` in place of `wrong`, where numbers are no further off than the backend's arithmetic leaves them in
     all likelihood."""
     near = float(found.columns.get("likely_units", np.inf)) <= 1
@@ -639,54 +660,60 @@ def find_lost_cast(case: JudgedCase, found: Judgement) -> Judgement:
     `cast`. Not asked of a coarser declared precision."""
     if found.status is Status.PASS and not case.precision:
         with contextlib.suppress(Exception):  # what it did not think of must not cost the verdict
-            lost = diagnose.lost_cast(case.sample.tensors(), case.outputs, case.expected, case.sample.graph)
+            lost = diagnose.explain_lost_cast(case.sample.tensors(), case.outputs, case.expected, case.sample.graph)
             if lost.words:
                 return found.rule(Status.IMPRECISE, KIND_CAST, _make_cause_columns(lost))
     return found
 
 
-def word_failure(case: JudgedCase, found: Judgement) -> Judgement:
+def word_judged_failure(case: JudgedCase, found: Judgement) -> Judgement:
     """Decide nothing. Say how many elements are outside the op's own tolerance, or one step of a quantised dtype
     off."""
     metrics = found.metrics
     if found.status is not Status.WRONG:
         return found
     if has_own_tolerance(case.record.columns) and found.kind in ("numbers", KIND_TOLERANCE):
-        rtol, atol = tolerance_of(case.expected[0], case.op_class, case.precision)
+        rtol, atol = find_leaf_tolerance(case.expected[0], case.op_class, case.precision)
         error = (
             f"outside its tolerance (rtol {rtol:g}, atol {atol:g}): {metrics.mismatched} of {metrics.numel} elements"
         )
         return found.note({"error": error})
-    if found.kind == "numbers" and "error" not in found.columns and (words := _one_step(case.dtypes, metrics)):
+    if (
+        found.kind == "numbers"
+        and "error" not in found.columns
+        and (words := _count_single_steps(case.dtypes, metrics))
+    ):
         return found.note({"error": words})
     return found
 
 
 def drop_units_of_stored(case: JudgedCase, found: Judgement) -> Judgement:
     """Decide nothing. If there is only a stored expected output, there is no noise floor: drop the error units."""
-    if not only_stored(case.record.oracle, case.op_class):
+    if not has_stored_oracle_only(case.record.oracle, case.op_class):
         return found
     return found.with_metrics(replace(found.metrics, error_units=None, noise_floor=None))
 
 
-def find_bias(case: JudgedCase, found: Judgement) -> Judgement:
+def find_error_bias(case: JudgedCase, found: Judgement) -> Judgement:
     """If the errors of a result that passed lean to one side more than chance explains, it becomes `imprecise`, kind
     `biased`. Only for an op's own samples: generated ones repeat their numbers, so all their errors may be the same
     one."""
     metrics = found.metrics
-    if not (found.status is Status.PASS and case.group.distribution == "own" and leans(metrics)):
+    if not (found.status is Status.PASS and case.group.distribution == "own" and does_error_lean(metrics)):
         return found
     side, sigmas = abs(metrics.bias or 0.0), abs(metrics.bias_sigmas or 0.0)
     error = f"off to one side by {side:.2g} error units on average, {sigmas:.0f} standard errors"
     return found.rule(Status.IMPRECISE, KIND_BIASED, {"error": error})
 
 
-def check_properties(case: JudgedCase, found: Judgement) -> Judgement:
+def check_op_properties(case: JudgedCase, found: Judgement) -> Judgement:
     """For an op on all values of a dtype: a result that passed and breaks what mathematics promises (order, range,
     symmetry) becomes `imprecise`, kind `property`."""
     if not _covers_all_inputs(case.sample):
         return found
-    if not (broken := properties.find_broken_property(case.group.op, _read_tensors(case.sample), case.outputs[0])):
+    if not (
+        broken := properties.find_broken_property(case.group.op, _read_sample_tensors(case.sample), case.outputs[0])
+    ):
         return found
     found = found.note({"breaks": broken.text})
     return found.rule(Status.IMPRECISE, KIND_PROPERTY) if found.status is Status.PASS else found
@@ -694,48 +721,48 @@ def check_properties(case: JudgedCase, found: Judgement) -> Judgement:
 
 #: The judge's steps, in order.
 STEPS: tuple[Step, ...] = (
-    measure_error,
-    interpret_model,
-    compare_runs,
-    apply_policy,
+    measure_error_of_outputs,
+    interpret_model_outputs,
+    compare_repeated_outputs,
+    apply_policy_to_metrics,
     describe_outputs,
     accept_kept_result,
-    check_effect,
+    check_precision_effect,
     reject_infinite_floor,
     find_unasked_precision,
     ask_other_oracles,
-    compare_twins,
+    compare_twin_outputs,
     judge_training_step,
-    explain_numbers,
-    accept_accumulators,
+    explain_wrong_numbers,
+    accept_accumulator_error,
     find_narrow_sums,
     hold_to_own_arithmetic,
     find_lost_cast,
-    word_failure,
+    word_judged_failure,
     drop_units_of_stored,
-    find_bias,
-    check_properties,
+    find_error_bias,
+    check_op_properties,
 )
 #: The steps that are asked only of cases with a trait, and what tells the trait; all others are asked of every case.
 _OF_TRAITS: tuple[tuple[Callable[[JudgedCase], Any], tuple[Step, ...]], ...] = (
     (
         lambda case: case.op_class is OpClass.MODEL,
-        (interpret_model, reject_infinite_floor, find_unasked_precision, find_lost_cast),
+        (interpret_model_outputs, reject_infinite_floor, find_unasked_precision, find_lost_cast),
     ),
-    (lambda case: len(case.runs) > 1, (compare_runs,)),
+    (lambda case: len(case.runs) > 1, (compare_repeated_outputs,)),
     (lambda case: [leaf for leaf in case.expected if leaf.kept is not None], (accept_kept_result,)),
-    (lambda case: checks.get_or_default(case.sample.owner.check).effect, (check_effect,)),
+    (lambda case: checks.get_check_or_default(case.sample.owner.check).effect, (check_precision_effect,)),
     (lambda case: case.record.others, (ask_other_oracles,)),
-    (lambda case: case.record.twins, (compare_twins,)),
+    (lambda case: case.record.twins, (compare_twin_outputs,)),
     (lambda case: case.record.names, (judge_training_step,)),
-    (lambda case: case.info.accumulators, (accept_accumulators,)),
+    (lambda case: case.info.accumulators, (accept_accumulator_error,)),
     (lambda case: [leaf for leaf in case.expected if leaf.dtype in diagnose.NARROW], (find_narrow_sums,)),
     (lambda case: case.own is not None, (hold_to_own_arithmetic,)),
     (lambda case: case.record.oracle == "stored", (drop_units_of_stored,)),
-    (lambda case: case.group.distribution == EXHAUSTIVE, (check_properties,)),
+    (lambda case: case.group.distribution == EXHAUSTIVE, (check_op_properties,)),
 )
 #: The steps that are asked only while the outputs are wrong or imprecise.
-_OF_FAILURES = frozenset({compare_twins, explain_numbers, accept_accumulators, word_failure})
+_OF_FAILURES = frozenset({compare_twin_outputs, explain_wrong_numbers, accept_accumulator_error, word_judged_failure})
 
 
 def _find_case_traits(case: JudgedCase) -> tuple[bool, ...]:
@@ -744,7 +771,7 @@ def _find_case_traits(case: JudgedCase) -> tuple[bool, ...]:
 
 
 @functools.cache
-def _choose_steps(traits: tuple[bool, ...]) -> tuple[Step, ...]:
+def _choose_judge_steps(traits: tuple[bool, ...]) -> tuple[Step, ...]:
     """`STEPS` without those that are about a trait which a case has not."""
     left_out = {step for has_it, (_, steps) in zip(traits, _OF_TRAITS) if not has_it for step in steps}
     return tuple(step for step in STEPS if step not in left_out)
@@ -753,65 +780,65 @@ def _choose_steps(traits: tuple[bool, ...]) -> tuple[Step, ...]:
 # --- the steps of a training run ----------------------------------------------------------------------------------
 
 
-def measure_phase(case: JudgedCase, found: Judgement) -> Judgement:
+def measure_training_phase(case: JudgedCase, found: Judgement) -> Judgement:
     """Measure one phase of a training step in floors: the norm of each output's difference by the norm of what rounding
     makes of it. The optimiser and the clipping are judged alone: the reference is given the run's own gradients and the
     state it began with."""
     record = case.record
     phase, expected, step = record.phases[case.step.part[0]], case.expected, case.step.row
     if phase in ALONE and len(case.step.made_of) == len(expected):
-        arrays, given = case.sample.inputs(), decode_specs(record.kwargs)
+        arrays, given = case.sample.inputs(), decode_tree_specs(record.kwargs)
         vectors = {name: arrays[x.id][step] for name, x in given.items() if isinstance(x, TensorSpec)}
         recipe = TrainingRecipe.read(given["recipe"])
         number = int(vectors["number"][0])
-        expected = training_phases.expect_alone(phase, recipe, number, vectors, case.step.made_of, expected)
+        expected = training_phases.expect_phase_alone(phase, recipe, number, vectors, case.step.made_of, expected)
     elif phase == SHARES:
-        expected = [training_phases.expect_share(x, case.step.rank or 0, case.step.ranks) for x in expected]
+        expected = [training_phases.expect_rank_share(x, case.step.rank or 0, case.step.ranks) for x in expected]
     asked = (phase, record.names[case.part], USUAL_UNITS if case.limit is None else case.limit)
-    return found.with_metrics(training_phases.measure_phase(case.outputs, expected, *asked))
+    return found.with_metrics(training_phases.measure_phase_floors(case.outputs, expected, *asked))
 
 
 #: Of a sample with phases, in the place of `STEPS`.
-OF_TRAINING: tuple[Step, ...] = (measure_phase, apply_policy, note_limit)
+OF_TRAINING: tuple[Step, ...] = (measure_training_phase, apply_policy_to_metrics, note_policy_limit)
 
 
 # --- what is promised beside the numbers ---------------------------------------------------------------------------
 
 
-def check_invariants(case: JudgedCase, found: Judgement) -> Judgement:
+def check_user_invariants(case: JudgedCase, found: Judgement) -> Judgement:
     """A result that breaks what its user promises of every result is `wrong`, kind `invariant`. What passes is the
     promised result as far as the policy asks, so rounding alone breaks nothing: it is held to a promise that its
     reference breaks as well."""
     if not found.status.judged:
         return found
-    exact = [x.reference.astype(np_dtype(x.dtype)) for x in case.expected if x.reference is not None]
+    exact = [x.reference.astype(get_numpy_dtype(x.dtype)) for x in case.expected if x.reference is not None]
     outputs = exact if found.status is Status.PASS and len(exact) == len(case.expected) else case.returned[0]
     arrays = case.sample.inputs()
-    given = decode_specs(case.record.kwargs)
-    inputs = {name: contiguous(arrays[x.id], x) for name, x in given.items() if isinstance(x, TensorSpec)}
-    if not outputs or not (broken := invariants.find_broken(case.sample.owner.invariants, inputs, outputs)):
+    given = decode_tree_specs(case.record.kwargs)
+    inputs = {name: make_contiguous_tensor(arrays[x.id], x) for name, x in given.items() if isinstance(x, TensorSpec)}
+    if not outputs or not (broken := invariants.find_broken_invariant(case.sample.owner.invariants, inputs, outputs)):
         return found
     return found.rule(Status.WRONG, KIND_INVARIANT, {"error": broken})
 
 
 #: Asked after all others, also where nothing else was to be asked.
-LAST_LOOK: tuple[Step, ...] = (check_invariants,)
+LAST_LOOK: tuple[Step, ...] = (check_user_invariants,)
 
 
 # --- a second look at what fails ----------------------------------------------------------------------------------
 
 
-def measure_flushing(case: JudgedCase, found: Judgement) -> Judgement:
+def measure_device_flushing(case: JudgedCase, found: Judgement) -> Judgement:
     """If the device may take subnormal numbers for zero here, measure that on the device. If it does, read and judge
     the outputs again."""
     if case.measure_flushes is None or not found.fails or found.metrics.kind:
         return found
-    dtypes = flushing.may_matter(case.step.expected(case.sample.expected()), case.elements)
+    dtypes = flushing.may_flushing_matter(case.step.expected(case.sample.expected()), case.elements)
     measured = case.flushes | case.measure_flushes(dtypes) if dtypes else case.flushes
     if measured == case.flushes:
         return found
-    again = _judge_case(replace(case, flushes=measured))
-    return replace(again.flag(**flags.parse(str(measured))), final=False)
+    again = _judge_case_in_steps(replace(case, flushes=measured))
+    return replace(again.flag(**flags.parse_row_flags(str(measured))), final=False)
 
 
 def accept_rounded_inputs(case: JudgedCase, found: Judgement) -> Judgement:
@@ -820,18 +847,18 @@ def accept_rounded_inputs(case: JudgedCase, found: Judgement) -> Judgement:
     group, form, precision = case.group, case.form, case.precision
     plain = group.check == checks.FORWARD and case.op_class is not OpClass.MODEL and not case.record.definition
     off = found.fails and found.kind in ("numbers", "nonfinite") and not found.metrics.kind
-    if not (plain and off and is_coarser(precision, group.dtype)):
+    if not (plain and off and is_precision_coarser(precision, group.dtype)):
         return found
     if form is None or form.kind != "onnx" or form.model is None or form.paired:
         return found
     from tasks.graphs import coarse
 
     expected = case.sample.expected()
-    for results in coarse.in_precision(form.model, form.arrays, precision):
+    for results in coarse.evaluate_in_precision(form.model, form.arrays, precision):
         if [x.shape for x in results] != [leaf.shape for leaf in expected]:
             break
-        leaves = [replace(leaf, reference=x, noise=_scale_noise(leaf, x)) for leaf, x in zip(expected, results)]
-        metrics = compare(case.returned[0], leaves, case.op_class, precision)
+        leaves = [replace(leaf, reference=x, noise=_scale_noise_floor(leaf, x)) for leaf, x in zip(expected, results)]
+        metrics = compare_outputs(case.returned[0], leaves, case.op_class, precision)
         if case.verdict(metrics)[0] is Status.PASS:
             names = ("limit", "output_digest", "compute_precision", "unasked", "flags")
             kept = {name: found.columns[name] for name in names if name in found.columns}
@@ -848,15 +875,15 @@ def prove_own_arithmetic(case: JudgedCase, found: Judgement) -> Judgement:
         return found
     held = _hold_to_bounds(case)
     if held is not None and held.known is not None:
-        return _explain_part(case, found, held)
+        return _explain_part_of_formula(case, found, held)
     told = _read_device_order(case, held)
     if told is None:
         return found
     reading = told.reading
     if not reading.kind and reading.code not in UNSOUND:
-        return _excuse_likely(found)
+        return _excuse_likely_error(found)
     if told.at.size * PROVED > told.count:
-        return found.note({"error": _describe_unproved(told, found)})
+        return found.note({"error": _describe_unproved_reading(told, found)})
     words = f"adds {reading.terms} terms as {reading.describe()}: {told.count} of {told.at.size} results to the bit"
     cause = _make_cause_columns(diagnose.ErrorCause(words, CAUSE_ARITHMETIC))
     if error := case.own.describe_narrower(reading):
@@ -866,13 +893,13 @@ def prove_own_arithmetic(case: JudgedCase, found: Judgement) -> Judgement:
     return found.note(cause)
 
 
-def _explain_part(case: JudgedCase, found: Judgement, held: HeldSum) -> Judgement:
+def _explain_part_of_formula(case: JudgedCase, found: Judgement, held: HeldSum) -> Judgement:
     """As `prove_own_arithmetic`, of what sums are only a part of: no model gives its results, so its order and bits at
     the case's own shapes say how far it may be off."""
     assert case.own is not None and held.known is not None
-    reading = _read_again(case, held)
+    reading = _read_sum_again(case, held)
     if reading is None:
-        return _excuse_likely(found)
+        return _excuse_likely_error(found)
     if not reading.bits:
         return found.note({"error": f"read again: {reading.words}"})
     again = _hold_to_bounds(case, reading) or held
@@ -881,10 +908,10 @@ def _explain_part(case: JudgedCase, found: Judgement, held: HeldSum) -> Judgemen
     cause = _make_cause_columns(diagnose.ErrorCause(words, CAUSE_ARITHMETIC)) if again.likely <= 1 else {}
     if error := case.own.describe_narrower(reading):
         return found.rule(Status.WRONG, KIND_ARITHMETIC, {**cause, "error": error})
-    return _excuse_likely(found, cause)
+    return _excuse_likely_error(found, cause)
 
 
-def _describe_unproved(told: SumExplanation, found: Judgement) -> str:
+def _describe_unproved_reading(told: SumExplanation, found: Judgement) -> str:
     """What a reading says that does not give the results, after what is said already."""
     said = str(found.columns.get("error") or "")
     why = (
@@ -896,22 +923,22 @@ def _describe_unproved(told: SumExplanation, found: Judgement) -> str:
 
 
 #: Steps for what is wrong or imprecise after `STEPS`, where the device can be asked.
-SECOND_LOOK: tuple[Step, ...] = (measure_flushing, accept_rounded_inputs, prove_own_arithmetic)
+SECOND_LOOK: tuple[Step, ...] = (measure_device_flushing, accept_rounded_inputs, prove_own_arithmetic)
 
 
 # --- what the steps ask -------------------------------------------------------------------------------------------
 
 
-def _choose_precision(sample: PreparedSample, info: RuntimeInfo) -> str:
+def _choose_judged_precision(sample: PreparedSample, info: RuntimeInfo) -> str:
     """The coarser of what the backend declares and what the check asks for."""
-    asked = checks.get_or_default(sample.owner.check).precision(sample.owner.group.dtype)
+    asked = checks.get_check_or_default(sample.owner.check).precision(sample.owner.group.dtype)
     if not info.compute_precision:
         return asked
     declared = info.precision_for(info.of_products and sample.products)
     return max(declared, asked, key=lambda name: EPS.get(name, 0.0))
 
 
-def _complex_from_pairs(output: Any) -> np.ndarray:
+def _join_complex_outputs(output: Any) -> np.ndarray:
     """Complex numbers from real pairs in the last axis; anything else as it is (its shape will tell)."""
     array = np.asarray(output)
     if array.shape[-1:] != (2,) or array.dtype not in (np.float32, np.float64):
@@ -921,20 +948,20 @@ def _complex_from_pairs(output: Any) -> np.ndarray:
 
 
 def _is_real_float(dtype: str) -> bool:
-    return is_inexact(dtype) and not is_complex(dtype)
+    return is_inexact_dtype(dtype) and not is_complex_dtype(dtype)
 
 
-def _describe_furthest(case: JudgedCase, metrics: Metrics) -> dict[str, Any]:
+def _describe_furthest_elements(case: JudgedCase, metrics: Metrics) -> dict[str, Any]:
     """How many elements are beyond the limit, and the worst of all in words; nothing of what is not compared one by
     one."""
     if metrics.kind or case.limit is None or case.op_class in (OpClass.RANDOM, OpClass.MODEL):
         return {}
     actual = case.outputs
-    count, where = furthest(actual, case.expected, case.op_class, case.limit, case.precision)
+    count, where = count_furthest_elements(actual, case.expected, case.op_class, case.limit, case.precision)
     columns: dict[str, Any] = {"beyond": count}
     if where is not None:
         output, index = where
-        said = element(actual[output], case.expected[output], index, case.op_class, case.precision)
+        said = describe_worst_element(actual[output], case.expected[output], index, case.op_class, case.precision)
         given = case.elements
         placed = given is not None and given.shape == actual[output].shape
         of = f" of {format_number(given[index])}" if given is not None and placed else ""
@@ -954,7 +981,7 @@ def _make_cause_columns(cause: diagnose.ErrorCause) -> dict[str, str]:
     return {"cause": cause.words, "cause_code": cause.code}
 
 
-def _find_cause(case: JudgedCase) -> diagnose.ErrorCause:
+def _find_error_cause(case: JudgedCase) -> diagnose.ErrorCause:
     """The error model that explains numbers that are off."""
     if case.op_class is OpClass.RANDOM:
         return diagnose.ErrorCause()
@@ -965,7 +992,9 @@ def _find_cause(case: JudgedCase) -> diagnose.ErrorCause:
         graph = (lambda: None) if called and not whole else sample.graph
         uncast = sample.uncast()[case.part] if whole else []
         one_by_one = case.elements is not None
-        return diagnose.cause(sample.tensors(), case.outputs, case.expected, case.op_class, graph, one_by_one, uncast)
+        return diagnose.find_error_model(
+            sample.tensors(), case.outputs, case.expected, case.op_class, graph, one_by_one, uncast
+        )
     except Exception:
         return diagnose.ErrorCause()  # what it did not think of must not cost the verdict
 
@@ -980,7 +1009,7 @@ def _find_narrow_sum_cause(case: JudgedCase) -> diagnose.ErrorCause:
     if case.precision or case.record.definition:
         return diagnose.ErrorCause()
     with contextlib.suppress(Exception):  # what it did not think of must not cost the verdict
-        return diagnose.narrow_sums(case.sample.tensors(), case.outputs, case.expected)
+        return diagnose.explain_narrow_sums(case.sample.tensors(), case.outputs, case.expected)
     return diagnose.ErrorCause()
 
 
@@ -991,7 +1020,7 @@ def _has_own_sums(case: JudgedCase) -> bool:
     if case.own is None:
         return False
     readings = case.own.readings
-    if is_coarser(case.precision, case.group.dtype) and not (readings and all(x.taken for x in readings)):
+    if is_precision_coarser(case.precision, case.group.dtype) and not (readings and all(x.taken for x in readings)):
         return False
     return plain and case.form is not None and len(case.expected) == 1 == len(case.outputs)
 
@@ -1002,18 +1031,20 @@ def _hold_to_bounds(case: JudgedCase, reading: SumReading | None = None) -> Held
     if not _has_own_sums(case) or case.expected[0].reference is None or case.outputs[0].shape != case.expected[0].shape:
         return None
     assert case.own is not None and case.form is not None
-    arrays = pack_arrays(case.form, case.form.arrays)
+    arrays = pack_strided_arrays(case.form, case.form.arrays)
     given = (case.own, arrays, case.outputs[0], case.expected[0].reference)
     with contextlib.suppress(Exception):  # what it did not think of must not cost the verdict
-        return hold_to_bounds(*given) if reading is None else hold_as_read(*given, reading)
+        return hold_to_bounds(*given) if reading is None else hold_to_sum_reading(*given, reading)
     return None
 
 
-def _read_again(case: JudgedCase, held: HeldSum) -> SumReading | None:
+def _read_sum_again(case: JudgedCase, held: HeldSum) -> SumReading | None:
     """How the device adds the sum in a result at the case's own shapes; None where that cannot be asked."""
     assert case.own is not None and case.form is not None and case.expected[0].reference is not None
     with contextlib.suppress(Exception):
-        return read_again(case.own, held, pack_arrays(case.form, case.form.arrays), case.expected[0].reference)
+        return read_own_sum_again(
+            case.own, held, pack_strided_arrays(case.form, case.form.arrays), case.expected[0].reference
+        )
     return None
 
 
@@ -1023,7 +1054,7 @@ def _read_device_order(case: JudgedCase, held: HeldSum | None) -> SumExplanation
         return None
     assert case.own is not None and case.form is not None
     with contextlib.suppress(Exception):
-        return prove(case.own, held, pack_arrays(case.form, case.form.arrays), case.returned[0][0])
+        return prove_own_sum(case.own, held, pack_strided_arrays(case.form, case.form.arrays), case.returned[0][0])
     return None
 
 
@@ -1034,14 +1065,14 @@ def _is_within_accumulators(case: JudgedCase, accumulators: Sequence[str]) -> bo
         return False
     leaves = []
     for leaf in case.expected:
-        floor = diagnose.within(accumulators, case.sample.tensors(), leaf, case.op_class)
+        floor = diagnose.bound_accumulator_error(accumulators, case.sample.tensors(), leaf, case.op_class)
         if floor is None:
             return False
         leaves.append(replace(leaf, noise=floor + (0.0 if leaf.noise is None else leaf.noise)))
-    return case.verdict(compare(case.outputs, leaves, case.op_class, case.precision))[0] is Status.PASS
+    return case.verdict(compare_outputs(case.outputs, leaves, case.op_class, case.precision))[0] is Status.PASS
 
 
-def _one_step(dtypes: Sequence[str], metrics: Metrics) -> str:
+def _count_single_steps(dtypes: Sequence[str], metrics: Metrics) -> str:
     """How many elements of quantised outputs are a single step off, which is another thing than a lost result; "" where
     any is more."""
     if metrics.max_diff != 1.0 or not set(dtypes) <= _QUANTISED:
@@ -1058,13 +1089,13 @@ def _covers_all_inputs(sample: PreparedSample) -> bool:
     return len(record.args["v"]) == len(sample.specs) and not record.kwargs["v"]
 
 
-def _read_tensors(sample: PreparedSample) -> list[np.ndarray]:
+def _read_sample_tensors(sample: PreparedSample) -> list[np.ndarray]:
     with contextlib.suppress(ValueError):
         return sample.tensors()
     return []
 
 
-def _scale_noise(leaf: Leaf, results: np.ndarray) -> np.ndarray | None:
+def _scale_noise_floor(leaf: Leaf, results: np.ndarray) -> np.ndarray | None:
     """The noise floor of a reference, where other results are smaller in their proportion: what is cut off moves as
     little."""
     if leaf.noise is None or leaf.reference is None:

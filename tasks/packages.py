@@ -13,7 +13,7 @@ from pathlib import Path
 INDEX = "--extra-index-url="
 
 
-def index(url: str) -> str:
+def make_index_url(url: str) -> str:
     return INDEX + url
 
 
@@ -23,16 +23,16 @@ ONNX = "onnx==1.23.2"
 #: What the torch catalog needs beside torch.
 TORCH_CATALOG = ("expecttest", "scipy")
 #: TensorRT's wheels on PyPI fetch the real ones from here.
-NVIDIA = index("https://pypi.nvidia.com")
+NVIDIA = make_index_url("https://pypi.nvidia.com")
 
 
 #: Below it, builds of torch for kinds of devices have an index each (https://pytorch.org/get-started/locally/).
 TORCH_BUILDS = "https://download.pytorch.org/whl/"
 
 
-def torch_build(build: str, release: str = "2.13.0") -> tuple[str, str]:
+def name_torch_build(build: str, release: str = "2.13.0") -> tuple[str, str]:
     """torch for one kind of device: its index and the requirement."""
-    return index(TORCH_BUILDS + build), f"torch=={release}+{build}"
+    return make_index_url(TORCH_BUILDS + build), f"torch=={release}+{build}"
 
 
 def pin_package(name: str, version: str) -> tuple[str, ...]:
@@ -40,11 +40,11 @@ def pin_package(name: str, version: str) -> tuple[str, ...]:
     all else without a build's own suffix (PyPI has no "+cpu")."""
     release, _, build = version.partition("+")
     if name == "torch" and re.fullmatch(r"cu\d+|rocm[\d.]+|xpu", build):
-        return torch_build(build, release)
+        return name_torch_build(build, release)
     return (f"{name}=={release}",)
 
 
-def cuda_13(*parts: str) -> tuple[str, ...]:
+def list_cuda_13_packages(*parts: str) -> tuple[str, ...]:
     """Parts of CUDA 13.0 and cuDNN, pinned to what torch 2.13's wheel for it names: the release that the oldest driver
     of the farm's offers.
 
@@ -58,21 +58,21 @@ def cuda_13(*parts: str) -> tuple[str, ...]:
     )
 
 
-def load_libraries(package: str, names: Sequence[str]) -> list[str]:
+def load_package_libraries(package: str, names: Sequence[str]) -> list[str]:
     """Load the libraries of a package, by globs in that order, for those that are linked to them; paths of those
     loaded.
 
     What is not there is left to the runtime, whose own message says more.
     """
     loaded = []
-    for path in (found for name in names for found in files(package, name)):
+    for path in (found for name in names for found in list_package_files(package, name)):
         with contextlib.suppress(OSError):
             ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
             loaded.append(str(path))
     return loaded
 
 
-def files(package: str, name: str) -> list[Path]:
+def list_package_files(package: str, name: str) -> list[Path]:
     """What of an installed package's folders matches a glob; nothing where there is no such package."""
     spec = None
     with contextlib.suppress(ImportError, ValueError):

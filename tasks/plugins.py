@@ -85,18 +85,18 @@ def _list_required(function: Any) -> list[str]:
 
 def list_plugin_parts(kind: str, built_in: Mapping[str, str]) -> dict[str, PluginPart]:
     """All parts of a kind (one of `KINDS`), by name. A built-in name cannot be taken by a package."""
-    return _find_installed(kind) | {name: PluginPart(kind, name, value) for name, value in built_in.items()}
+    return _find_installed_parts(kind) | {name: PluginPart(kind, name, value) for name, value in built_in.items()}
 
 
-def packages() -> list[str]:
+def list_plugin_packages() -> list[str]:
     """Top-level modules of all that other packages bring."""
     return sorted(
-        {p.value.partition(":")[0].partition(".")[0] for kind in KINDS for p in _find_installed(kind).values()}
+        {p.value.partition(":")[0].partition(".")[0] for kind in KINDS for p in _find_installed_parts(kind).values()}
     )
 
 
 @functools.cache
-def _find_installed(kind: str) -> dict[str, PluginPart]:
+def _find_installed_parts(kind: str) -> dict[str, PluginPart]:
     """Parts that other packages bring, by name; looked up once, since it reads every package's entry points."""
     from importlib.metadata import distribution, distributions
 

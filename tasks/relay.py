@@ -100,11 +100,11 @@ class ProgressPage:
 
     def resident(self, pid: int) -> int:
         """Resident memory of the child, of that process and of all that it has started, in bytes."""
-        return measure_resident_memory(pid) + (resident_together(self.other) if self.other else 0)
+        return measure_resident_memory(pid) + (measure_resident_together(self.other) if self.other else 0)
 
     def cpu_s(self, pid: int) -> float:
         """CPU seconds of both."""
-        return cpu_s(pid) + (cpu_s(self.other) if self.other else 0.0)
+        return measure_cpu_s(pid) + (measure_cpu_s(self.other) if self.other else 0.0)
 
     @property
     def output_start(self) -> int:
@@ -139,7 +139,7 @@ class StarvedTime:
         self._since, self._looked, self._kept = -1.0, 0.0, 0.0
         self._ran, self._stalled = dict[str, float](), 0
         self._session, self._listed = list[Path](), -math.inf
-        self._processors, self._quota = dict[str, frozenset[int]](), read_quota()
+        self._processors, self._quota = dict[str, frozenset[int]](), read_cpu_quota()
 
     def s(self, since: float) -> float:
         """Seconds in which a thread wanted to run and did not, since this was first asked about the case that began at
@@ -167,7 +167,7 @@ class StarvedTime:
             self._session, self._listed = self._members(), now
             self._processors.clear()
         ran, found = dict[str, float](), []
-        for thread in (x for process in self._session for x in _list_threads(process)):
+        for thread in (x for process in self._session for x in _list_process_threads(process)):
             with contextlib.suppress(OSError, IndexError, ValueError):  # gone, or a kernel without schedstat
                 ran[thread.name] = float((thread / "schedstat").read_text().split()[0]) / 1e9
                 state = _read_proc_fields(thread)[0]
@@ -208,13 +208,13 @@ class StarvedTime:
         return total
 
 
-def _list_threads(process: Path) -> list[Path]:
+def _list_process_threads(process: Path) -> list[Path]:
     with contextlib.suppress(OSError):  # gone
         return list((process / "task").iterdir())
     return []
 
 
-def read_quota(file: Path = Path("/sys/fs/cgroup/cpu.max")) -> float:
+def read_cpu_quota(file: Path = Path("/sys/fs/cgroup/cpu.max")) -> float:
     """How many processors' time a container may use; infinite without a quota."""
     with contextlib.suppress(OSError, ValueError):  # "max 100000": no quota
         share, period = map(int, file.read_text().split())
@@ -236,7 +236,7 @@ def measure_resident_memory(pid: int) -> int:
         return 0
 
 
-def resident_together(pid: int) -> int:
+def measure_resident_together(pid: int) -> int:
     """Resident memory of a kernel's process and of all that it has started, in bytes: what has lost its parent is its
     keeper's, as it is. Of these their shares are counted, as processes that were forked have most of their memory
     together."""
@@ -244,10 +244,12 @@ def resident_together(pid: int) -> int:
         keeper = int(_read_proc_fields(Path(f"/proc/{pid}"))[1])
     except (OSError, ValueError, IndexError):
         return 0
-    return measure_resident_memory(pid) + sum(_resident_share(x) for x in list_descendants(keeper) if x != pid)
+    return measure_resident_memory(pid) + sum(
+        _measure_resident_share(x) for x in list_descendant_processes(keeper) if x != pid
+    )
 
 
-def _resident_share(pid: int) -> int:
+def _measure_resident_share(pid: int) -> int:
     """Memory of a process in bytes, of what it shares with others its share (proc(5), smaps_rollup), all of it where
     that is hidden; 0 when it cannot be read."""
     try:
@@ -259,15 +261,15 @@ def _resident_share(pid: int) -> int:
         return 0
 
 
-def list_descendants(pid: int) -> list[int]:
+def list_descendant_processes(pid: int) -> list[int]:
     """The processes that one has started, those that these have started, and so on."""
     found: list[int] = []
-    for child in list_children(pid):
-        found += [child, *list_descendants(child)]
+    for child in list_child_processes(pid):
+        found += [child, *list_descendant_processes(child)]
     return found
 
 
-def list_children(pid: int) -> list[int]:
+def list_child_processes(pid: int) -> list[int]:
     """The processes that one has started."""
     found: list[int] = []
     with contextlib.suppress(OSError):
@@ -277,7 +279,7 @@ def list_children(pid: int) -> list[int]:
     return found
 
 
-def cpu_s(pid: int) -> float:
+def measure_cpu_s(pid: int) -> float:
     """CPU seconds of a process and of those it started and waited for; 0 when they cannot be read."""
     try:
         times = _read_proc_fields(Path(f"/proc/{pid}"))[11:15]  # utime, stime, cutime, cstime (proc(5))
@@ -402,7 +404,7 @@ def say_to_stdout(data: bytes) -> None:
         data = data[os.write(1, data[:PIPE]) :]
 
 
-def first_line() -> tuple[bytes, bytes]:
+def read_first_line() -> tuple[bytes, bytes]:
     """The first line on stdin, and what came with it of the next; b"" where none comes."""
     found = b""
     while b"\n" not in found:
@@ -420,7 +422,7 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: sys.exit(1))
     say_to_stdout(MARK + b"{}\n")
-    line, rest = first_line()
+    line, rest = read_first_line()
     if line:
         Relay(json.loads(line), rest).run()
 

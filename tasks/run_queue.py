@@ -32,12 +32,12 @@ class RunQueueClock:
             os.close(self._file)
 
 
-def sum_readings(clocks: Sequence[RunQueueClock]) -> float | None:
+def sum_run_queue_seconds(clocks: Sequence[RunQueueClock]) -> float | None:
     """Seconds that some threads have waited; None where the system does not say it of one of them."""
     found = [x.read() for x in clocks]
     return None if None in found or not found else sum(x for x in found if x is not None)
 
 
-def subtract_readings(end: float | None, begin: float | None) -> float | None:
+def subtract_run_queue_seconds(end: float | None, begin: float | None) -> float | None:
     """Seconds between two readings; None where one of them is."""
     return None if end is None or begin is None else max(end - begin, 0.0)

@@ -49,7 +49,7 @@ from tasks.model.row import EMULATED, NAMES, Row
 from tasks.model.trace import TraceStep
 from tasks.passport.known import Passport
 from tasks.passport.own import OwnArithmetic
-from tasks.prepare.cases import PreparedGroup, PreparedSample, sample_columns
+from tasks.prepare.cases import PreparedGroup, PreparedSample, list_sample_columns
 from tasks.relay import STAGES
 from tasks.twin import TwinProcesses
 from tasks.wire import Done, ToRun
@@ -95,12 +95,12 @@ class RunItem:
         self._group = self._exported = None
 
 
-#: Groups that were given to `ask_whole_group` and are still there, by pack and check: what is run in their process
+#: Groups that were given to `make_item_of_whole_group` and are still there, by pack and check: what is run in their process
 #: reads none again.
 _in_hand: weakref.WeakValueDictionary[tuple[str, str], PreparedGroup] = weakref.WeakValueDictionary()
 
 
-def ask_whole_group(prepared: PreparedGroup) -> ToRun:
+def make_item_of_whole_group(prepared: PreparedGroup) -> ToRun:
     """All samples of a prepared group."""
     _in_hand[prepared.pack.path, prepared.check] = prepared
     group = prepared.group if prepared.group.check == prepared.check else replace(prepared.group, check=prepared.check)
@@ -215,9 +215,9 @@ class Runner:
             self.progress(case.number, BUILD, 1)
             begin = time.perf_counter()
             backend = self.backend.at(case.item.asked.setting)
-            case.program = checks.get(case.sample.owner.check).build(backend, form)
+            case.program = checks.get_check(case.sample.owner.check).build(backend, form)
         except BaseException as error:
-            case.error = _of_case(error)
+            case.error = _is_error_of_case(error)
         case.build_ms = (time.perf_counter() - begin) * 1e3
         return self._finish(case, 1)
 
@@ -234,12 +234,12 @@ class Runner:
                 self._ask_eagerly(case)
                 ready.append(case)
             except BaseException as error:
-                case.error = _of_case(error)
+                case.error = _is_error_of_case(error)
         if ready:
             self.progress(ready[0].number, BUILD, len(ready))
             begin = time.perf_counter()
             try:
-                check = checks.get(ready[0].sample.owner.check)  # neighbours are of one check
+                check = checks.get_check(ready[0].sample.owner.check)  # neighbours are of one check
                 built = check.build_all(self.backend, [c.form for c in ready if c.form])
             except Exception as error:
                 if len(ready) > 1 and self.backend.is_sticky(error):
@@ -272,8 +272,10 @@ class Runner:
             return done
         if case.refused:
             return replace(done, row=row.with_values({"refused_layout": case.refused}))
-        inputs = contiguous.laid_out(case.form)
-        if contiguous.is_empty(case.form):  # which a kernel may refuse as well, and nothing is to be compared then
+        inputs = contiguous.find_laid_out_inputs(case.form)
+        if contiguous.has_empty_input(
+            case.form
+        ):  # which a kernel may refuse as well, and nothing is to be compared then
             refused = self._explain_refusal(case)
             nothing = {
                 "status": Status.VACUOUS.value,
@@ -302,7 +304,7 @@ class Runner:
     def _ask_eagerly(self, case: CaseRun) -> None:
         """Give a case that is to be compiled with others contiguous inputs if its kernel refuses them as they lie: it
         would end the compilation of all of them, and each would be compiled alone."""
-        if case.sample.record.takes or not contiguous.laid_out(case.form):
+        if case.sample.record.takes or not contiguous.find_laid_out_inputs(case.form):
             return
         assert case.form is not None
         try:
@@ -333,7 +335,7 @@ class Runner:
         return f"{type(error).__name__}: {shorten_error(error, ERROR_LIMIT)}"
 
     def _form(self, case: CaseRun) -> Form:
-        own, check = case.sample.owner.group.catalog, checks.get_or_default(case.sample.owner.check)
+        own, check = case.sample.owner.group.catalog, checks.get_check_or_default(case.sample.owner.check)
         if (why := check.unanswered(self.backend)) and not case.sample.failure:
             raise Unsupported(why)
         if case.sample.op_class in check.without and not case.sample.failure:
@@ -349,16 +351,16 @@ class Runner:
                 reason = reason if kind in FILES else reason or error
                 continue
             if form.kind == "torch" and form.call is None:  # a graph of ONNX's operators, which are torch's too
-                from tasks.backends.shared.network import complete_form
+                from tasks.backends.shared.network import complete_torch_form
 
-                form = complete_form(form)
+                form = complete_torch_form(form)
             if check.judges:
                 judge = functools.partial(self._judge_other, case)
                 form = replace(form, fresh=case.sample.draw_inputs, judge=judge, race_s=self._race_s)
             if case.item.asked.part:
-                from tasks.graphs.program import of_form
+                from tasks.graphs.program import cut_program_of_form
 
-                form = of_form(form, ArrayPack(case.item.asked.part))
+                form = cut_program_of_form(form, ArrayPack(case.item.asked.part))
             return form
         if case.raises:  # and the backend takes nothing that it could be asked with
             raise Invalid(str(reason))
@@ -386,7 +388,7 @@ class Runner:
         stages: list[checks.Observation] = []
         of_steps: Sequence[Judgement] = ()
         broken: Misbehaviour | None = None
-        check = checks.get_or_default(case.sample.owner.check)
+        check = checks.get_check_or_default(case.sample.owner.check)
         only_built = not check.runs
         if case.program is not None and not only_built:
             case.stage = RUN
@@ -394,7 +396,7 @@ class Runner:
             begin = time.perf_counter()
             try:
                 stages = self._observe_program(case, case.program)
-                outputs.append(trace.join_step_outputs(stages))
+                outputs.append(trace.join_outputs_of_steps(stages))
                 run_ms = (time.perf_counter() - begin) * 1e3
                 if case.item.asked.keep and not case.raises:
                     save_pack(case.item.asked.keep, {"outputs": len(outputs[0])}, [np.array(x) for x in outputs[0]])
@@ -410,7 +412,7 @@ class Runner:
                 if isinstance(error, Misbehaviour) and error.outputs is not None and self._matches_as_numbers(case):
                     broken, outputs = error, [list(error.outputs)]  # its numbers may be wrong as well
                 else:
-                    case.error = _of_case(error)
+                    case.error = _is_error_of_case(error)
         if case.raises:
             case.error = self._held_to_refusal(case)
         if case.error is None and not only_built:
@@ -455,14 +457,14 @@ class Runner:
             return None
         known, parts = passport.find(group.op, group.dtype), passport.find_parts(group.op, group.dtype)
         again, form = (program.again if program is not None else None), case.form
-        ask = None if again is None or form is None else contiguous.call_packed(form, again)
+        ask = None if again is None or form is None else contiguous.call_with_packed_arrays(form, again)
         return OwnArithmetic(known, ask, parts, device)
 
     def _judge_case(
         self, case: CaseRun, stages: Sequence[checks.Observation], of_steps: Sequence[Judgement]
     ) -> Judgement:
         """The judgement of a case by those of its steps; what nobody has promised is said in the flags."""
-        check = checks.get_or_default(case.sample.owner.check)
+        check = checks.get_check_or_default(case.sample.owner.check)
         if (concluded := check.conclude(stages, of_steps, case.sample)) is not None:
             return concluded
         held = [k for k, x in enumerate(stages) if not x.noted]
@@ -478,12 +480,15 @@ class Runner:
         case: CaseRun, stages: Sequence[checks.Observation], of_steps: Sequence[Judgement], found: Judgement
     ) -> Judgement:
         """The judgement with what the check makes of all steps together."""
-        check, sample = checks.get_or_default(case.sample.owner.check), case.sample
+        check, sample = checks.get_check_or_default(case.sample.owner.check), case.sample
         expected, limit = sample.expected(), found.columns.get("limit") or 0.0
 
         def find_beyond(step: checks.Observation) -> list[np.ndarray]:
             leaves = step.expected(expected)
-            return [worst.beyond(np.asarray(a), x, sample.op_class, limit) for a, x in zip(step.outputs, leaves)]
+            return [
+                worst.list_elements_beyond(np.asarray(a), x, sample.op_class, limit)
+                for a, x in zip(step.outputs, leaves)
+            ]
 
         kind, words = check.name_fault(stages, [x.status for x in of_steps], expected, find_beyond)
         said = {
@@ -516,14 +521,14 @@ class Runner:
     @staticmethod
     def _matches_as_numbers(case: CaseRun) -> bool:
         """Whether what a misbehaving program returned is what the case expects, as its numbers."""
-        check = checks.get_or_default(case.sample.owner.group.check)
+        check = checks.get_check_or_default(case.sample.owner.group.check)
         return check.needs == checks.FORWARD and not check.own_call
 
     @staticmethod
     def _observe_program(case: CaseRun, program: Program) -> list[checks.Observation]:
         """What is judged of a program, run as the case's check wants it. Raises what one of its steps raised."""
         assert case.form is not None, "a program is built of a form"
-        steps = checks.get(case.sample.owner.check).stages(program, case.form)
+        steps = checks.get_check(case.sample.owner.check).stages(program, case.form)
         begin = time.perf_counter()
         try:
             for seen in steps:
@@ -549,7 +554,7 @@ class Runner:
 
     def _row(self, case: CaseRun, found: Judgement | None, run_ms: float | None) -> Row:
         """The row of a case by its judgement, or by what it raised; of a case that is only built there is neither."""
-        row = sample_columns(case.sample)
+        row = list_sample_columns(case.sample)
         program, metrics = case.program, found.metrics if found else None
         status, kind, stage, error_type, text = Status.PASS, "", "", "", ""
         if case.error is not None:
@@ -640,7 +645,7 @@ class Runner:
     def _is_excuse(self, error: BaseException) -> bool:
         """Whether the process of a submission says that it need not answer. What its task declares it has to; and whose
         word that is, the backend's or the kernel's, nobody can tell from outside."""
-        if not hasattr(error, "told") or not user_definitions.is_submission():
+        if not hasattr(error, "told") or not user_definitions.are_kernels_of_submission():
             return False
         return isinstance(error, (Vacuous, Unsupported, Fallback)) or self.backend.is_unsupported(error)
 
@@ -649,14 +654,14 @@ class Runner:
         group, device = sample.owner.group, self.backend.torch_device
         if not self.backend.refuses(error):
             return ""
-        catalog = catalogs.get_if_installed(group.catalog) if device else None
+        catalog = catalogs.get_catalog_if_installed(group.catalog) if device else None
         try:
             return catalog.undeclared(group, sample.record.args, sample.record.kwargs, device) if catalog else ""
         except Exception:
             return ""  # what cannot be asked acquits nobody
 
 
-def _of_case(error: BaseException) -> BaseException:
+def _is_error_of_case(error: BaseException) -> BaseException:
     """What a case raised. Ctrl-C is no case's, where it raises KeyboardInterrupt: in a process of the user's, as
     children do not heed it."""
     if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:

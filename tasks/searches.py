@@ -14,6 +14,6 @@ PATIENCE = 4.0
 
 
 @functools.cache
-def find_search(what: str) -> PluginPart | None:
+def find_hunt_search(what: str) -> PluginPart | None:
     """The search for something; None where its package is not installed."""
     return PluginPart("search", what, SEARCHES[what]) if importlib.util.find_spec("tasks.hunt") else None

@@ -40,7 +40,7 @@ MAKING = (
 
 
 @functools.cache
-def digest(*modules: str, without: tuple[str, ...] = ("tasks.zoo",)) -> str:
+def digest_sources(*modules: str, without: tuple[str, ...] = ("tasks.zoo",)) -> str:
     """Digest of the sources (.py, .json) of modules or packages with all that is in them; nothing is imported.
 
     without: dotted names of modules or packages inside that do not count. A module that is not found counts as empty.
@@ -66,19 +66,19 @@ def digest(*modules: str, without: tuple[str, ...] = ("tasks.zoo",)) -> str:
     return total.hexdigest()
 
 
-def of_cases(catalog_module: str) -> str:
+def digest_case_sources(catalog_module: str) -> str:
     """Digest of what decides a catalog's list and the content of its prepared cases: the farm's own code that prepares,
     and the package of the catalog, if it is somebody else's."""
     package = catalog_module.partition(".")[0]
-    own = digest("tasks", without=RUNNING)
-    return own if package == "tasks" else own + digest(package)
+    own = digest_sources("tasks", without=RUNNING)
+    return own if package == "tasks" else own + digest_sources(package)
 
 
-def of_running(*packages: str) -> str:
+def digest_running_sources(*packages: str) -> str:
     """Digest of what decides a backend's answers: all of the farm's code in its process, and packages of plugins."""
-    return digest("tasks", *packages)
+    return digest_sources("tasks", *packages)
 
 
-def of_artefacts() -> str:
+def digest_artefact_sources() -> str:
     """Digest of what makes artefacts."""
-    return digest(*MAKING)
+    return digest_sources(*MAKING)

@@ -58,19 +58,19 @@ class _FilterProgram(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_char_p))
 
 
-def can_deny() -> bool:
+def can_deny_calls() -> bool:
     """Whether this system denies calls."""
     numbers, action = _NUMBERS.get(platform.machine()), ctypes.c_uint32(_ERRNO)
     return numbers is not None and _libc.syscall(numbers.seccomp, _IS_AVAILABLE, 0, ctypes.byref(action)) == 0
 
 
-def deny() -> bool:
+def deny_system_calls() -> bool:
     """Deny them to this process, which has one thread, and to all that it starts, for good: they raise PermissionError.
     Whether that was done."""
     numbers = _NUMBERS.get(platform.machine())
     if numbers is None:
         return False
-    text = b"".join(_assemble(numbers))
+    text = b"".join(_assemble_filter(numbers))
     _libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0)
     program = _FilterProgram(len(text) // 8, text)
     return bool(_libc.syscall(numbers.seccomp, _SET_FILTER, _SPEC_ALLOW, ctypes.byref(program)) == 0)
@@ -82,7 +82,7 @@ _TOLD = ("socket.connect", "socket.__new__")
 _made = dict[tuple[CodeType, int], str]()
 
 
-def note_calls() -> None:
+def note_denied_calls() -> None:
     """From now on note what makes which call, so that who is denied one can be told which it was."""
 
     def note(event: str, arguments: Any) -> None:
@@ -93,7 +93,7 @@ def note_calls() -> None:
     sys.addaudithook(note)
 
 
-def describe_denied(errors: Iterable[BaseException]) -> str:
+def describe_denied_call(errors: Iterable[BaseException]) -> str:
     """Which call that was denied one of these errors comes of, in words; "" where none does."""
     for error in errors:
         if isinstance(error, PermissionError) and error.errno == errno.EPERM and error.filename is None:
@@ -105,37 +105,37 @@ def describe_denied(errors: Iterable[BaseException]) -> str:
     return ""
 
 
-def _assemble(numbers: SystemCallNumbers) -> Iterator[bytes]:
+def _assemble_filter(numbers: SystemCallNumbers) -> Iterator[bytes]:
     """The filter. A jump says how many instructions are passed over, where its condition holds and where not."""
 
     def deny_if(code: int, value: int) -> Iterator[bytes]:
-        yield _encode(code, 0, 1, value)
-        yield _encode(_RETURN, 0, 0, _ERRNO | errno.EPERM)
+        yield _encode_filter_step(code, 0, 1, value)
+        yield _encode_filter_step(_RETURN, 0, 0, _ERRNO | errno.EPERM)
 
-    yield _encode(_LOAD, 0, 0, _ARCHITECTURE)
-    yield _encode(_EQUAL, 1, 0, numbers.architecture)
-    yield _encode(_RETURN, 0, 0, _ERRNO | errno.EPERM)
-    yield _encode(_LOAD, 0, 0, _NUMBER)
+    yield _encode_filter_step(_LOAD, 0, 0, _ARCHITECTURE)
+    yield _encode_filter_step(_EQUAL, 1, 0, numbers.architecture)
+    yield _encode_filter_step(_RETURN, 0, 0, _ERRNO | errno.EPERM)
+    yield _encode_filter_step(_LOAD, 0, 0, _NUMBER)
     if numbers.bound:
         yield from deny_if(_LEAST, numbers.bound)
     for number in numbers.denied:
         yield from deny_if(_EQUAL, number)
-    yield _encode(_EQUAL, 2, 0, numbers.socket)
-    yield _encode(_EQUAL, 1, 0, numbers.socketpair)
-    yield _encode(_RETURN, 0, 0, _ALLOW)
-    yield _encode(_LOAD, 0, 0, _FIRST)
+    yield _encode_filter_step(_EQUAL, 2, 0, numbers.socket)
+    yield _encode_filter_step(_EQUAL, 1, 0, numbers.socketpair)
+    yield _encode_filter_step(_RETURN, 0, 0, _ALLOW)
+    yield _encode_filter_step(_LOAD, 0, 0, _FIRST)
     for family in _FAMILIES:
-        yield _encode(_EQUAL, 0, 1, family)
-        yield _encode(_RETURN, 0, 0, _ALLOW)
-    yield _encode(_EQUAL, 1, 0, socket.AF_UNIX)
-    yield _encode(_RETURN, 0, 0, _ERRNO | errno.EPERM)
-    yield _encode(_LOAD, 0, 0, _SECOND)
-    yield _encode(_AND, 0, 0, _TYPE)
+        yield _encode_filter_step(_EQUAL, 0, 1, family)
+        yield _encode_filter_step(_RETURN, 0, 0, _ALLOW)
+    yield _encode_filter_step(_EQUAL, 1, 0, socket.AF_UNIX)
+    yield _encode_filter_step(_RETURN, 0, 0, _ERRNO | errno.EPERM)
+    yield _encode_filter_step(_LOAD, 0, 0, _SECOND)
+    yield _encode_filter_step(_AND, 0, 0, _TYPE)
     for kind in _DATAGRAMS:
         yield from deny_if(_EQUAL, kind)
-    yield _encode(_RETURN, 0, 0, _ALLOW)
+    yield _encode_filter_step(_RETURN, 0, 0, _ALLOW)
 
 
-def _encode(code: int, held: int, failed: int, value: int) -> bytes:
+def _encode_filter_step(code: int, held: int, failed: int, value: int) -> bytes:
     """A `struct sock_filter`."""
     return struct.pack("=HBBI", code, held, failed, value)

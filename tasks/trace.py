@@ -36,10 +36,10 @@ class TracedSteps:
         """ms: since the observation before it."""
         if what.judged and what.state is None:  # as nearly all are
             return cls(what, ms if what.ms is None else what.ms)
-        state = fingerprint.digest([np.asarray(x) for x in what.state.values()]) if what.state else None
+        state = fingerprint.digest_judged_outputs([np.asarray(x) for x in what.state.values()]) if what.state else None
         outputs = None
         if not what.judged and len(what.outputs):
-            outputs = fingerprint.digest([np.asarray(x) for x in what.outputs])
+            outputs = fingerprint.digest_judged_outputs([np.asarray(x) for x in what.outputs])
         kept = replace(what, outputs=what.outputs if what.judged else (), state=None)
         return cls(kept, ms if what.ms is None else what.ms, outputs, state)
 
@@ -53,7 +53,7 @@ def list_trace_rows(seen: Sequence[TracedSteps], found: Sequence[Judgement]) -> 
     return tuple(_make_trace_step(number, one, judged) for number, one in enumerate(seen))
 
 
-def join_step_outputs(seen: Sequence[Observation]) -> list[Any]:
+def join_outputs_of_steps(seen: Sequence[Observation]) -> list[Any]:
     """The outputs of a case: those of its first step, or, of a session's steps, each output with a row for every
     step."""
     first = list(seen[0].outputs)

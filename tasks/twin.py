@@ -17,10 +17,10 @@ import numpy as np
 from tasks import checks, wire
 from tasks.arrays.pack import ArrayPack
 from tasks.backends import BackendSpec
-from tasks.catalogs.user_definitions import get_announcement, without_isolation
-from tasks.importing import module_command
+from tasks.catalogs.user_definitions import drop_isolation, get_announced_definitions
+from tasks.importing import make_module_command
 from tasks.model import Ended, Unsupported
-from tasks.variables import threads_of
+from tasks.variables import make_thread_variables
 
 #: Processes that may stand by at a time: each holds a runtime.
 MOST = 2
@@ -47,16 +47,20 @@ class TwinProcess:
         path = os.pathsep.join(filter(None, (str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", ""))))
         # In this process's group: whoever ends this one ends both.
         self.process = subprocess.Popen(
-            [*front, *module_command(sys.executable, "tasks.child"), *map(str, (*fds, 0 if front else os.getpid()))],
+            [
+                *front,
+                *make_module_command(sys.executable, "tasks.child"),
+                *map(str, (*fds, 0 if front else os.getpid())),
+            ],
             stdin=subprocess.DEVNULL,
             pass_fds=fds,
-            env=os.environ | threads_of(threads) | {"PYTHONPATH": path, TWIN: "1"} | dict(env or {}),
+            env=os.environ | make_thread_variables(threads) | {"PYTHONPATH": path, TWIN: "1"} | dict(env or {}),
         )
         for fd in fds:
             os.close(fd)
         self._lines = os.fdopen(self._answers, "r", encoding="utf-8")
         # A tool in front watches this process, and not those that it would start.
-        definitions = without_isolation(get_announcement()) if front else get_announcement()
+        definitions = drop_isolation(get_announced_definitions()) if front else get_announced_definitions()
         (ready,) = self.ask(wire.Hello(spec, None, definitions))
         if isinstance(ready, wire.Refused):
             self.close()
@@ -64,7 +68,7 @@ class TwinProcess:
 
     def ask(self, command: Any) -> list[Any]:
         """What it says to a command. Raises Ended if it ended instead."""
-        data = wire.encode(command)
+        data = wire.encode_wire_message(command)
         try:
             while data:
                 data = data[os.write(self._commands, data) :]
@@ -72,7 +76,7 @@ class TwinProcess:
             pass
         said = []
         for line in self._lines:
-            said.append(wire.decode(line))
+            said.append(wire.decode_wire_message(line))
             if isinstance(said[-1], wire.Answer):
                 return said
         code = self.process.wait()
@@ -139,7 +143,7 @@ class TwinProcesses:
     def _ask(twin: TwinProcess, asked: wire.ToRun) -> list[np.ndarray]:
         with tempfile.TemporaryDirectory(prefix="farm-twin-") as folder:
             keep = f"{folder}/outputs.pack"
-            group = replace(asked.group, check=checks.samples_of(asked.group.check))
+            group = replace(asked.group, check=checks.name_samples_of_check(asked.group.check))
             done, *_ = twin.ask(wire.Run((replace(asked, group=group, keep=keep),)))
             if not os.path.exists(keep):
                 row = getattr(done, "row", None)

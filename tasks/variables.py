@@ -18,12 +18,12 @@ _NAMED = re.compile(
 )
 
 
-def drop_overrides(env: Mapping[str, str]) -> dict[str, str]:
+def drop_overriding_variables(env: Mapping[str, str]) -> dict[str, str]:
     """An environment without what would compute otherwise than the rows declare."""
     return {name: value for name, value in env.items() if not _DROPPED.fullmatch(name)}
 
 
-def format_flags(env: Mapping[str, str]) -> str:
+def format_variable_flags(env: Mapping[str, str]) -> str:
     """NAME=value of what else changes numbers, for the flags of a row; "" for nothing."""
     return " ".join(f"{k}={'_'.join(v.split())}" for k, v in sorted(env.items()) if _NAMED.fullmatch(k))
 
@@ -36,15 +36,15 @@ DEADLINE = "FARM_DEADLINE"
 THREADS = "FARM_THREADS"
 
 
-def threads() -> int:
+def count_compute_threads() -> int:
     """How many threads a runtime of this process computes with."""
     return int(os.environ.get(THREADS, "1"))
 
 
-def threads_of(number: int) -> dict[str, str]:
+def make_thread_variables(number: int) -> dict[str, str]:
     """Variables of a process whose runtimes compute with so many threads."""
     return {THREADS: str(number)} | {f"{name}_NUM_THREADS": str(number) for name in ("OMP", "MKL", "OPENBLAS")}
 
 
 #: Of this process, before a runtime adds its own.
-HERE = format_flags(os.environ)
+HERE = format_variable_flags(os.environ)

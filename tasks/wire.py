@@ -34,7 +34,7 @@ class Bad:
 
 @dataclass(frozen=True)
 class ToPrepare:
-    """A group whose samples are to be made. with_products: see `tasks.prepare.cases.prepare`."""
+    """A group whose samples are to be made. with_products: see `tasks.prepare.cases.prepare_group`."""
 
     group: Group
     bad: tuple[Bad, ...] = ()
@@ -58,7 +58,7 @@ class ToRun:
 
     exported: path of the exported forms, "" where none is needed; keep: a file that the outputs of the last case are
     kept in, as a pack ("" = not kept); setting: of the backend (`tasks.backends.base.Backend.at`); part: a pack that
-    names the part of a torch program to be run instead of the whole, with its inputs (`tasks.graphs.program.of_form`);
+    names the part of a torch program to be run instead of the whole, with its inputs (`tasks.graphs.program.cut_program_of_form`);
     explained: whether a program that says why its outputs are off is asked (`tasks.model.Program.explain`).
     """
 
@@ -323,7 +323,7 @@ class Place(NamedTuple):
 @dataclass(frozen=True)
 class Begun:
     """A job runs here. From now on its silence counts. version, columns: of the farm that runs it, and of the rows that
-    it will send (`farm.lake.origin_columns.columns_digest`); "" where it does not say."""
+    it will send (`farm.lake.origin_columns.digest_lake_columns`); "" where it does not say."""
 
     place: Place
     version: str = ""
@@ -431,14 +431,14 @@ _FIELDS = {kind: [f.name for f in fields(kind)] for kind in _TYPES.values()}
 _TUPLES = {kind: [f.name for f in fields(kind) if "tuple" in str(f.type)] for kind in _TYPES.values()}
 
 
-def _plain(value: Any) -> Any:
+def _make_plain_message(value: Any) -> Any:
     kind = type(value)
     if kind is Row:  # a row says what it knows, and nothing of the other columns
         return {_TAG: "Row", **value.__dict__}
     return {_TAG: kind.__name__, **{n: getattr(value, n) for n in _FIELDS[kind]}} if kind in _FIELDS else str(value)
 
 
-def _decode_object(found: dict[str, Any]) -> Any:
+def _decode_wire_object(found: dict[str, Any]) -> Any:
     kind = _TYPES.get(found.pop(_TAG, ""))
     if kind is None:
         return found
@@ -448,15 +448,15 @@ def _decode_object(found: dict[str, Any]) -> Any:
     return Row.read(found) if kind is Row else kind(**found)
 
 
-_dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=_plain).encode
-_loads = json.JSONDecoder(object_hook=_decode_object).decode
+_dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=_make_plain_message).encode
+_loads = json.JSONDecoder(object_hook=_decode_wire_object).decode
 
 
-def encode(message: Any) -> bytes:
+def encode_wire_message(message: Any) -> bytes:
     """A command, message or answer as a line. Half of a surrogate pair, as an error's text may have it, becomes "?"."""
     return _dumps(message).encode(errors="replace") + b"\n"
 
 
-def decode(line: bytes | str) -> Any:
-    """What `encode` made a line of."""
+def decode_wire_message(line: bytes | str) -> Any:
+    """What `encode_wire_message` made a line of."""
     return _loads(line if isinstance(line, str) else line.decode())

@@ -13,7 +13,7 @@ from unittest import mock
 
 import pytest
 
-from tasks.importing import pause_gc
+from tasks.importing import pause_garbage_collector
 from tests import prepared
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -52,7 +52,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
     """Eight thousand tests and what they import stay: the collector of garbage need not look at them again and again."""
-    with pause_gc():
+    with pause_garbage_collector():
         return (yield)
 
 
@@ -84,7 +84,7 @@ def no_environments(monkeypatch: pytest.MonkeyPatch) -> None:
     from farm.reproduction import trial
     from tests import prepared
 
-    monkeypatch.setattr(envs, "build", lambda environment, cache, **how: sys.executable)
+    monkeypatch.setattr(envs, "build_environment", lambda environment, cache, **how: sys.executable)
     monkeypatch.setattr(trial, "subprocess", prepared.SILENT)
 
 

@@ -32,14 +32,14 @@ def build(folder: Path, *more: str) -> Path:
     """The interpreter of a new environment with the lowest versions, and ``more``, which may be of any. Raises
     EnvError."""
     patience, python = envs.Patience(time.monotonic() + 600), folder / "bin" / "python"
-    envs._run_uv(["venv", "--python", sys.executable, str(folder)], patience)
-    envs._run_uv(
+    envs._run_uv_command(["venv", "--python", sys.executable, str(folder)], patience)
+    envs._run_uv_command(
         ["pip", "install", "--python", str(python), "--resolution", "lowest-direct", *requirements()], patience
     )
     if more:
         lowest = folder / "lowest.txt"
-        lowest.write_text(envs._run_uv(["pip", "freeze", "--python", str(python)], patience))
-        envs._run_uv(["pip", "install", "--python", str(python), "-c", str(lowest), *more], patience)
+        lowest.write_text(envs._run_uv_command(["pip", "freeze", "--python", str(python)], patience))
+        envs._run_uv_command(["pip", "install", "--python", str(python), "-c", str(lowest), *more], patience)
     return python
 
 

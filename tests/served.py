@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.checks.engine_float64 import compute_logprobs
+from tasks.checks.engine_float64 import compute_decoder_logprobs
 from tasks.model.engine import LEFT, Engine, Sampling
 
 
@@ -110,7 +110,7 @@ class Served:
         return f"word {token}" if self.manners.by_text else f"token_id:{token}"
 
     def _likeliest(self, logits: np.ndarray, count: int) -> dict[str, float]:
-        row = compute_logprobs(logits)
+        row = compute_decoder_logprobs(logits)
         return {self._name(int(t)): float(row[t]) for t in np.argsort(-row)[:count]}
 
 

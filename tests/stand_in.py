@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.graphs.cut import producers
+from tasks.graphs.cut import index_tensor_producers
 from tasks.hunt.dialogue import Ask, DialoguePiece, Ran
 from tasks.hunt.localise.search import Culprit
 
@@ -29,7 +29,7 @@ class Fault:
 
         copy = onnx.ModelProto()
         copy.CopyFrom(model)
-        made, shown = producers(copy.graph), {x.name for x in copy.graph.output}
+        made, shown = index_tensor_producers(copy.graph), {x.name for x in copy.graph.output}
         if self.at in made and all(name in made and name not in shown for name in self.chain):
             self.rewrite(Site(copy.graph, made[self.at]))
         return copy

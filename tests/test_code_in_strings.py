@@ -62,7 +62,7 @@ def test_code_in_strings_imports_what_is_there() -> None:
 def test_an_import_of_what_is_gone_is_found() -> None:
     planted, sound = (
         "from tasks.runner import Runner, whole",
-        "from tasks.runner import Runner, ask_whole_group as whole",
+        "from tasks.runner import Runner, make_item_of_whole_group as whole",
     )
     assert list(find_lacking_imports(f"CODE = {planted!r}")) == ["from tasks.runner import whole"]
     assert not list(find_lacking_imports(f"CODE = {sound!r}"))

@@ -280,7 +280,7 @@ def test_the_backend_of_the_pages_runs(tmp_path: Path, results: Path) -> None:
 def test_the_config_of_the_pages_is_valid(tmp_path: Path) -> None:
     (text,) = blocks((ROOT / "docs" / "config.md").read_text(), "yaml")
     (tmp_path / "c.yaml").write_text(text)
-    assert config.load(tmp_path / "c.yaml").known_failures
+    assert config.load_config(tmp_path / "c.yaml").known_failures
 
 
 def test_every_key_is_explained() -> None:
@@ -319,7 +319,7 @@ def test_every_kind_of_wrong_is_explained() -> None:
 
 def test_the_shipped_configs_are_valid() -> None:
     for path in (ROOT / "configs").glob("*.yaml"):
-        config.load(path)
+        config.load_config(path)
 
 
 def test_the_readme_leads_to_every_page() -> None:

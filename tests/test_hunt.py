@@ -11,7 +11,7 @@ import torch
 
 from tasks.arrays import torch_tree
 from tasks.catalogs.user import samples
-from tasks.catalogs.user.schema import mistakes
+from tasks.catalogs.user.schema import list_declaration_mistakes
 from tasks.model import Group
 from tests.hunt import kernels, pointed
 from tests.hunt.reports import ITSELF, MISSED, POINTED, REPORTS
@@ -33,7 +33,9 @@ def test_every_planted_fault_is_of_a_report_and_stands_beside_its_twin() -> None
     asked = {r.op.partition(":")[2]: r.twin.partition(":")[2] for r in REPORTS if r.op.startswith("user:")}
     planted = {name for one in kernels.THEME.specimens for name in one.wrong}
     assert set(asked) == planted and set(asked.values()) <= set(OPS)
-    assert [found for op in (*OPS.values(), *pointed.THEME.__farm_ops__) for found in mistakes(op)] == []
+    assert [
+        found for op in (*OPS.values(), *pointed.THEME.__farm_ops__) for found in list_declaration_mistakes(op)
+    ] == []
 
 
 def test_the_table_of_the_manual_has_every_report() -> None:
@@ -46,11 +48,11 @@ def test_what_points_at_a_fault_shows_it_beside_a_sound_twin(report: object) -> 
     ops = {op.name: op for op in pointed.THEME.__farm_ops__}
     fault, twin = (f"{x.partition(':')[2]}{pointed.MARK}" for x in (report.op, report.twin))  # type: ignore[attr-defined]
     op, differ = ops[fault], False
-    for number, dims in enumerate(samples.sizes(op, 0, 8)):
-        arrays = samples.arrays(op, dims, Group(f"user:{op.name}", "", op.dtypes[0], 8), number)
+    for number, dims in enumerate(samples.list_sample_sizes(op, 0, 8)):
+        arrays = samples.make_sample_arrays(op, dims, Group(f"user:{op.name}", "", op.dtypes[0], 8), number)
 
         def results(name: str, arrays: dict[str, np.ndarray]) -> list[np.ndarray]:
-            given = {k: torch_tree.from_numpy(x.copy()) for k, x in arrays.items()}
+            given = {k: torch_tree.tensor_from_numpy(x.copy()) for k, x in arrays.items()}
             for k in ops[name].gradient:
                 given[k].requires_grad_()
             found = ops[name].kernel(**given, **ops[name].kwargs)

@@ -47,7 +47,7 @@ import numpy as np
 
 from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Catalog, Entry, Sample
-from tasks.model import Group, Leaf, OpClass, np_dtype
+from tasks.model import Group, Leaf, OpClass, get_numpy_dtype
 
 
 class Copies(Catalog):
@@ -62,7 +62,7 @@ class Copies(Catalog):
 
     def samples(self, group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
         for i in range(group.samples):
-            x = np.random.default_rng([group.seed, i]).normal(1, 1, (4, 8)).astype(np_dtype(group.dtype))
+            x = np.random.default_rng([group.seed, i]).normal(1, 1, (4, 8)).astype(get_numpy_dtype(group.dtype))
             exact = x.astype(np.float64)
             leaf = Leaf(group.dtype, exact.shape, exact, np.full(exact.shape, 2.0**-2))
             yield Sample(i, (TensorSpec(0),), {}, [x], [leaf], OpClass.COMPOSITE)
@@ -358,14 +358,14 @@ def test_a_new_executor_is_added_and_runs_what_it_is_asked_to(changed: tuple[Pat
 OPERATOR = """\
 import numpy as np
 import onnx
-from tasks.catalogs import get
-from tasks.counterparts.by_torch import operators
+from tasks.catalogs import get_catalog
+from tasks.counterparts.by_torch import list_operators_by_torch
 from tasks.graphs.evaluate import EvaluatedGraph
 from tasks.model import EXHAUSTIVE, Group
 
-(sample,) = get("onnx").samples(Group("onnx:Swish", "", "float16", 1, distribution=EXHAUSTIVE), 4)
+(sample,) = get_catalog("onnx").samples(Group("onnx:Swish", "", "float16", 1, distribution=EXHAUSTIVE), 4)
 exact = sample.expected[0].reference
-graph = EvaluatedGraph(onnx.load_from_string(sample.model), operators(["Swish"]))
+graph = EvaluatedGraph(onnx.load_from_string(sample.model), list_operators_by_torch(["Swish"]))
 print(sample.op_class.value, exact.size, np.allclose(graph.run({"x": sample.arrays[0]})["y"], exact, 1e-12, equal_nan=True))
 """
 

@@ -11,7 +11,7 @@ from tasks.arrays.tree import TensorSpec
 from tasks.backends.base import Backend
 from tasks.catalogs.base import Catalog, Entry, Sample
 from tasks.checks import Check
-from tasks.model import Form, Group, Leaf, Misbehaviour, OpClass, Program, RuntimeInfo, Unavailable, np_dtype
+from tasks.model import Form, Group, Leaf, Misbehaviour, OpClass, Program, RuntimeInfo, Unavailable, get_numpy_dtype
 
 OPS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "mean": lambda x: np.mean(x, axis=-1),
@@ -33,7 +33,7 @@ class Statistics(Catalog):
 
     def samples(self, group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
         for i in range(group.samples):
-            x = np.random.default_rng([group.seed, i]).normal(1, 1, (4, 32 + i)).astype(np_dtype(group.dtype))
+            x = np.random.default_rng([group.seed, i]).normal(1, 1, (4, 32 + i)).astype(get_numpy_dtype(group.dtype))
             exact = OPS[group.op_name](x.astype(np.float64))
             noise = np.full(exact.shape, 2.0**-23)
             yield Sample(

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from farm.client.judging import assert_correct
-from farm.client.kernels import ClientError, arrays_of, kernel_of, not_negative
-from farm.client.process import isolate_settings
+from farm.client.kernels import ClientError, find_kernel, refuse_negative, split_kernel_arguments
+from farm.client.process import isolate_torch_settings
 from tasks.arrays import torch_tree
 from tasks.catalogs.user import functions, interpreted, promises
 from tasks.catalogs.user.load import DeclaredKernel
 from tasks.gradients import autograd
 from tasks.judge.plain import USUAL_UNITS
-from tasks.judge.prepared import compare_oracles
+from tasks.judge.prepared import compare_two_oracles
 from tasks.model import Leaf, OpClass
 
 #: Said of a function that no differences can be taken of, nor a gradient be checked by them.
@@ -81,7 +81,7 @@ class GradientVerdict:
         return "\n".join(map(str, self.checks))
 
 
-@isolate_settings()
+@isolate_torch_settings()
 def check_autograd(
     function: Callable[..., Any] | None = None,
     inputs: Sequence[Any] | Any = (),
@@ -103,12 +103,12 @@ def check_autograd(
     function of NumPy arrays the gradient is what ``backward`` computes, or the function's own attribute of that name
     (see `farm.UserOp` and `farm.autograd`). Raises ClientError where nothing can be differentiated.
     """
-    not_negative(eps=eps, atol=atol, rtol=rtol)
+    refuse_negative(eps=eps, atol=atol, rtol=rtol)
     if eps == 0:
         raise ClientError("eps: 0 is no step; omit it to use one that fits the values")
     if function is not None and func is not None:
         raise ClientError("function and func are both given: func is another name of function")
-    call, args = _of_tensors(_check_callable(func if function is None else function), inputs, backward)
+    call, args = _as_tensor_function(_check_callable(func if function is None else function), inputs, backward)
     checks = ["backward", *["double_backward"] * double]
     return GradientVerdict(tuple(GradientCase.of(name, call, args).judge(eps, atol, rtol) for name in checks))
 
@@ -119,7 +119,7 @@ def _check_callable(function: Any) -> Any:
     return function
 
 
-def _of_tensors(
+def _as_tensor_function(
     function: Callable[..., Any], inputs: Sequence[Any] | Any, backward: Callable[..., Any] | None
 ) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """(the function, its arguments), as tensors where they are NumPy arrays: ``backward``, or the function's own, is
@@ -129,17 +129,17 @@ def _of_tensors(
         if backward is not None:
             raise ClientError("backward: it is for a function of NumPy arrays, and no input is one")
         own: Any = function
-        return own.apply if functions.callable_of(own) is not own else own, args
-    arrays, others = arrays_of(function, args)
+        return own.apply if functions.find_callable_function(own) is not own else own, args
+    arrays, others = split_kernel_arguments(function, args)
     specs = {name: {"shape": list(x.shape), "dtype": x.dtype.name} for name, x in arrays.items()}
-    kernel = kernel_of(function, function, specs, backward=backward or True, framework="numpy", kwargs=others)
+    kernel = find_kernel(function, function, specs, backward=backward or True, framework="numpy", kwargs=others)
     one = DeclaredKernel(kernel.op, (), kernel.root)
-    call = promises.guard_kernel(kernel.op, function, one.backward)
+    call = promises.guard_kernel_promises(kernel.op, function, one.backward)
 
     def by_position(*tensors: Any) -> Any:
         return call(**dict(zip(arrays, tensors)), **others)
 
-    return by_position, tuple(torch_tree.from_numpy(x.copy()) for x in arrays.values())
+    return by_position, tuple(torch_tree.tensor_from_numpy(x.copy()) for x in arrays.values())
 
 
 @dataclass(frozen=True)
@@ -183,15 +183,15 @@ class GradientCase:
         import torch
 
         try:
-            with interpreted.prepare_interpreter():
+            with interpreted.prepare_triton_interpreter():
                 result = self.function(*args)
         except Exception as error:
-            if text := interpreted.not_interpreted(error):
+            if text := interpreted.explain_not_interpreted(error):
                 raise ClientError(text) from error
             raise
-        for y in torch_tree.leaves(result):
+        for y in torch_tree.list_output_tensors(result):
             if isinstance(y, torch.Tensor) and y.is_floating_point() and y.dtype != torch.float64:
-                name = torch_tree.name_of(y.dtype)
+                name = torch_tree.name_torch_dtype(y.dtype)
                 raise ClientError(f"the function returns {name} for float64 inputs: {COARSE.format(name)}")
         return result
 
@@ -201,24 +201,26 @@ class GradientCase:
 
         given = self.args if args is None else args
         with torch.no_grad():
-            return torch_tree.leaves(self.call(*(x.clone() if isinstance(x, torch.Tensor) else x for x in given)))
+            return torch_tree.list_output_tensors(
+                self.call(*(x.clone() if isinstance(x, torch.Tensor) else x for x in given))
+            )
 
     def starts(self, check: str = "backward") -> list[Any]:
         """What a check's gradients begin at; None for what has no graph."""
-        return autograd.outputs_of(check, self.call, self.args, {}, self.wrt)
+        return autograd.list_differentiable_outputs(check, self.call, self.args, {}, self.wrt)
 
     def draw(self, starts: Sequence[Any], seed: str) -> list[Any]:
         """The gradients that are handed to what they begin at."""
-        shapes = [(tuple(y.shape), torch_tree.name_of(y.dtype)) for y in starts if y is not None]
-        left = iter(autograd.cotangents(shapes, seed))
-        return [None if y is None else torch_tree.from_numpy(next(left)).to(y.device) for y in starts]
+        shapes = [(tuple(y.shape), torch_tree.name_torch_dtype(y.dtype)) for y in starts if y is not None]
+        left = iter(autograd.draw_cotangents(shapes, seed))
+        return [None if y is None else torch_tree.tensor_from_numpy(next(left)).to(y.device) for y in starts]
 
     def differentiate(self, given: Sequence[Any], check: str = "", **more: Any) -> list[Any]:
-        return autograd.backward(check or self.check, self.call, self.args, {}, self.wrt, given, **more)
+        return autograd.differentiate_backward(check or self.check, self.call, self.args, {}, self.wrt, given, **more)
 
     def problem(self, given: Sequence[Any]) -> autograd.GradientProblem:
         """The function whose gradient the check computes."""
-        return autograd.problem(self.check, self.call, self.args, {}, self.wrt, given)
+        return autograd.make_gradient_problem(self.check, self.call, self.args, {}, self.wrt, given)
 
     def judge(self, eps: float | None = None, atol: float = 0.0, rtol: float = 0.0) -> Check:
         """The gradient by autograd against differences. Raises ClientError, and what the function itself raises."""
@@ -234,7 +236,7 @@ class GradientCase:
         except ClientError:
             raise
         except Exception as error:
-            return _judge_error(self.check, error)
+            return _judge_gradcheck_error(self.check, error)
 
     def unjudged(self, why: str) -> Check:
         return Check(self.check, True, None, why, judged=False)
@@ -245,7 +247,9 @@ class GradientCase:
         import torch
 
         found = self.differentiate([None if y is None else torch.ones_like(y) for y in outputs], "backward")
-        seen = [(at, g) for at, g, y in zip(self.wrt, found, starts) if y is None and autograd.is_differentiable(g)]
+        seen = [
+            (at, g) for at, g, y in zip(self.wrt, found, starts) if y is None and autograd.is_argument_differentiable(g)
+        ]
         lost = [at for at, g in seen if g.any()]
         if not lost:
             return ""
@@ -258,12 +262,14 @@ class GradientCase:
         """Of outputs that autograd knows no way to from the inputs: whether they depend on them all the same."""
         import torch
 
-        floating = [y if autograd.is_differentiable(y) else None for y in self.outputs()]
+        floating = [y if autograd.is_argument_differentiable(y) else None for y in self.outputs()]
         if all(y is None for y in floating):
             return self.unjudged("no output is a floating tensor")
         problem = replace(self, check="backward").problem([None if y is None else torch.ones_like(y) for y in floating])
-        places = enumerate(autograd.tensors(self.args, {}))
-        oracle, why = autograd.second_oracle(problem, [np.zeros(x.shape) for i, x in places if i in self.wrt])
+        places = enumerate(autograd.list_argument_tensors(self.args, {}))
+        oracle, why = autograd.compute_second_gradient_oracle(
+            problem, [np.zeros(x.shape) for i, x in places if i in self.wrt]
+        )
         if oracle is None:
             return self.unjudged(self._find_random() or why)
         if any(np.any(y) for y in oracle.references):
@@ -275,17 +281,17 @@ class GradientCase:
 
     def _compare(self, starts: Sequence[Any], eps: float | None, atol: float, rtol: float) -> Check:
         given = self.draw(starts, self.check)
-        found = [torch_tree.output(torch_tree.dense(g)).copy() for g in self.differentiate(given)]
+        found = [torch_tree.make_output_array(torch_tree.dense(g)).copy() for g in self.differentiate(given)]
         problem = self.problem(given)
-        oracle, why = autograd.second_oracle(problem, found, eps=eps)
-        unfit = "" if eps is None else _find_unfit(problem, eps)
+        oracle, why = autograd.compute_second_gradient_oracle(problem, found, eps=eps)
+        unfit = "" if eps is None else _find_unfit_step(problem, eps)
         if oracle is None:
             silent = f"differences say nothing: {why}"
             if eps is not None:
                 silent = f"with eps={eps:g} {silent}; omit it, and a step is taken that fits"
             return self.unjudged(self._find_random() or self._find_coarse() or unfit or silent)
         pairs = list(zip(found, oracle.references))
-        compared = compare_oracles(
+        compared = compare_two_oracles(
             found, [Leaf(g.dtype.name, g.shape, np.asarray(y)) for g, y in pairs], OpClass.COMPOSITE
         )
         units = float(compared["units"])
@@ -300,7 +306,7 @@ class GradientCase:
         elif not passed:
             places = self.wrt if self.check == "backward" and len(found) > 1 else ()
             each = problem.elements < autograd.FULL_JACOBIAN or oracle.name != autograd.DIFFERENCES
-            said += _describe_worst(pairs, places, each)
+            said += _describe_worst_gradient(pairs, places, each)
         more = [unfit, "" if passed else self._find_random()]
         return Check(self.check, passed, units, "; ".join([said, *filter(None, more)]))
 
@@ -309,7 +315,11 @@ class GradientCase:
         that drop few of few elements are alike."""
         first = self.outputs()
         pairs = (pair for _ in range(8) for pair in zip(first, self.outputs()))
-        return "" if all(torch_tree.same(x, y) for x, y in pairs if autograd.is_differentiable(x)) else RANDOM
+        return (
+            ""
+            if all(torch_tree.have_same_bits(x, y) for x, y in pairs if autograd.is_argument_differentiable(x))
+            else RANDOM
+        )
 
     def _find_coarse(self) -> str:
         """What is to be said of a function that computes in float32 or less inside: of float64 inputs that no float32
@@ -322,7 +332,7 @@ class GradientCase:
             return torch.randn(x.shape, generator=generator, dtype=x.dtype).to(x.device)
 
         changed = (lambda x: x * (1 + 1e-9), tame)
-        given = [[f(x) if autograd.is_differentiable(x) else x for x in self.args] for f in changed]
+        given = [[f(x) if autograd.is_argument_differentiable(x) else x for x in self.args] for f in changed]
         # 0.5 is a float32: a softmax of ties is no evidence, a softmax of random numbers is.
         seen, near = ([_is_float32(y, TINY * _find_largest_input(xs)) for y in self.outputs(xs)] for xs in given)
         if any(x and y is not False for x, y in zip(seen, near)):
@@ -332,7 +342,7 @@ class GradientCase:
     def check_unchanged(self) -> Check:
         """Whether inputs and saved tensors are as they were after both passes."""
         given = self.draw(self.starts(), "saved")
-        left = autograd.UntouchedInputs(autograd.tensors(self.args, {}), given)
+        left = autograd.UntouchedInputs(autograd.list_argument_tensors(self.args, {}), given)
         self.differentiate(given, made=left.note_outputs)
         changed = left.describe_change()
         return Check(
@@ -343,21 +353,21 @@ class GradientCase:
         """What both passes give, as tensors."""
         given = self.draw(self.starts(), "saved")
         return [
-            *(y.detach() for y in torch_tree.leaves(self.call(*self.args)) if hasattr(y, "detach")),
+            *(y.detach() for y in torch_tree.list_output_tensors(self.call(*self.args)) if hasattr(y, "detach")),
             *self.differentiate(given),
         ]
 
 
-def _judge_error(check: str, error: Exception) -> Check:
+def _judge_gradcheck_error(check: str, error: Exception) -> Check:
     text = " ".join(str(error).split())
     if check == "double_backward" and "once_differentiable" in text:
         return Check(check, True, None, autograd.DECLARED_ONCE)
-    if unsupported := interpreted.not_interpreted(error):
+    if unsupported := interpreted.explain_not_interpreted(error):
         return Check(check, True, None, unsupported, judged=False)
     return Check(check, False, None, f"raised {type(error).__name__}: {text}")
 
 
-def _describe_worst(pairs: Sequence[tuple[np.ndarray, Any]], places: Sequence[int], each: bool) -> str:
+def _describe_worst_gradient(pairs: Sequence[tuple[np.ndarray, Any]], places: Sequence[int], each: bool) -> str:
     """At which element gradients are furthest from their references, and of which tensor, if they have ``places`` among
     them. That takes a difference of ``each`` element: the change that explains projections is spread over all."""
     if not each:
@@ -370,9 +380,9 @@ def _describe_worst(pairs: Sequence[tuple[np.ndarray, Any]], places: Sequence[in
     return f" ({whose}at [{', '.join(map(str, at))}]: {found:.6g}, by differences {right:.6g})"
 
 
-def _find_unfit(problem: autograd.GradientProblem, eps: float) -> str:
+def _find_unfit_step(problem: autograd.GradientProblem, eps: float) -> str:
     """What is to be said of a step that is far worse for the values than one that fits; "" if it is not."""
-    asked, fitting = autograd.fit(problem, eps)
+    asked, fitting = autograd.fit_slope_step(problem, eps)
     off, scale = asked.error, abs(fitting.value) + abs(asked.value if asked.value == asked.value else 0.0)
     if fitting.why or not off > max(UNFIT * fitting.error, GOOD * scale):
         return ""
@@ -382,7 +392,7 @@ def _find_unfit(problem: autograd.GradientProblem, eps: float) -> str:
 
 def _find_largest_input(args: Sequence[Any]) -> float:
     """The largest number among differentiable inputs, 1 at most."""
-    sizes = [float(x.abs().max()) for x in args if autograd.is_differentiable(x) and x.numel()]
+    sizes = [float(x.abs().max()) for x in args if autograd.is_argument_differentiable(x) and x.numel()]
     return min([1.0, *sizes])
 
 
@@ -391,14 +401,14 @@ def _is_float32(y: Any, tiny: float) -> bool | None:
     terms that cancel says nothing: a few multiples of their last bit, no larger than ``tiny``."""
     import torch
 
-    if not autograd.is_differentiable(y):
+    if not autograd.is_argument_differentiable(y):
         return None
     y = torch.view_as_real(y.resolve_conj()) if y.is_complex() else y
     fractions = y[(y != y.round()) & y.isfinite() & (y.abs() > tiny)]
     return torch.equal(fractions, fractions.float().double()) if fractions.numel() else None
 
 
-@isolate_settings()
+@isolate_torch_settings()
 def validate_autograd_function(
     function: Any, inputs: Sequence[Any], reference: Callable[..., Any] | None = None, **settings: Any
 ) -> GradientVerdict:
@@ -411,11 +421,11 @@ def validate_autograd_function(
     pass. repeats: both passes give the same bytes twice.
     """
     given = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
-    call, args = _of_tensors(_check_callable(function), given, settings.pop("backward", None))
+    call, args = _as_tensor_function(_check_callable(function), given, settings.pop("backward", None))
     checks = []
     if reference is not None:
         of_arrays = {"framework": "numpy"} if any(isinstance(x, np.ndarray) for x in given) else {}
-        checks.append(_check_forward(function, given, reference, of_arrays | settings))
+        checks.append(_check_forward_function(function, given, reference, of_arrays | settings))
     for name, look in (
         ("backward", GradientCase.judge),
         ("saved", GradientCase.check_unchanged),
@@ -428,11 +438,11 @@ def validate_autograd_function(
         except ClientError:
             raise
         except Exception as error:  # of one check, which is no reason to be silent of the others
-            checks.append(_judge_error(name, error))
+            checks.append(_judge_gradcheck_error(name, error))
     return GradientVerdict(tuple(checks))
 
 
-def _check_forward(
+def _check_forward_function(
     function: Any, args: Sequence[Any], reference: Callable[..., Any], settings: dict[str, Any]
 ) -> Check:
     try:
@@ -445,6 +455,6 @@ def _check_forward(
 def _run_both_twice(case: GradientCase) -> Check:
     """Both passes twice on the same inputs."""
     runs = [case.again().run_both() for _ in range(2)]
-    same = all(torch_tree.same(a, b) for a, b in zip(*runs))
+    same = all(torch_tree.have_same_bits(a, b) for a, b in zip(*runs))
     words = "the same bytes twice" if same else "two runs on the same inputs gave different bytes"
     return Check("repeats", same, None, words)

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from farm.client.judging import at_least_one
+from farm.client.judging import refuse_less_than_one
 from farm.client.keeping import RowKeeper
-from farm.client.kernels import ClientError, Kernel, kernel_of
-from farm.client.process import backend_here, isolate_settings, message_of, to_device
+from farm.client.kernels import ClientError, Kernel, find_kernel
+from farm.client.process import isolate_torch_settings, move_to_process_device, name_backend_here, tell_kernel_row
 from farm.client.running import KernelRunOptions
-from farm.client.trying import have_computed, judge_sample, passes
-from farm.client.validating import collect_outputs
+from farm.client.trying import have_computed, judge_kernel_sample, row_passes
+from farm.client.validating import collect_validated_outputs
 from tasks.arrays import layouts, torch_tree
 from tasks.arrays.noise import DRAWS
 from tasks.arrays.tree import TensorSpec
@@ -49,15 +49,15 @@ class Case:
             DeclaredKernel(op, (), self.cases.kernel.root),
             self._group("backward" if op.gradient else "forward"),
         )
-        made = catalog.draw_case(one, group, self.choices)
+        made = catalog.draw_kernel_case(one, group, self.choices)
         structured = made.structured
-        if structured is not None and not catalog.takes(one, group, made.dims, structured):
+        if structured is not None and not catalog.takes_structure(one, group, made.dims, structured):
             structured = None
         self.structure = "" if structured is None else structured.label
         self.dims, self.arrays = made.dims, made.plain if structured is None else structured.arrays
         self.places = made.lay(structured=made.structured is not None)(self.arrays)
         self.places = {**self.places, **input_layouts.build_declared_places(op, self.arrays, self.dims)}
-        _, _, self.arrays = input_layouts.build_storages(self.arrays, self.places)
+        _, _, self.arrays = input_layouts.build_input_storages(self.arrays, self.places)
         self._inputs: dict[str, Any] | None = None
 
     def __repr__(self) -> str:
@@ -74,7 +74,7 @@ class Case:
     @property
     def seed(self) -> int:
         """The seed of this case alone."""
-        return fuzzed_samples.seed_of(self.cases.seed, self.index)
+        return fuzzed_samples.derive_kernel_case_seed(self.cases.seed, self.index)
 
     @property
     def inputs(self) -> dict[str, Any]:
@@ -82,12 +82,12 @@ class Case:
         requires_grad; the op's kwargs."""
         op = self.cases.kernel.op
         if self._inputs is None:
-            from tasks.catalogs.user.dims import keywords
+            from tasks.catalogs.user.dims import evaluate_keyword_sizes
 
             made = {name: _lay_argument(x, self.places.get(name), op.framework) for name, x in self.arrays.items()}
             for name in op.gradient if op.framework != "numpy" else ():
                 made[name].requires_grad_()
-            self._inputs = made | keywords(op.kwargs, self.dims)
+            self._inputs = made | evaluate_keyword_sizes(op.kwargs, self.dims)
         return self._inputs
 
     def check(self, output: Any) -> None:
@@ -102,9 +102,10 @@ class Case:
             row = self._judge_output(check, output)
             if self.keep is not None:
                 self.keep(self.cases.kernel, self.cases.settings, row)
-            if not passes(row, self.cases.imprecise) and row.status != Status.VACUOUS:
+            if not row_passes(row, self.cases.imprecise) and row.status != Status.VACUOUS:
                 bad.append(
-                    f"{row.case_id} [{row.shapes}] {message_of(row.values())}" + f"; seed {self.seed}" * self.seeded
+                    f"{row.case_id} [{row.shapes}] {tell_kernel_row(row.values())}"
+                    + f"; seed {self.seed}" * self.seeded
                 )
         if bad:
             raise AssertionError("\n".join(bad))
@@ -115,25 +116,27 @@ class Case:
 
     def _judge_output(self, check: str, output: Any) -> Row:
         kernel, cases, group = self.cases.kernel, self.cases, self._group(check)
-        with isolate_settings(), load.lent(kernel.op, kernel.root) as one:
-            made: Sample = catalog.of_inputs(
+        with isolate_torch_settings(), load.lend_op(kernel.op, kernel.root) as one:
+            made: Sample = catalog.make_sample_of_inputs(
                 one, self.dims, lambda: dict(self.arrays), group, self.index, DRAWS, lambda _: self.places
             )
             made.columns["choices"] = self.choices.taken
             if self.structure:
                 made.columns["structure"] = self.structure
-            given = have_computed(lambda form: collect_outputs(form, kernel, self.inputs, output))
-            return judge_sample(group, replace(made, repeats=1), given, cases.policy).row
+            given = have_computed(lambda form: collect_validated_outputs(form, kernel, self.inputs, output))
+            return judge_kernel_sample(group, replace(made, repeats=1), given, cases.policy).row
 
 
 def _lay_argument(x: np.ndarray, place: TensorSpec | None, framework: str) -> Any:
     """A tensor or array of some values, which lies in memory as a view does."""
     storage, spec = (
-        (x.copy(), TensorSpec(0)) if place is None else layouts.store_strided(x, place.strides or (), place.offset)
+        (x.copy(), TensorSpec(0))
+        if place is None
+        else layouts.store_strided_array(x, place.strides or (), place.offset)
     )
     if framework == "numpy":
         return spec.view(storage, writeable=True)
-    made = to_device(torch_tree.from_numpy(storage))
+    made = move_to_process_device(torch_tree.tensor_from_numpy(storage))
     return made if place is None else made.as_strided(spec.shape, spec.strides, spec.offset)
 
 
@@ -146,7 +149,7 @@ class Cases:
     kernel: Kernel
     cases: int = 20
     seed: int = 0
-    policy: verdict.Policy = field(default_factory=lambda: verdict.load("error_units"), repr=False)
+    policy: verdict.Policy = field(default_factory=lambda: verdict.load_policy("error_units"), repr=False)
     named: bool = True
     imprecise: bool = True
 
@@ -163,17 +166,17 @@ class Cases:
         **settings: Any,
     ) -> Cases:
         """As `farm.fuzz`; without a function, a test computes what it likes, and the reference says what is right.
-        shapes, settings: as of `kernel_of`.
+        shapes, settings: as of `find_kernel`.
 
         Raises ClientError."""
-        at_least_one("cases", cases)
+        refuse_less_than_one("cases", cases)
         if type(seed) is not int or not 0 <= seed < 2**63:
             raise ClientError(f"seed: a whole number from 0 to {2**63 - 1}, not {seed!r}")
         called = function if function is not None else reference
         assert called is not None
-        kernel = kernel_of(called, reference, *shapes, **settings)
+        kernel = find_kernel(called, reference, *shapes, **settings)
         try:
-            return cls(kernel, cases, seed, verdict.load(policy), function is not None, imprecise)
+            return cls(kernel, cases, seed, verdict.load_policy(policy), function is not None, imprecise)
         except verdict.PolicyError as error:
             raise ClientError(str(error)) from None
 
@@ -188,7 +191,9 @@ class Cases:
                 yield self.case(dtype, index)
 
     def case(self, dtype: str, index: int) -> Case:
-        return Case(self, dtype, index, DrawnChoices.from_seed(fuzzed_samples.seed_of(self.seed, index)))
+        return Case(
+            self, dtype, index, DrawnChoices.from_seed(fuzzed_samples.derive_kernel_case_seed(self.seed, index))
+        )
 
 
 class Kept:
@@ -201,7 +206,7 @@ class Kept:
     def add(self, kernel: Kernel, settings: dict[str, Any], row: Row) -> None:
         if self._keeper is None:
             self._keeper = RowKeeper(
-                KernelRunOptions(backend_here(), results=self.results), have_computed(lambda form: []).info
+                KernelRunOptions(name_backend_here(), results=self.results), have_computed(lambda form: []).info
             )
         self._keeper.add(kernel, settings, row)
 

@@ -11,12 +11,12 @@ from farm.client.kernels import (
     Backward,
     ClientError,
     Kernel,
-    arrays_of,
-    as_data,
-    declared_of,
-    kernel_of,
-    named_inputs,
-    place_of,
+    describe_inputs_as_data,
+    find_kernel,
+    find_kernel_declaration,
+    find_tensor_place,
+    name_kernel_inputs,
+    split_kernel_arguments,
 )
 from farm.client.results import Result
 from farm.client.running import KernelRunOptions, run
@@ -24,8 +24,8 @@ from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.user import dims as sizes
 from tasks.catalogs.user import load, samples
 from tasks.catalogs.user.ops import UserOp
-from tasks.model import FUZZ, is_inexact
-from tasks.nearest import nearest
+from tasks.model import FUZZ, is_inexact_dtype
+from tasks.nearest import suggest_nearest_names
 
 
 def fuzz(
@@ -60,15 +60,15 @@ def fuzz(
 
     Raises ClientError for what cannot be meant.
     """
-    _not_imported()
-    at_least_one("cases", cases)
-    kernel = kernel_of(function, reference, inputs, dims, dtypes, backward, double, **settings)
+    _refuse_imported_script()
+    refuse_less_than_one("cases", cases)
+    kernel = find_kernel(function, reference, inputs, dims, dtypes, backward, double, **settings)
     options = KernelRunOptions(backend, policy, results, deadline_s, isolate)
     known = [dict(k) if isinstance(k, Mapping) else k for k in known_failures]
     return run(kernel, options, samples=cases, distributions=[FUZZ], seed=seed, known_failures=known)
 
 
-def at_least_one(name: str, value: Any) -> None:
+def refuse_less_than_one(name: str, value: Any) -> None:
     """Raise ClientError for a number that is none."""
     if type(value) is not int or value < 1:
         raise ClientError(f"{name}: at least 1, not {value!r}")
@@ -110,7 +110,7 @@ def _find_memory_layouts(
 ) -> dict[str, TensorSpec]:
     """How the tensors and arrays that are given lie in memory, by name, where they are not contiguous; torch has no
     negative strides."""
-    places = {name: place_of(x) for name, x in named_inputs(function, inputs).items() if name in arrays}
+    places = {name: find_tensor_place(x) for name, x in name_kernel_inputs(function, inputs).items() if name in arrays}
     found = {name: spec for name, spec in places.items() if spec.strides is not None}
     lacked = [name for name, spec in found.items() if framework == "torch" and min(spec.strides or (), default=0) < 0]
     for name in lacked:
@@ -119,21 +119,23 @@ def _find_memory_layouts(
     return found
 
 
-def _infer_dims(op: UserOp, arrays: Mapping[str, Any]) -> dict[str, int]:
+def _infer_dims_of_inputs(op: UserOp, arrays: Mapping[str, Any]) -> dict[str, int]:
     """The dimensions of inputs that are given. Raises ClientError for others than those declared: a reference could
     broadcast them, and the kernel would be blamed."""
     missing = [name for name in op.inputs if name not in arrays]
     if missing:
-        unknown = [f"{name!r} is unknown{nearest(name, missing)}" for name in arrays if name not in op.inputs]
+        unknown = [
+            f"{name!r} is unknown{suggest_nearest_names(name, missing)}" for name in arrays if name not in op.inputs
+        ]
         said = "; ".join([f"{missing[0]!r} is missing", *unknown[:1]])
         raise ClientError(f"inputs: {said}; {op.name} is declared with {', '.join(op.inputs)}")
     try:
-        return sizes.dims_of(op, arrays)
+        return sizes.solve_kernel_dims(op, arrays)
     except ValueError as error:
         raise ClientError(f"inputs: {error}; declared: {dict(op.inputs)}") from None
 
 
-def _not_imported() -> None:
+def _refuse_imported_script() -> None:
     """Raises ClientError in a script that is imported for the functions in it: it would do all of its work again."""
     if load.EXECUTED:
         raise ClientError(
@@ -149,28 +151,28 @@ def build_given_kernel(
     dtypes: Sequence[str] | None = None,
     **settings: Any,
 ) -> Kernel:
-    """The op whose inputs are given: its one sample has their values. settings: as of `kernel_of`."""
-    _not_imported()
-    declared = declared_of(function)
-    plain = function if callable(function) else kernel_of(function).op.kernel
+    """The op whose inputs are given: its one sample has their values. settings: as of `find_kernel`."""
+    _refuse_imported_script()
+    declared = find_kernel_declaration(function)
+    plain = function if callable(function) else find_kernel(function).op.kernel
     assert callable(plain)
-    arrays, kwargs = arrays_of(plain, inputs)
+    arrays, kwargs = split_kernel_arguments(plain, inputs)
     if declared and isinstance(inputs, Mapping):
         # What a call does not say is as declared.
         told = {k: v for k, v in declared.op.kwargs.items() if k not in arrays}
-        dims = _infer_dims(declared.op, arrays)
-        if said := samples.find_contradiction(declared.op, dims, arrays):
+        dims = _infer_dims_of_inputs(declared.op, arrays)
+        if said := samples.find_declared_contradiction(declared.op, dims, arrays):
             raise ClientError(f"inputs: {said}; give values of that kind, or declare another one")
-        kwargs = sizes.keywords(told, dims) | kwargs
+        kwargs = sizes.evaluate_keyword_sizes(told, dims) | kwargs
     if not arrays:
         raise ClientError("inputs: none is a tensor or array")
-    floating = [x.dtype.name for x in arrays.values() if is_inexact(x.dtype.name)]
+    floating = [x.dtype.name for x in arrays.values() if is_inexact_dtype(x.dtype.name)]
     framework = settings.get("framework") or (declared.op.framework if declared else UserOp.framework)
     places = _find_memory_layouts(plain, inputs, arrays, framework)
-    return kernel_of(
+    return find_kernel(
         function,
         reference,
-        as_data(arrays, dtypes, places),
+        describe_inputs_as_data(arrays, dtypes, places),
         dtypes=dtypes or [floating[0] if floating else next(iter(arrays.values())).dtype.name],
         kwargs={**kwargs, **(settings.pop("kwargs", None) or {})},
         **settings,

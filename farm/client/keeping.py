@@ -9,9 +9,9 @@ from farm import lake as lakes
 from farm.client.kernels import Kernel
 from farm.client.process import LIVE
 from farm.client.running import KernelRunOptions
-from farm.fleet.inventory import offers, this_node
+from farm.fleet.inventory import describe_this_node, join_node_offers
 from farm.plan.request import RunRequest
-from farm.work.launch import new_record
+from farm.work.launch import make_run_record
 from tasks.backends import BackendSpec
 from tasks.cache import default_cache
 from tasks.judge import verdict
@@ -42,17 +42,17 @@ class RowKeeper:
         config = configs[0].model_copy(
             update={"catalogs": [c.catalogs[0] for c in configs], "checks": checks, "name": "farm.client"}
         )
-        record = new_record(RunRequest(config, verdict.load(config.policy), self.lake, default_cache()))
+        record = make_run_record(RunRequest(config, verdict.load_policy(config.policy), self.lake, default_cache()))
         run_id = str(record["run_id"])
-        spec, node = BackendSpec.parse(self.options.backend), this_node(1)
+        spec, node = BackendSpec.parse(self.options.backend), describe_this_node(1)
         answer = BackendInfo(self.info, spec.create().vendor)
-        offer = offers([spec], [node], {node["id"]: {spec.name: answer}})[spec.name]
+        offer = join_node_offers([spec], [node], {node["id"]: {spec.name: answer}})[spec.name]
         record["inventory"] = {"backends": {spec.name: offer.record()}, "nodes": [node]}
         record["planned"], record["planned_by_backend"] = len(self.rows), {spec.name: len(self.rows)}
         record["finished_at"] = datetime.datetime.now(datetime.timezone.utc).isoformat()
         origin = lakes.Origin.of(run_id, spec.name, answer, node["host"])
-        lakes.append(self.lake, run_id, [lakes.to_batch(self.rows, origin)])
-        lakes.write_run(self.lake, run_id, record)
+        lakes.append_part(self.lake, run_id, [lakes.make_row_batch(self.rows, origin)])
+        lakes.write_run_record(self.lake, run_id, record)
         if len(self.kernels) == 1:
             LIVE[run_id] = next(iter(self.kernels.values()))[0]
         return run_id

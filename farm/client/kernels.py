@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays import layouts, torch_tree
-from tasks.arrays.pack import dtype_name
+from tasks.arrays.pack import name_numpy_dtype
 from tasks.arrays.tree import TensorSpec
 from tasks.cache import default_cache
 from tasks.catalogs.base import CatalogError
@@ -21,10 +21,10 @@ from tasks.catalogs.user import dims as sizes
 from tasks.catalogs.user import functions, keys, load
 from tasks.catalogs.user.load import DeclaredKernel
 from tasks.catalogs.user.ops import BETWEEN, FUNCTIONS, UserOp
-from tasks.catalogs.user.schema import mistakes
-from tasks.judge.plain import classic_tolerance
-from tasks.model import DTYPES, Refusal, is_inexact
-from tasks.nearest import nearest
+from tasks.catalogs.user.schema import list_declaration_mistakes
+from tasks.judge.plain import get_classic_tolerance
+from tasks.model import DTYPES, Refusal, is_inexact_dtype
+from tasks.nearest import suggest_nearest_names
 
 #: Values of an input that a run's record holds itself; beyond them, and what is not finite, are in a file of the cache.
 INLINE = 4096
@@ -57,17 +57,17 @@ class Kernel:
 
     def config(self) -> dict[str, Any]:
         """The catalog of a config that has this op alone."""
-        named = self.op.with_functions(lambda _, function: name_of(function)[0])
-        return {"name": "user", "root": self.root, "kernels": [keys.write(named)]}
+        named = self.op.with_functions(lambda _, function: name_kernel_function(function)[0])
+        return {"name": "user", "root": self.root, "kernels": [keys.write_declaration(named)]}
 
     def hindrance(self, script: bool = False) -> str:
         """Why another process cannot have the functions; "" if it can. script: that process may import the script that
         runs."""
-        whys = ((what, name_of(getattr(self.op, what), script)[1]) for what in FUNCTIONS)
+        whys = ((what, name_kernel_function(getattr(self.op, what), script)[1]) for what in FUNCTIONS)
         return next((f"{what}: {why}" for what, why in whys if why), "")
 
 
-def kernel_of(
+def find_kernel(
     function: Callable[..., Any] | str,
     reference: Callable[..., Any] | str | None = None,
     inputs: Mapping[str, Any] | None = None,
@@ -85,13 +85,13 @@ def kernel_of(
     are declared, or of all. atol, rtol: its tolerances in every dtype; of the two, one that is not given is as
     declared, else the dtype's classic one. Raises ClientError, with every mistake's key.
     """
-    not_negative(atol=atol, rtol=rtol)
-    declared = declared_of(function)
+    refuse_negative(atol=atol, rtol=rtol)
+    declared = find_kernel_declaration(function)
     changes = {k: v for k, v in settings.items() if v is not None}
     valid = [f.name for f in fields(UserOp)]
     for key in changes:
         if key not in valid:
-            meant = f"; here it is {ELSEWHERE[key]}" if key in ELSEWHERE else nearest(key, valid)
+            meant = f"; here it is {ELSEWHERE[key]}" if key in ELSEWHERE else suggest_nearest_names(key, valid)
             raise ClientError(f"unknown argument {key!r}{meant}")
     if not isinstance(dims or {}, Mapping):
         raise ClientError(f"dims: {dims!r} is not a mapping: give every dimension's range, e.g. {{'n': (1, 2048)}}")
@@ -114,14 +114,14 @@ def kernel_of(
         op = replace(op, tolerances={dtype: _make_tolerance(op, dtype, atol, rtol) for dtype in op.dtypes})
     if isinstance(op.inputs, Mapping):
         op = replace(op, gradient=_list_differentiated(op, backward, double))
-    _check_declaration(op)
-    told = sizes.collect_dims(op)
+    _check_kernel_declaration(op)
+    told = sizes.collect_kernel_dims(op)
     for name in ranges:
         if name not in told:
             raise ClientError(
-                f"dims: no shape has the dimension {name!r}{nearest(name, sorted(op.dims.keys() & told))}"
+                f"dims: no shape has the dimension {name!r}{suggest_nearest_names(name, sorted(op.dims.keys() & told))}"
             )
-    return Kernel(op, declared.root if declared else name_of(op.kernel)[2], bool(double))
+    return Kernel(op, declared.root if declared else name_kernel_function(op.kernel)[2], bool(double))
 
 
 def _list_differentiated(op: UserOp, backward: Backward, double: bool) -> Sequence[str]:
@@ -137,18 +137,18 @@ def _list_differentiated(op: UserOp, backward: Backward, double: bool) -> Sequen
     if not (backward or double) or (op.gradient and backward is not True):
         return op.gradient
     own = {k: v.get("dtype") if isinstance(v, Mapping) else None for k, v in op.inputs.items()}
-    return [name for name, dtype in own.items() if dtype is None or is_inexact(dtype)]
+    return [name for name, dtype in own.items() if dtype is None or is_inexact_dtype(dtype)]
 
 
 def _make_tolerance(op: UserOp, dtype: str, atol: float | None, rtol: float | None) -> dict[str, float]:
     """That of an op in a dtype, with what is given of it."""
-    usual = dict(zip(("rtol", "atol"), classic_tolerance(dtype)))
+    usual = dict(zip(("rtol", "atol"), get_classic_tolerance(dtype)))
     declared = op.tolerances.get(dtype, {}) if isinstance(op.tolerances, Mapping) else {}
     given = {k: v for k, v in (("rtol", rtol), ("atol", atol)) if v is not None}
     return usual | {**declared} | given
 
 
-def not_negative(**given: Any) -> None:
+def refuse_negative(**given: Any) -> None:
     """Raise ClientError for a number that is none, or is below 0; None is nothing given."""
     for name, value in given.items():
         if value is not None and (type(value) not in (int, float) or not value >= 0):
@@ -167,7 +167,7 @@ def _read_sizes(name: str, given: Any) -> Any:
 def _build_user_op(function: Any, changes: dict[str, Any]) -> UserOp:
     if not callable(function):
         raise ClientError(f'{function!r} is not a function: pass the kernel, or its name as "module:function"')
-    called = changes.pop("name", "") or _make_identifier(_find_name(function))
+    called = changes.pop("name", "") or _make_identifier(_find_kernel_name(function))
     if "reference" not in changes:
         raise ClientError(
             f"{called} has no reference: give reference=, a function of float64 NumPy arrays under the same names "
@@ -180,11 +180,11 @@ def _build_user_op(function: Any, changes: dict[str, Any]) -> UserOp:
     return UserOp(called, function, **changes)
 
 
-def _find_name(function: Callable[..., Any]) -> str:
+def _find_kernel_name(function: Callable[..., Any]) -> str:
     name = getattr(function, "__name__", type(function).__name__)
     if name != "<lambda>":
         return str(name)
-    return _variable_of(function, sys.modules.get(getattr(function, "__module__", None) or ""))[0]
+    return _find_kernel_variable(function, sys.modules.get(getattr(function, "__module__", None) or ""))[0]
 
 
 def _make_identifier(name: str) -> str:
@@ -192,17 +192,17 @@ def _make_identifier(name: str) -> str:
     return made or "kernel"
 
 
-def declared_of(function: Callable[..., Any] | str) -> DeclaredKernel | None:
+def find_kernel_declaration(function: Callable[..., Any] | str) -> DeclaredKernel | None:
     """The declaration of a function: by @farm.op, or of a config of the working directory. Raises ClientError."""
     if isinstance(function, str):
         if ":" not in function.removeprefix("user:"):
-            return _of_config(function.removeprefix("user:"))
+            return _find_config_kernel(function.removeprefix("user:"))
         named, function = function, load_function(function)
     else:
         named = ""
     ops = getattr(function, "__farm_ops__", None)
     if ops:
-        return DeclaredKernel(ops[0], (), name_of(function)[2])
+        return DeclaredKernel(ops[0], (), name_kernel_function(function)[2])
     if named:
         raise ClientError(f"{named} is not declared: put @farm.op before it, or pass the function with reference=")
     return None
@@ -212,19 +212,21 @@ def load_function(function: str) -> Any:
     """What "module:function" or "file.py:function" names. Raises ClientError."""
     module, _, name = function.rpartition(":")
     try:
-        found: Any = load.load(str(Path(module).resolve()) if module.endswith(".py") else module, str(Path.cwd()), ())
+        found: Any = load.load_user_module(
+            str(Path(module).resolve()) if module.endswith(".py") else module, str(Path.cwd()), ()
+        )
     except CatalogError as error:
         raise ClientError(f"{function}: {error}") from None
     if not hasattr(found, name):
         there = [k for k, v in vars(found).items() if getattr(v, "__module__", "") == found.__name__ and callable(v)]
-        raise ClientError(f"{function}: there is no {name!r} in it{nearest(name, there)}")
+        raise ClientError(f"{function}: there is no {name!r} in it{suggest_nearest_names(name, there)}")
     made = getattr(found, name)
     if not callable(made):
         raise ClientError(f"{function} is not a function but a {type(made).__name__}")
     return made
 
 
-def of_config() -> dict[str, DeclaredKernel]:
+def list_config_kernels() -> dict[str, DeclaredKernel]:
     """The kernels of ./farm.yaml by name; {} where there is none. Raises ClientError."""
     from farm.plan import config as configs
     from farm.plan import kernels
@@ -233,20 +235,20 @@ def of_config() -> dict[str, DeclaredKernel]:
     if not path.is_file():
         return {}
     try:
-        kernels.announce(configs.load(str(path)))
-        return load.load_ops()
+        kernels.announce_config_kernels(configs.load_config(str(path)))
+        return load.load_user_ops()
     except configs.ConfigError as error:
         raise ClientError(str(error)) from None
     except CatalogError as error:
         raise ClientError(f"{path}: {error}") from None
 
 
-def _of_config(name: str) -> DeclaredKernel:
-    found = of_config()
+def _find_config_kernel(name: str) -> DeclaredKernel:
+    found = list_config_kernels()
     if not Path("farm.yaml").is_file():
         raise ClientError(f'{name!r}: no farm.yaml in {Path.cwd()}; name the kernel as "module:function"')
     if name not in found:
-        raise ClientError(f"farm.yaml has no op {name!r}{nearest(name, sorted(found))}")
+        raise ClientError(f"farm.yaml has no op {name!r}{suggest_nearest_names(name, sorted(found))}")
     one = found[name]
 
     def find(what: str, given: Any) -> Any:
@@ -255,31 +257,31 @@ def _of_config(name: str) -> DeclaredKernel:
     return replace(one, op=one.op.with_functions(find))
 
 
-def _check_declaration(op: UserOp) -> None:
+def _check_kernel_declaration(op: UserOp) -> None:
     """Raise ClientError for the first mistake of a declaration."""
     for name, given in op.inputs.items() if isinstance(op.inputs, Mapping) else ():
         shape = given.get("shape", ()) if isinstance(given, Mapping) else given
         for size in shape if isinstance(shape, (list, tuple)) else ():
             try:
-                lacking = [d for d in sizes.names(size) if d not in op.dims]
+                lacking = [d for d in sizes.list_size_names(size) if d not in op.dims]
             except ValueError:
                 continue  # told below
             if lacking and not op.dims:
                 raise ClientError(
                     f"inputs.{name}: the dimension {lacking[0]!r} has no sizes: give dims={{{lacking[0]!r}: (1, 2048)}}"
                 )
-    for key, text in mistakes(op):
+    for key, text in list_declaration_mistakes(op):
         raise ClientError(f"{op.name}: {'.'.join(map(str, key))}: {text}")
     one = DeclaredKernel(op, (), str(Path.cwd()))
     try:
         for what in FUNCTIONS:
             if what != "reference" or one.script is None:
-                load.check_call(one, what)
+                load.check_kernel_call(one, what)
     except CatalogError as error:
         raise ClientError(f"{op.name}: {error}") from None
 
 
-def name_of(function: Callable[..., Any] | str, script: bool = False) -> tuple[str, str, str]:
+def name_kernel_function(function: Callable[..., Any] | str, script: bool = False) -> tuple[str, str, str]:
     """(the name of a function in a config, why another process cannot import it or "", the folder modules are looked up
     in).
 
@@ -288,7 +290,7 @@ def name_of(function: Callable[..., Any] | str, script: bool = False) -> tuple[s
         return function, "", str(Path.cwd())
     module = getattr(function, "__module__", None) or ""
     place = sys.modules.get(module)
-    called, own = _variable_of(function, place)
+    called, own = _find_kernel_variable(function, place)
     given = getattr(place, "__file__", None)
     file = Path(given).resolve() if given else None
     named = f"{file}:{called}" if file else f"{module or '?'}:{called}"
@@ -309,7 +311,7 @@ def name_of(function: Callable[..., Any] | str, script: bool = False) -> tuple[s
     return f"{module}:{called}", "", str(root)
 
 
-def _variable_of(function: Callable[..., Any], module: Any) -> tuple[str, bool]:
+def _find_kernel_variable(function: Callable[..., Any], module: Any) -> tuple[str, bool]:
     """(what a module calls a function, whether it has it by that name): its own name, or that of a variable which holds
     it, as one that is made by a call or a lambda has."""
     called = getattr(function, "__qualname__", type(function).__qualname__)
@@ -319,11 +321,11 @@ def _variable_of(function: Callable[..., Any], module: Any) -> tuple[str, bool]:
     if found is function or hasattr(found, "__wrapped__"):
         return called, True
     there = vars(module) if module is not None else {}
-    held = next((name for name, x in there.items() if x is function), "") or _declared_with(function, there)
+    held = next((name for name, x in there.items() if x is function), "") or _find_declared_function(function, there)
     return (held, True) if held else (called, False)
 
 
-def _declared_with(function: Callable[..., Any], there: Mapping[str, Any]) -> str:
+def _find_declared_function(function: Callable[..., Any], there: Mapping[str, Any]) -> str:
     """What finds a function that is named in a declaration alone, as the reference of @farm.op often is; "" where none
     has it."""
     return next(
@@ -338,18 +340,18 @@ def _declared_with(function: Callable[..., Any], there: Mapping[str, Any]) -> st
     )
 
 
-def as_data(
+def describe_inputs_as_data(
     arrays: Mapping[str, np.ndarray], dtypes: Sequence[str] | None, places: Mapping[str, TensorSpec]
 ) -> dict[str, Any]:
     """Inputs of a declaration that hold the values of arrays, and lie in memory as those of ``places`` do; floating
     ones are of the dtype under test if there are dtypes."""
     made: dict[str, Any] = {}
     for name, x in arrays.items():
-        own = dtype_name(x.dtype)
+        own = name_numpy_dtype(x.dtype)
         if not x.size:
             raise ClientError(f"inputs.{name}: has no elements, shape {list(x.shape)}: nothing to compare")
         spec: dict[str, Any] = {"shape": list(x.shape), "data": _write_values_file(x)}
-        if not (dtypes and is_inexact(own)):
+        if not (dtypes and is_inexact_dtype(own)):
             spec["dtype"] = own
         if name in places:
             spec |= {"strides": list(places[name].strides or ()), "offset": places[name].offset}
@@ -358,7 +360,11 @@ def as_data(
 
 
 def _write_values_file(x: np.ndarray) -> Any:
-    wide = x.astype(np.complex128 if x.dtype.kind == "c" else np.float64) if is_inexact(dtype_name(x.dtype)) else x
+    wide = (
+        x.astype(np.complex128 if x.dtype.kind == "c" else np.float64)
+        if is_inexact_dtype(name_numpy_dtype(x.dtype))
+        else x
+    )
     if 0 < wide.size <= INLINE and wide.dtype.kind != "c" and (wide.dtype.kind in "biu" or np.isfinite(wide).all()):
         return wide.reshape(-1).tolist()
     digest = hashlib.sha256(wide.tobytes() + str(wide.dtype).encode()).hexdigest()[:32]
@@ -369,26 +375,26 @@ def _write_values_file(x: np.ndarray) -> Any:
     return str(path)
 
 
-def named_inputs(function: Callable[..., Any], inputs: Any) -> dict[str, Any]:
+def name_kernel_inputs(function: Callable[..., Any], inputs: Any) -> dict[str, Any]:
     """The arguments of a call by name: of a mapping, or of a tuple in the function's order. Raises ClientError."""
     if isinstance(inputs, Mapping):
         return dict(inputs)
     given = inputs if isinstance(inputs, (tuple, list)) else (inputs,)
     try:
-        return dict(inspect.signature(functions.callable_of(function)).bind(*given).arguments)
+        return dict(inspect.signature(functions.find_callable_function(function)).bind(*given).arguments)
     except (TypeError, ValueError) as error:
         raise ClientError(f"{getattr(function, '__name__', function)}: its inputs do not fit: {error}") from None
 
 
-def arrays_of(function: Callable[..., Any], inputs: Any) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+def split_kernel_arguments(function: Callable[..., Any], inputs: Any) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """(arrays, other arguments) by name, of the arguments of a call."""
-    named = named_inputs(function, inputs)
+    named = name_kernel_inputs(function, inputs)
     arrays = {}
     for name, x in named.items():
-        if is_array(x):
+        if is_tensor_or_array(x):
             try:
-                arrays[name] = array_of(x)
-                known = dtype_name(arrays[name].dtype) in DTYPES and arrays[name].dtype.kind not in "OSU"
+                arrays[name] = copy_to_array(x)
+                known = name_numpy_dtype(arrays[name].dtype) in DTYPES and arrays[name].dtype.kind not in "OSU"
             except (
                 RuntimeError,
                 TypeError,
@@ -404,18 +410,18 @@ def arrays_of(function: Callable[..., Any], inputs: Any) -> tuple[dict[str, np.n
     return arrays, {k: v for k, v in named.items() if k not in arrays}
 
 
-def is_array(x: Any) -> bool:
+def is_tensor_or_array(x: Any) -> bool:
     torch = sys.modules.get("torch")
     return isinstance(x, np.ndarray) or (torch is not None and isinstance(x, torch.Tensor))
 
 
-def place_of(x: Any) -> TensorSpec:
+def find_tensor_place(x: Any) -> TensorSpec:
     """How a tensor or array lies in memory: strides and offset in elements; strides None where it is contiguous."""
-    return layouts.of_array(x) if isinstance(x, np.ndarray) else torch_tree.place_of(x)
+    return layouts.read_array_layout(x) if isinstance(x, np.ndarray) else torch_tree.read_tensor_layout(x)
 
 
-def array_of(x: Any) -> np.ndarray:
+def copy_to_array(x: Any) -> np.ndarray:
     """A tensor or array as a C-contiguous array in this process's memory."""
     if isinstance(x, np.ndarray):
         return np.ascontiguousarray(x).reshape(x.shape)
-    return np.array(torch_tree.to_numpy(x.detach().cpu().contiguous()))
+    return np.array(torch_tree.tensor_to_numpy(x.detach().cpu().contiguous()))

@@ -11,15 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from farm.client.kernels import ClientError, Kernel, declared_of, kernel_of, load_function
-from farm.client.process import isolate_settings
+from farm.client.kernels import ClientError, Kernel, find_kernel, find_kernel_declaration, load_function
+from farm.client.process import isolate_torch_settings
 from tasks.arrays import torch_tree
 from tasks.catalogs.models import drawn_inputs
 from tasks.catalogs.user import functions, load, of_torch, samples
 from tasks.catalogs.user.ops import UserOp
 from tasks.gradients import autograd
-from tasks.model import EPS, Group, is_inexact
-from tasks.nearest import nearest
+from tasks.model import EPS, Group, is_inexact_dtype
+from tasks.nearest import suggest_nearest_names
 
 #: Sizes of an input of which nobody says any.
 SIZES = (3, 4)
@@ -43,10 +43,10 @@ def lend_function(name: str, inputs: Sequence[str] = (), dtype: str = "") -> Ite
     of its declaration; dtype: under test ("": float64, or the first that it is declared in and that has one). Raises
     ClientError.
     """
-    given = _parse_inputs(inputs)
+    given = _parse_named_inputs(inputs)
     function = load_function(name) if ":" in name.removeprefix("user:") else name
-    declared = declared_of(function)
-    floating = [one.dtype for one in given.values() if is_inexact(one.dtype)]
+    declared = find_kernel_declaration(function)
+    floating = [one.dtype for one in given.values() if is_inexact_dtype(one.dtype)]
     known = list(declared.op.dtypes) if declared else []
     dtype = dtype or next((d for d in [*floating, *known] if d in EPS), "float64")
     why = ""
@@ -56,17 +56,17 @@ def lend_function(name: str, inputs: Sequence[str] = (), dtype: str = "") -> Ite
                 f"--input: {missing[0]} is not given, and the sizes declared for it may not fit the others'"
             )
         fixed: dict[str, Any] = {"inputs": _make_input_specs(given, dtype), "dtypes": [dtype]} if given else {}
-        kernel = kernel_of(function, backward=declared.op.gradient or True, **fixed)
+        kernel = find_kernel(function, backward=declared.op.gradient or True, **fixed)
     else:
         assert not isinstance(function, str)
         kernel, why = _make_unreferenced_op(name, function, given, dtype)
-    with isolate_settings(), load.lent(kernel.op, kernel.root):
+    with isolate_torch_settings(), load.lend_op(kernel.op, kernel.root):
         yield NamedFunction(f"user:{kernel.op.name}", dtype, why)
 
 
-def _parse_inputs(texts: Sequence[str]) -> dict[str, drawn_inputs.DrawnInput]:
+def _parse_named_inputs(texts: Sequence[str]) -> dict[str, drawn_inputs.DrawnInput]:
     try:
-        found = {one.name: one for one in map(drawn_inputs.parse_input, texts)}
+        found = {one.name: one for one in map(drawn_inputs.parse_drawn_input, texts)}
     except ValueError as error:
         raise ClientError(f"--input: {error}") from None
     for text, one in zip(texts, found.values()):
@@ -82,9 +82,11 @@ def _make_input_specs(given: Mapping[str, drawn_inputs.DrawnInput], dtype: str) 
     made: dict[str, Any] = {}
     for name, one in given.items():
         made[name] = {"shape": list(one.shape or ())}
-        made[name] |= {} if is_inexact(one.dtype) else {"dtype": one.dtype}
+        made[name] |= {} if is_inexact_dtype(one.dtype) else {"dtype": one.dtype}
         made[name] |= (
-            {} if one.below is None else {"low": 0, "high": one.below if is_inexact(one.dtype) else int(one.below)}
+            {}
+            if one.below is None
+            else {"low": 0, "high": one.below if is_inexact_dtype(one.dtype) else int(one.below)}
         )
     return made
 
@@ -96,46 +98,46 @@ def _make_unreferenced_op(
     taken = _split_arguments(name, function, given)
     specs = {x: {"shape": list(SIZES)} for x in taken} | _make_input_specs(given, dtype)
     settings: dict[str, Any] = {"inputs": specs, "dtypes": [dtype], "backward": True}
-    own = functions.callable_of(function)
+    own = functions.find_callable_function(function)
     op = UserOp("op", own, own, specs)
-    arrays = samples.arrays(op, {}, Group("user:op", "", "float64", 1), 0)
+    arrays = samples.make_sample_arrays(op, {}, Group("user:op", "", "float64", 1), 0)
     if not (said := _explain_refusal(own, arrays, _as_tensors)):
-        return kernel_of(function, function, reference_framework="torch", **settings), ""
+        return find_kernel(function, function, reference_framework="torch", **settings), ""
     if also := _explain_refusal(own, arrays, lambda x: x):
         hint = "" if given else f"; sizes are said by --input, e.g. --input '{taken[0]}=float64[3,4]'"
         raise ClientError(f"{name}: of tensors: {said}; of NumPy arrays: {also}{hint}")
     if hasattr(own, "backward"):
-        return kernel_of(function, function, framework="numpy", **settings), ""
+        return find_kernel(function, function, framework="numpy", **settings), ""
 
     @functools.wraps(own)
     def call_with_arrays(**inputs: Any) -> Any:
-        outputs = of_torch.of_arrays(own)(**inputs)
+        outputs = of_torch.make_tensor_function(own)(**inputs)
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
     if not (why := _explain_refusal(call_with_arrays, arrays, _as_tensors)):
-        return kernel_of(call_with_arrays, call_with_arrays, reference_framework="torch", **settings), ""
+        return find_kernel(call_with_arrays, call_with_arrays, reference_framework="torch", **settings), ""
 
     def differences(gradient: Any, **inputs: Any) -> Any:
-        wrt = [x for x, y in inputs.items() if is_inexact(y.dtype.name)]
+        wrt = [x for x, y in inputs.items() if is_inexact_dtype(y.dtype.name)]
         many = gradient if isinstance(gradient, tuple) else (gradient,)
-        return dict(zip(wrt, autograd.numpy_vjp(own, inputs, wrt, many)[0]))
+        return dict(zip(wrt, autograd.differentiate_numpy(own, inputs, wrt, many)[0]))
 
     settings |= {"backward": differences, "framework": "numpy"}
     text = f"it has no backward, and autograd cannot follow it ({why}): give it one with @farm.autograd, or as {own.__name__}.backward"
-    return kernel_of(function, function, **settings), text
+    return find_kernel(function, function, **settings), text
 
 
 def _split_arguments(name: str, function: Any, given: Mapping[str, Any]) -> list[str]:
     """The inputs of a function: those that are given, and its other arguments without a default. Raises ClientError."""
     known: Mapping[str, inspect.Parameter]
     try:
-        known = inspect.signature(functions.callable_of(function)).parameters
+        known = inspect.signature(functions.find_callable_function(function)).parameters
     except (TypeError, ValueError):
         known = {}
     open_ended = not known or any(p.kind is p.VAR_KEYWORD for p in known.values())
     for x in given:
         if x not in known and not open_ended:
-            raise ClientError(f"--input: {name} has no argument {x!r}{nearest(x, list(known))}")
+            raise ClientError(f"--input: {name} has no argument {x!r}{suggest_nearest_names(x, list(known))}")
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     asked = [x for x, p in known.items() if p.kind in kinds and (p.default is p.empty or x in given)]
     found = list(dict.fromkeys([*asked, *given]))
@@ -145,7 +147,7 @@ def _split_arguments(name: str, function: Any, given: Mapping[str, Any]) -> list
 
 
 def _as_tensors(x: np.ndarray) -> Any:
-    made = torch_tree.from_numpy(x.copy())
+    made = torch_tree.tensor_from_numpy(x.copy())
     return made.requires_grad_() if made.is_floating_point() or made.is_complex() else made
 
 
@@ -156,7 +158,7 @@ def _explain_refusal(
     given = {name: argument(x) for name, x in arrays.items()}
     try:
         with np.errstate(all="ignore"):
-            result = torch_tree.leaves(function(**given))
+            result = torch_tree.list_output_tensors(function(**given))
     except Exception as error:
         return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
     kinds = (

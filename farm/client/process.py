@@ -19,7 +19,7 @@ from tasks.cache import default_cache
 from tasks.catalogs import user_definitions
 from tasks.model import Status
 from tasks.model.row import INTERPRETED
-from tasks.variables import threads
+from tasks.variables import count_compute_threads
 
 #: Kernels of this process by the run that judged them: what is asked of a run later needs their functions.
 LIVE: dict[str, Kernel] = {}
@@ -28,31 +28,31 @@ LIVE: dict[str, Kernel] = {}
 MESSAGE = 600
 
 
-def backend_here() -> str:
+def name_backend_here() -> str:
     """The backend of eager torch on the device that this process has."""
     try:
-        return f"torch-{torch_devices.here()}"
+        return f"torch-{torch_devices.name_torch_device_here()}"
     except ImportError:
         return "torch-cpu"  # which says that torch is missing
 
 
-def backend_of(tensors: Iterable[Any]) -> str:
+def name_backend_of_tensors(tensors: Iterable[Any]) -> str:
     """The backend of eager torch on the device of some tensors; where there are none, on that of this process."""
     types = {x.device.type for x in tensors if hasattr(x, "device") and hasattr(x.device, "type")}
-    return "torch-cpu" if types == {"cpu"} else backend_here()
+    return "torch-cpu" if types == {"cpu"} else name_backend_here()
 
 
-def to_device(tensor: Any) -> Any:
+def move_to_process_device(tensor: Any) -> Any:
     """A tensor on the device that this process has."""
-    name = backend_here().removeprefix("torch-")
-    return tensor if name == "cpu" else tensor.to(torch_devices.device(name).target or name)
+    name = name_backend_here().removeprefix("torch-")
+    return tensor if name == "cpu" else tensor.to(torch_devices.find_torch_device(name).target or name)
 
 
 @functools.cache
-def passing_cache() -> Path:
+def make_passing_cache() -> Path:
     """A cache that lives as long as this process: what is made with functions of its own, nobody else can use. What
     backends answered is that of the lasting one."""
-    path = scratch.folder() / "client"
+    path = scratch.make_scratch_folder() / "client"
     path.mkdir()
     probes = default_cache() / "probes"
     probes.mkdir(parents=True, exist_ok=True)
@@ -61,22 +61,22 @@ def passing_cache() -> Path:
 
 
 @contextlib.contextmanager
-def isolate_settings() -> Iterator[None]:
+def isolate_torch_settings() -> Iterator[None]:
     """One thread, as in every process that computes: a runtime that was imported before the farm has taken them all.
     What a run sets in this process is put back: threads, precision, the definitions that children are told."""
-    before = user_definitions.get_announcement()
+    before = user_definitions.get_announced_definitions()
     torch = sys.modules.get("torch")
     settings = _read_torch_settings(torch) if torch else []
     numbers = [(put, number()) for put, number in _find_blas_threads()]
     for put in [*([torch.set_num_threads] if torch else []), *(put for put, _ in numbers)]:
-        put(threads())
+        put(count_compute_threads())
     try:
         yield
     finally:
-        user_definitions.announce(before)
+        user_definitions.announce_definitions(before)
         for put, value in numbers:
             put(value)
-        with torch_switches.settable() if settings else contextlib.nullcontext():
+        with torch_switches.allow_setting_flags() if settings else contextlib.nullcontext():
             for put, value in settings:
                 put(value)
 
@@ -111,7 +111,7 @@ def _read_torch_settings(torch: Any) -> list[tuple[Any, Any]]:
     return kept
 
 
-def message_of(row: Mapping[str, Any]) -> str:
+def tell_kernel_row(row: Mapping[str, Any]) -> str:
     """What happened to a case, in a line."""
     said = " ".join([str(row["status"]), *([str(row["kind"])] if row.get("kind") else [])])
     units, limit, diff = ((x if x == x else None) for x in map(row.get, ("error_units", "limit", "max_diff")))

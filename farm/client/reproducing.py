@@ -12,16 +12,16 @@ import numpy as np
 
 from farm import lake as lakes
 from farm.client.kernels import ClientError, Kernel
-from farm.client.process import LIVE, isolate_settings, message_of
-from farm.client.trying import judge_sample
+from farm.client.process import LIVE, isolate_torch_settings, tell_kernel_row
+from farm.client.trying import judge_kernel_sample
 from farm.lake.key import RowKey
 from farm.plan import kernels
 from farm.plan.config import Config
 from farm.reproduction.again import NotHere, Started, start_here
-from farm.reproduction.find import ReproduceError, by_seed, find_row_of_key, parse_row_key, seed_of
+from farm.reproduction.find import ReproduceError, find_key_by_seed, find_row_of_key, find_seed_of_row, parse_row_key
 from tasks import catalogs
 from tasks.arrays.noise import DRAWS
-from tasks.arrays.tree import contiguous
+from tasks.arrays.tree import make_contiguous_tensor
 from tasks.backends import BackendSpec
 from tasks.catalogs.base import Sample
 from tasks.catalogs.user import load
@@ -83,15 +83,15 @@ def reproduce(
     results: the lake; dtype, run: narrow a seed, which other dtypes and runs may have as well. The kernel's functions
     are those of this process where it judged them, else they are imported. Raises ClientError.
     """
-    with open_case(key, seed, results, dtype, run) as case:
-        here = started_here(str(case.row["backend"]))
-        found = judge_sample(case.group, case.sample, here, case.policy)
+    with open_kernel_case(key, seed, results, dtype, run) as case:
+        here = start_backend_here(str(case.row["backend"]))
+        found = judge_kernel_sample(case.group, case.sample, here, case.policy)
     row = found.row
     return Reproduction(
         str(RowKey.of(case.row)),
-        seed_of(case.row),
+        find_seed_of_row(case.row),
         {
-            name: contiguous(case.sample.arrays[spec.id], spec)
+            name: make_contiguous_tensor(case.sample.arrays[spec.id], spec)
             for name, spec in case.sample.kwargs.items()
             if name in case.names
         },
@@ -101,14 +101,14 @@ def reproduce(
         row.error_units,
         row.status,
         row.kind,
-        message_of(row.values()),
+        tell_kernel_row(row.values()),
         row.status == case.row["status"],
         row,
         case.describe_version_change(here.info),
     )
 
 
-def started_here(name: str) -> Started:
+def start_backend_here(name: str) -> Started:
     """A backend of this process. Raises ClientError."""
     try:
         return start_here(BackendSpec.parse(name))
@@ -118,13 +118,13 @@ def started_here(name: str) -> Started:
 
 
 @contextmanager
-def open_case(key: str, seed: int | None, results: str | Path, dtype: str, run: str) -> Iterator[KernelCase]:
+def open_kernel_case(key: str, seed: int | None, results: str | Path, dtype: str, run: str) -> Iterator[KernelCase]:
     """A stored case, ready to be run; while this lasts its op is the catalog's. Raises ClientError."""
     if not isinstance(key, str):
         raise ClientError(f'{key!r} is no key: "RUN:CASE:BACKEND" as a report prints it, or seed={key!r}')
     try:
         lake = lakes.open_lake(str(results))
-        place = parse_row_key(key, lake) if key else by_seed(seed, lake, dtype, run)
+        place = parse_row_key(key, lake) if key else find_key_by_seed(seed, lake, dtype, run)
         record = lakes.read_run(lake, place.run_id)
         row, _ = find_row_of_key(place, lake)
         config = Config(**record["config"])
@@ -134,11 +134,11 @@ def open_case(key: str, seed: int | None, results: str | Path, dtype: str, run: 
         raise ClientError(f"the record of run {place.run_id} holds no config of this version: {error}") from None
     if row["catalog"] != "user":
         raise ClientError(f"{place} is not your own kernel: farm reproduce '{place}'")
-    policy = verdict.from_json(record["policy"]) if "policy" in record else verdict.load(config.policy)
+    policy = verdict.read_policy_json(record["policy"]) if "policy" in record else verdict.load_policy(config.policy)
     kernel = LIVE.get(place.run_id)
-    with isolate_settings():
-        kernels.announce(config)
-        with load.lent(kernel.op, kernel.root) if kernel else isolate_settings():
+    with isolate_torch_settings():
+        kernels.announce_config_kernels(config)
+        with load.lend_op(kernel.op, kernel.root) if kernel else isolate_torch_settings():
             group, sample, names = _remake_case(row, config)
             yield KernelCase(row, kernel, group, sample, policy, names)
 
@@ -147,8 +147,8 @@ def _remake_case(row: dict[str, Any], config: Config) -> tuple[Group, Sample, tu
     place = int(row["sample"])
     group = Group(row["op"], "", row["dtype"], place + 1, row["seed"], row["check"], row["distribution"] or "own")
     try:
-        op = load.load_ops()[group.op_name].op
-        made = list(catalogs.get("user").samples(group, DRAWS, skip=range(place)))
+        op = load.load_user_ops()[group.op_name].op
+        made = list(catalogs.get_catalog("user").samples(group, DRAWS, skip=range(place)))
     except Exception as error:
         raise ClientError(f"{row['case_id']} cannot be made again: {error}") from None
     sample = next((s for s in made if s.index == place), None)

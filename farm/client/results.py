@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from farm.client.kernels import ClientError
-from farm.client.process import message_of
+from farm.client.process import tell_kernel_row
 from farm.client.smaller import SmallerCase, minimise
 from farm.lake.key import RowKey
-from farm.plan.known import not_known
+from farm.plan.known import drop_known_rows
 from farm.plan.model import Config
-from farm.report.tables.failing_structures import only_where
-from farm.reproduction.find import seed_of
+from farm.report.tables.failing_structures import find_only_failing_structure
+from farm.reproduction.find import find_seed_of_row
 from tasks.gradients.autograd import DeclaredOnce
 from tasks.model import Status
-from tasks.model.failing import describe_unjudged
+from tasks.model.failing import describe_unjudged_rows
 from tasks.model.row import INTERPRETED
 
 if TYPE_CHECKING:
@@ -113,28 +113,30 @@ class Result:
                 continue
             if (rows["error_type"] == DeclaredOnce.__name__).any():
                 continue
-            yield f"nothing was judged of {check}: {'; '.join(describe_unjudged(zip(rows['status'], rows['error'])))}"
+            yield f"nothing was judged of {check}: {'; '.join(describe_unjudged_rows(zip(rows['status'], rows['error'])))}"
 
     def _not_judged(self) -> list[str]:
-        return describe_unjudged(zip(self.rows["status"], self.rows["error"]))
+        return describe_unjudged_rows(zip(self.rows["status"], self.rows["error"]))
 
 
-def told_of(rows: pd.DataFrame, record: Mapping[str, Any], results: str, config: Config, only_here: str) -> Result:
+def make_kernel_result(
+    rows: pd.DataFrame, record: Mapping[str, Any], results: str, config: Config, only_here: str
+) -> Result:
     """The result of a run's rows."""
-    rows = rows.assign(only=only_where(rows))
+    rows = rows.assign(only=find_only_failing_structure(rows))
     failing = rows[rows["status"].isin([s.value for s in Status if s.failed])]
-    new = not_known(failing, config)
+    new = drop_known_rows(failing, config)
     counts = {str(k): int(v) for k, v in rows["status"].value_counts().items()}
     good = sum(counts.get(s, 0) for s in (Status.PASS.value, Status.IMPRECISE.value))
-    lost = not_known(rows[rows["status"] == Status.IMPRECISE.value], config)
-    found, imprecise = (tuple(_group_findings(x, results, only_here)) for x in (new, lost))
+    lost = drop_known_rows(rows[rows["status"] == Status.IMPRECISE.value], config)
+    found, imprecise = (tuple(_group_kernel_findings(x, results, only_here)) for x in (new, lost))
     rows = rows.drop(columns="only")
     return Result(
         str(record["run_id"]), results, rows, good, len(new), len(failing) - len(new), counts, found, imprecise
     )
 
 
-def _group_findings(failing: pd.DataFrame, results: str, only_here: str) -> Iterator[Finding]:
+def _group_kernel_findings(failing: pd.DataFrame, results: str, only_here: str) -> Iterator[Finding]:
     """The failures, those of one check, dtype, status and kind together."""
     keys = ["check", "op", "dtype", "backend", "status", "kind"]
     for _, group in failing.groupby(keys, sort=False, dropna=False):
@@ -158,13 +160,15 @@ def _format_finding(row: dict[str, Any], results: str, only_here: str, count: in
     only = row.pop("only", "")
     return Finding(
         str(RowKey.of(row)),
-        seed_of(row),
+        find_seed_of_row(row),
         str(row["case_id"]),
         str(row["dtype"]),
         str(row["shapes"] or ""),
         str(row["status"]),
         str(row["kind"] or ""),
-        f"{row['check']}: " * (row["check"] != "forward") + message_of(row) + f"; {row['status']} {only}" * bool(only),
+        f"{row['check']}: " * (row["check"] != "forward")
+        + tell_kernel_row(row)
+        + f"; {row['status']} {only}" * bool(only),
         None if units is None or units != units else float(units),
         count,
         results,

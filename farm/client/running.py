@@ -13,13 +13,13 @@ import pydantic
 
 from farm import lake as lakes
 from farm.client.kernels import ClientError, Kernel
-from farm.client.process import LIVE, backend_here, isolate_settings, passing_cache
-from farm.client.results import Result, told_of
+from farm.client.process import LIVE, isolate_torch_settings, make_passing_cache, name_backend_here
+from farm.client.results import Result, make_kernel_result
 from farm.fleet import scratch
 from farm.plan import config as configs
 from farm.plan.model import Config
 from farm.plan.request import RunRequest
-from farm.work.launch import run_request
+from farm.work.launch import launch_request
 from farm.work.progress import show_on_terminal
 from tasks.cache import default_cache
 from tasks.catalogs.user import load
@@ -43,13 +43,13 @@ class KernelRunOptions:
         known_failures). Raises ClientError."""
         plan = {"checks": kernel.checks, **plan}
         catalog = kernel.config() | {k: plan.pop(k) for k in ("samples", "distributions") if k in plan}
-        how = {"backends": [self.backend or backend_here()], "policy": self.policy, "deadline_s": self.deadline_s}
+        how = {"backends": [self.backend or name_backend_here()], "policy": self.policy, "deadline_s": self.deadline_s}
         try:
             config = Config.model_validate(
                 {"name": kernel.op.name, "catalogs": [catalog | {"dtypes": ["*"]}], **how, **plan}
             )
-            configs.check_backend(config.backends[0], "backend")
-            verdict.load(config.policy)
+            configs.check_config_backend(config.backends[0], "backend")
+            verdict.load_policy(config.policy)
         except pydantic.ValidationError as error:
             first = error.errors()[0]
             raise ClientError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}, not {first['input']!r}") from None
@@ -69,29 +69,36 @@ def run(kernel: Kernel, options: KernelRunOptions, **plan: Any) -> Result:
     if isolate and (why := kernel.hindrance()):
         raise ClientError(f"isolate: a child process cannot import the functions: {why}")
     with contextlib.ExitStack() as end:
-        end.enter_context(isolate_settings())
+        end.enter_context(isolate_torch_settings())
         place = (
             str(results)
             if results is not None
-            else end.enter_context(tempfile.TemporaryDirectory(dir=scratch.folder()))
+            else end.enter_context(tempfile.TemporaryDirectory(dir=scratch.make_scratch_folder()))
         )
         try:
             lake = lakes.open_lake(place)
-            lakes.check_writable(lake)
+            lakes.check_lake_writable(lake)
         except lakes.LakeError as error:
             raise ClientError(str(error)) from None
-        cache = default_cache() if isolate else passing_cache()
+        cache = default_cache() if isolate else make_passing_cache()
         request = RunRequest(
-            config, verdict.load(config.policy), lake, cache, how="processes" if isolate else "inline", dashboard=False
+            config,
+            verdict.load_policy(config.policy),
+            lake,
+            cache,
+            how="processes" if isolate else "inline",
+            dashboard=False,
         )
         if not isolate:
-            end.enter_context(load.lent(kernel.op, kernel.root))
+            end.enter_context(load.lend_op(kernel.op, kernel.root))
         try:
             with show_on_terminal() as tell:
-                rows, record, missing = run_request(request, lambda run_id: _print_interrupted(run_id, results), tell)
+                rows, record, missing = launch_request(
+                    request, lambda run_id: _print_interrupted(run_id, results), tell
+                )
         except configs.ConfigError as error:
             raise ClientError(str(error)) from None
     if missing:
         raise ClientError(f"the run {record['run_id']} is incomplete: {missing}")
     LIVE[record["run_id"]] = kernel
-    return told_of(rows, record, "" if results is None else place, config, kernel.hindrance(script=True))
+    return make_kernel_result(rows, record, "" if results is None else place, config, kernel.hindrance(script=True))

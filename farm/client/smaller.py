@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 
 from farm.client.kernels import ClientError
-from farm.client.process import message_of
-from farm.client.reproducing import KernelCase, open_case, started_here
-from farm.client.trying import judge_sample
-from farm.hunt.minimise_search import limit_of, row_of
+from farm.client.process import tell_kernel_row
+from farm.client.reproducing import KernelCase, open_kernel_case, start_backend_here
+from farm.client.trying import judge_kernel_sample
+from farm.hunt.minimise_search import choose_step_limit_s, make_row_of_minimal
 from farm.lake.key import RowKey
-from farm.reproduction.find import seed_of
+from farm.reproduction.find import find_seed_of_row
 from tasks.arrays.noise import DRAWS
-from tasks.arrays.tree import encode
+from tasks.arrays.tree import encode_argument_tree
 from tasks.deprecation import deprecated
 from tasks.hunt.call_case import CallCase
 from tasks.hunt.dialogue import DialoguePiece, NotFailing, Ran, Search
@@ -31,7 +31,7 @@ from tasks.hunt.minimise.search import KEPT, STRATEGIES, MinimalCase, search_min
 from tasks.hunt.minimise.strategies import BUDGET
 from tasks.model import DEADLY, Status
 from tasks.model.row import Row
-from tasks.nearest import nearest
+from tasks.nearest import suggest_nearest_names
 
 
 @dataclass(frozen=True)
@@ -74,20 +74,21 @@ def minimise(
     ClientError, also for a case that did not fail. Rows of other catalogs, crashes and hangs are `farm minimise`'s.
     """
     if strategy not in STRATEGIES:
-        raise ClientError(f"unknown strategy {strategy!r}{nearest(strategy, list(STRATEGIES))}")
+        raise ClientError(f"unknown strategy {strategy!r}{suggest_nearest_names(strategy, list(STRATEGIES))}")
     if type(budget) is not int or budget <= KEPT:
         raise ClientError(f"budget: more than {KEPT} runs, not {budget!r}")
-    with open_case(key, seed, results, dtype, run) as case:
+    with open_kernel_case(key, seed, results, dtype, run) as case:
         status = Status(case.row["status"])
         name = str(RowKey.of(case.row))
         if status not in SOUGHT:
             raise ClientError(f"{name} is {status}: only failed or imprecise cases can be reduced")
         if status in DEADLY:
             raise ClientError(f"{name} is a {status}, which this process may not survive: farm minimise '{name}'")
-        first = _taken_apart(case)
+        first = _take_apart_case(case)
         try:
-            found, told = _run_search(
-                case, search_minimal_case(row_of(case.row), lambda: first, strategy, budget, triggers=False)
+            found, told = _run_smaller_search(
+                case,
+                search_minimal_case(make_row_of_minimal(case.row), lambda: first, strategy, budget, triggers=False),
             )
         except (NotFailing, Spent) as error:
             raise ClientError(f"{name}: {error or f'{budget} runs are too few'}") from None
@@ -95,13 +96,13 @@ def minimise(
         before, after = (dict(zip(case.names, x.arrays.values())) for x in (first, last))
     return SmallerCase(
         name,
-        seed_of(case.row),
+        find_seed_of_row(case.row),
         after,
         {k: tuple(x.shape) for k, x in after.items()},
         {k: tuple(x.shape) for k, x in before.items()},
         found.row.status,
         found.row.kind,
-        message_of(found.row.values()),
+        tell_kernel_row(found.row.values()),
         found.runs,
         found.row.status in (Status.PASS, Status.IMPRECISE) and status is not Status.IMPRECISE,
         found.flaky,
@@ -113,15 +114,22 @@ def minimise(
 minimize = deprecated("farm.minimize", since="1.0", until="2.0", use="farm.minimise")(minimise)
 
 
-def _taken_apart(case: KernelCase) -> CallCase:
+def _take_apart_case(case: KernelCase) -> CallCase:
     given = tuple(case.sample.arrays[: len(case.names)])
     labels = case.sample.columns.get("structure") or ""
-    return CallCase(encode(case.sample.args), encode(case.sample.kwargs), given, case.group, DRAWS, labels)
+    return CallCase(
+        encode_argument_tree(case.sample.args),
+        encode_argument_tree(case.sample.kwargs),
+        given,
+        case.group,
+        DRAWS,
+        labels,
+    )
 
 
-def _run_search(case: KernelCase, hunt: Search[MinimalCase]) -> tuple[MinimalCase, tuple[str, ...]]:
+def _run_smaller_search(case: KernelCase, hunt: Search[MinimalCase]) -> tuple[MinimalCase, tuple[str, ...]]:
     """What a search comes to whose cases are run here, and what is to be said of them beside it."""
-    here = started_here(str(case.row["backend"]))
+    here = start_backend_here(str(case.row["backend"]))
     ran: Any = None
     longest, hung = 0.0, 0
     while True:
@@ -135,11 +143,11 @@ def _run_search(case: KernelCase, hunt: Search[MinimalCase]) -> tuple[MinimalCas
         group, sample = (case.group, case.sample) if asked.case is None else asked.case.make_sample()
         begun = time.monotonic()
         try:
-            with _limit_time(limit_of(longest, hung) if longest else 0.0):
-                row = judge_sample(group, sample, here, case.policy).row
+            with _limit_time(choose_step_limit_s(longest, hung) if longest else 0.0):
+                row = judge_kernel_sample(group, sample, here, case.policy).row
         except TimeoutError as late:  # in what is the farm's own around the call
             late_row = {"status": Status.ERROR, "kind": "", "error_type": TimeoutError.__name__, "error": str(late)}
-            row = row_of(case.row | late_row)
+            row = make_row_of_minimal(case.row | late_row)
         if row.error_type == TimeoutError.__name__:
             hung += 1
         else:

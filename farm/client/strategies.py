@@ -14,7 +14,7 @@ def cases(function: Callable[..., Any] | str | None = None, **given: Any) -> Any
     """A strategy of `farm.client.cases.Case`s: ``inputs`` by name and ``check(output)``. The arguments are those of
     `farm.fuzz`, but for cases and seed, which are Hypothesis's. Raises ClientError, also where Hypothesis is not
     installed."""
-    strategies = _strategies()
+    strategies = _import_hypothesis_strategies()
     for name in ("cases", "seed"):
         if name in given:
             raise ClientError(f"{name}: Hypothesis decides it (@settings(max_examples=…), @seed(…))")
@@ -35,7 +35,7 @@ def broadcastable(most_axes: int = 3, largest: int = 4) -> Any:
     """A strategy of pairs (shape, partner): each length of the partner is the shape's or 1, and leading axes may be
     left out. Where the gradient of one of them is summed along a wrong axis, few pairs are enough to see it. Raises
     ClientError."""
-    strategies = _strategies()
+    strategies = _import_hypothesis_strategies()
 
     @strategies.composite
     def pair(draw: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -47,7 +47,7 @@ def broadcastable(most_axes: int = 3, largest: int = 4) -> Any:
     return pair()
 
 
-def _strategies() -> Any:
+def _import_hypothesis_strategies() -> Any:
     try:
         from hypothesis import strategies
     except ImportError:

@@ -13,24 +13,24 @@ from typing import Any
 
 import pandas as pd
 
-from farm.client.kernels import ClientError, declared_of, name_of
-from farm.client.process import isolate_settings
+from farm.client.kernels import ClientError, find_kernel_declaration, name_kernel_function
+from farm.client.process import isolate_torch_settings
 from farm.fleet import detect, scratch
 from farm.plan import config as configs
 from farm.plan import kernels, submissions
 from farm.plan import matrix as matrices
 from farm.plan.model import Config, ConfigError
-from farm.report.tables.coverage import distinct
+from farm.report.tables.coverage import keep_distinct_rows
 from farm.report.tables.submissions import summarise_submission
 from farm.work import catalog_lists
 from farm.work.child_pool import POOL
 from farm.work.job import Job
-from farm.work.state import limits
-from farm.work.supervisor import CannotRun, rows_of, run_job
+from farm.work.state import make_child_limits
+from farm.work.supervisor import CannotRun, run_batch_rows, run_supervised_job_items
 from tasks import checks, wire
 from tasks.cache import default_cache
 from tasks.catalogs.user.ops import FUNCTIONS, UserOp
-from tasks.catalogs.user_definitions import get_announcement
+from tasks.catalogs.user_definitions import get_announced_definitions
 from tasks.judge import verdict
 from tasks.model import Status
 from tasks.model.kind import KIND_BASELINE
@@ -78,53 +78,58 @@ def judge(task: Task, source: str | Path, *, backend: str = "", samples: int = 0
     three are timed. A submission that cannot be imported is an error, one that ends its process a crash: only what is
     wrong with the task raises ClientError.
     """
-    file = _file_of(source)
+    file = _find_submission_file(source)
     if (size := file.stat().st_size) > submissions.MOST_BYTES:
         return _refuse_submission(f"{file}: {size:,} bytes, more than {submissions.MOST_BYTES:,} are allowed")
     try:
-        with _one_at_a_time, isolate_settings():
-            return _prepare_submission_task(_find_config(task, backend, samples)).judge(file)
+        with _one_at_a_time, isolate_torch_settings():
+            return _prepare_submission_task(_find_submission_config(task, backend, samples)).judge(file)
     except (ConfigError, CannotRun) as error:
         raise ClientError(str(error)) from None
 
 
-def _file_of(source: str | Path) -> Path:
+def _find_submission_file(source: str | Path) -> Path:
     if isinstance(source, Path) or ("\n" not in source and source.endswith(".py")):
         if not (file := Path(source)).is_file():
             raise ClientError(f"{file}: no such file")
         return file.resolve()
-    file = scratch.folder() / "submissions" / hashlib.sha256(source.encode()).hexdigest()[:16] / "submission.py"
+    file = (
+        scratch.make_scratch_folder()
+        / "submissions"
+        / hashlib.sha256(source.encode()).hexdigest()[:16]
+        / "submission.py"
+    )
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(source, encoding="utf-8")
     return file
 
 
-def _find_config(task: Task, backend: str, samples: int) -> Config:
+def _find_submission_config(task: Task, backend: str, samples: int) -> Config:
     """The config of a task, with one backend that has no kernel yet. Raises ConfigError, ClientError."""
     asked = {"samples": samples} if samples else {}
     if isinstance(task, Path) or (isinstance(task, str) and (":" not in task or Path(task).exists())):
         path = Path(task)
-        made = submissions.read_task(path / submissions.TASK if path.is_dir() else path, asked)
+        made = submissions.read_task_config(path / submissions.TASK if path.is_dir() else path, asked)
     else:
-        made = _plan_op(task, asked)
+        made = _plan_submission_op(task, asked)
     on = [backend, *made.pop("backends", [])]
     made["backends"] = [next((name for name in on if name), "") or detect.find_eager_backend()]
     made.setdefault("race_s", RACE_S)
     config = Config.model_validate({"name": "judge", **made})
-    configs.check_backend(config.backends[0], "backend")
+    configs.check_config_backend(config.backends[0], "backend")
     return config
 
 
-def _plan_op(task: UserOp | Callable[..., Any] | str, asked: Mapping[str, Any]) -> dict[str, Any]:
+def _plan_submission_op(task: UserOp | Callable[..., Any] | str, asked: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(task, UserOp):
         op, root = task, str(Path.cwd())
     else:
-        declared = declared_of(task)
+        declared = find_kernel_declaration(task)
         if declared is None:
             raise ClientError(f"{task!r} is no task: put @farm.op before it, or give a farm.UserOp or a task.yaml")
         op, root = declared.op, declared.root
     op = replace(op, kernel=op.function_name)
-    found = {what: name_of(getattr(op, what), script=True) for what in FUNCTIONS}
+    found = {what: name_kernel_function(getattr(op, what), script=True) for what in FUNCTIONS}
     if why := next((f"{what}: {why}" for what, (_, why, _) in found.items() if why), ""):
         raise ClientError(f"{op.name}: another process cannot import its functions: {why}")
     place = found["reference"][2] if callable(op.reference) else root
@@ -150,17 +155,17 @@ class _PreparedTask:
         job = Job(
             name=str(file),
             cache=str(default_cache()),
-            limits=limits(self.config),
+            limits=make_child_limits(self.config),
             backend=backend.spec(),
-            policy=verdict.load(self.config.policy),
+            policy=verdict.load_policy(self.config.policy),
             kernels=self.announced,
         )
         rows: list[dict[str, Any]] = []
         try:
             for timed in (False, True):  # nobody asks how fast a wrong one is
-                run = tuple(x for x in self.run if checks.get_or_default(x.group.check).timed is timed)
+                run = tuple(x for x in self.run if checks.get_check_or_default(x.group.check).timed is timed)
                 if run and not any(Status(row["status"]).failed for row in rows):
-                    rows += rows_of(replace(job, run=run))
+                    rows += run_batch_rows(replace(job, run=run))
         finally:
             POOL.forget(job)  # the next one finds nothing that this one left
         if wrong := next((row for row in rows if row["kind"] == KIND_BASELINE), None):
@@ -169,32 +174,34 @@ class _PreparedTask:
 
 
 def _prepare_submission_task(config: Config) -> _PreparedTask:
-    kernels.announce(config)
-    return _prepare_once(config.model_dump_json(), catalog_lists.find_list_version("user"))
+    kernels.announce_config_kernels(config)
+    return _prepare_task_once(config.model_dump_json(), catalog_lists.find_list_version("user"))
 
 
 @functools.lru_cache(maxsize=16)
-def _prepare_once(text: str, version: str) -> _PreparedTask:
+def _prepare_task_once(text: str, version: str) -> _PreparedTask:
     """version: changes with what the task's files say. Raises ConfigError, CannotRun."""
     config, cache = Config.model_validate_json(text), default_cache()
     cache.mkdir(parents=True, exist_ok=True)
-    matrix = matrices.build(config, {"user": catalog_lists.entries("user", cache)})
+    matrix = matrices.build_matrix(config, {"user": catalog_lists.list_entries_here("user", cache)})
     groups = [group for g, group in enumerate(matrix.groups) if matrix.wanted[g].any()]
     atexit.register(POOL.close)
     asked = tuple(map(wire.ToPrepare, groups))
     found: dict[int, wire.ToRun] = {}
-    for message in run_job(Job(name="task", cache=str(cache), limits=limits(config), prepare=asked)):
+    for message in run_supervised_job_items(
+        Job(name="task", cache=str(cache), limits=make_child_limits(config), prepare=asked)
+    ):
         if isinstance(message, wire.Stopped | wire.Gone):
             raise CannotRun(message)
         if isinstance(message, wire.Failed):
             raise ConfigError(f"{groups[message.number].label}: its cases cannot be made: {message.failure.error}")
         if isinstance(message, wire.Prepared):
             found[message.number] = wire.ToRun(groups[message.number], message.path, tuple(range(len(message.samples))))
-    return _PreparedTask(config, get_announcement(), tuple(found[number] for number in sorted(found)))
+    return _PreparedTask(config, get_announced_definitions(), tuple(found[number] for number in sorted(found)))
 
 
 def _conclude_verdict(rows: list[dict[str, Any]]) -> Verdict:
-    line = summarise_submission(distinct(pd.DataFrame(rows)))
+    line = summarise_submission(keep_distinct_rows(pd.DataFrame(rows)))
     worst = next(row for row in rows if row["case_id"] == line["case_id"])
 
     def known(value: Any) -> float | None:

@@ -17,8 +17,8 @@ from tasks.catalogs.base import Sample
 from tasks.judge.policy import Policy
 from tasks.model import Form, Group, Leaf, Program, RuntimeInfo, Status
 from tasks.model.row import Row
-from tasks.prepare.cases import PreparedGroup, save_alone
-from tasks.runner import ask_whole_group
+from tasks.prepare.cases import PreparedGroup, save_sample_alone
+from tasks.runner import make_item_of_whole_group
 
 
 @dataclass(frozen=True)
@@ -30,22 +30,24 @@ class TriedSample:
     actual: list[np.ndarray] | None
 
 
-def passes(row: Row, imprecise: bool = True) -> bool:
+def row_passes(row: Row, imprecise: bool = True) -> bool:
     """Whether a row has passed. imprecise: whether its results may have lost digits."""
     return row.status == Status.PASS or (imprecise and row.status == Status.IMPRECISE)
 
 
-def judge_sample(group: Group, sample: Sample, here: Started, policy: Policy) -> TriedSample:
+def judge_kernel_sample(group: Group, sample: Sample, here: Started, policy: Policy) -> TriedSample:
     """Run a sample on a backend of this process and judge it."""
-    with tempfile.TemporaryDirectory(dir=scratch.folder()) as folder:
+    with tempfile.TemporaryDirectory(dir=scratch.make_scratch_folder()) as folder:
         path = Path(folder, "case.pack")
-        save_alone(path, group, sample)
-        return judge_prepared(PreparedGroup(path), 0, here, policy, Path(folder))
+        save_sample_alone(path, group, sample)
+        return judge_prepared_sample(PreparedGroup(path), 0, here, policy, Path(folder))
 
 
-def judge_prepared(prepared: PreparedGroup, place: int, here: Started, policy: Policy, folder: Path) -> TriedSample:
+def judge_prepared_sample(
+    prepared: PreparedGroup, place: int, here: Started, policy: Policy, folder: Path
+) -> TriedSample:
     """Run the sample at a place of a prepared group. folder: where its outputs are kept for a moment."""
-    asked = replace(ask_whole_group(prepared), positions=(place,), keep=str(folder / "outputs.pack"))
+    asked = replace(make_item_of_whole_group(prepared), positions=(place,), keep=str(folder / "outputs.pack"))
     (done,) = here.run(asked, policy)
     return TriedSample(done.row, prepared.samples[place].on(here.backend.torch_device).expected(), read_outputs(asked))
 

@@ -16,25 +16,25 @@ from farm import lake as lakes
 from farm.client import process
 from farm.client.judging import build_given_kernel
 from farm.client.keeping import RowKeeper
-from farm.client.kernels import ClientError, Kernel, array_of, is_array
+from farm.client.kernels import ClientError, Kernel, copy_to_array, is_tensor_or_array
 from farm.client.running import KernelRunOptions
-from farm.client.trying import TriedSample, have_computed, judge_prepared, passes
+from farm.client.trying import TriedSample, have_computed, judge_prepared_sample, row_passes
 from farm.fleet import scratch
 from farm.fleet.child_process import Limits
 from farm.plan import kernels
 from farm.work.child_pool import POOL
 from farm.work.job import Job
-from farm.work.supervisor import run_job
+from farm.work.supervisor import run_supervised_job_items
 from tasks import wire
 from tasks.arrays import torch_tree
-from tasks.arrays.tree import contiguous, tensor_specs
+from tasks.arrays.tree import list_tensor_specs, make_contiguous_tensor
 from tasks.backends import BackendSpec
 from tasks.catalogs.user import accesses, interpreted, load
 from tasks.gradients import autograd
 from tasks.judge import verdict
 from tasks.model import FORWARD, Form, Group, Misbehaviour
 from tasks.model.row import Row
-from tasks.prepare.cases import PreparedGroup, prepare
+from tasks.prepare.cases import PreparedGroup, prepare_group
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,11 @@ class ValidationOutcome:
 
     @classmethod
     def of(cls, row: Row) -> ValidationOutcome:
-        return cls(row.status, row.kind, row.error_units, row.max_diff, process.message_of(row.values()), row)
+        return cls(row.status, row.kind, row.error_units, row.max_diff, process.tell_kernel_row(row.values()), row)
 
     @property
     def passed(self) -> bool:
-        return passes(self.row)
+        return row_passes(self.row)
 
 
 class Validation:
@@ -75,7 +75,7 @@ class Validation:
     def check(self, imprecise: bool = True) -> None:
         """Raise AssertionError unless all passed. imprecise: whether they may be."""
         __tracebackhide__ = True  # pytest shows the test's line
-        if bad := [f"{o.row.check}: {o.message}" for o in self.outcomes if not passes(o.row, imprecise)]:
+        if bad := [f"{o.row.check}: {o.message}" for o in self.outcomes if not row_passes(o.row, imprecise)]:
             raise AssertionError("\n".join(bad))
 
 
@@ -112,23 +112,23 @@ def validate(
     if (backward or double) and not wrt and kernel.op.framework != "numpy":
         raise ClientError("backward: no input requires a gradient: give inputs as a mapping, with requires_grad=True")
     found = Validation()
-    with interpreted.prepare_interpreter() as watch:
+    with interpreted.prepare_triton_interpreter() as watch:
         try:
             yield found
         except Exception as error:  # an interpreter's, of an access that it was kept from
-            watch.broken = accesses.unwrap_misbehaviour(error)
+            watch.broken = accesses.unwrap_kernel_misbehaviour(error)
             if watch.broken is None:
                 raise
     if found.output is None and watch.broken is None:
         raise ClientError("v.output was not set in the with block: v.output = kernel(…)")
     plain = named.values() if named is not None else inputs if isinstance(inputs, tuple | list) else [inputs]
-    options = KernelRunOptions(process.backend_of(plain), policy, results, deadline_s)
+    options = KernelRunOptions(process.name_backend_of_tensors(plain), policy, results, deadline_s)
     rows = []
-    with process.isolate_settings(), load.lent(kernel.op, kernel.root):
-        kernels.announce(options.config(kernel, samples=1))
+    with process.isolate_torch_settings(), load.lend_op(kernel.op, kernel.root):
+        kernels.announce_config_kernels(options.config(kernel, samples=1))
         for check in kernel.checks:
             group = Group(f"user:{kernel.op.name}", "", kernel.op.dtypes[0], 1, 0, check)
-            rows.append(_judge_group(kernel, group, named or {}, found.output, options, watch).row)
+            rows.append(_judge_validated_group(kernel, group, named or {}, found.output, options, watch).row)
     if results is not None:
         try:
             keeper = RowKeeper(options, have_computed(lambda form: []).info)
@@ -139,7 +139,7 @@ def validate(
     found.outcomes = tuple(map(ValidationOutcome.of, rows))
 
 
-def _judge_group(
+def _judge_validated_group(
     kernel: Kernel,
     group: Group,
     inputs: Mapping[str, Any],
@@ -150,26 +150,28 @@ def _judge_group(
     """watch: of the block; what it did to memory is told of whatever it computed."""
 
     def outputs(form: Form) -> list[Any]:
-        made = [] if output is None else collect_outputs(form, kernel, inputs, output)
+        made = [] if output is None else collect_validated_outputs(form, kernel, inputs, output)
         if (broken := watch.broken) is None:
             return made
         broken.outputs = made if form.check == FORWARD and made else None
         raise broken
 
-    with tempfile.TemporaryDirectory(dir=scratch.folder()) as folder:
-        prepared = _prepare_reference(kernel, group, Path(folder), options.deadline_s)
+    with tempfile.TemporaryDirectory(dir=scratch.make_scratch_folder()) as folder:
+        prepared = _prepare_validated_reference(kernel, group, Path(folder), options.deadline_s)
         given = have_computed(outputs, watch.execution)
-        return judge_prepared(prepared, 0, given, verdict.load(options.policy), Path(folder))
+        return judge_prepared_sample(prepared, 0, given, verdict.load_policy(options.policy), Path(folder))
 
 
-def _prepare_reference(kernel: Kernel, group: Group, cache: Path, deadline_s: float) -> PreparedGroup:
+def _prepare_validated_reference(kernel: Kernel, group: Group, cache: Path, deadline_s: float) -> PreparedGroup:
     """The reference of a group's one sample, from a child process if that can import it. Raises ClientError."""
     if kernel.hindrance():
-        return prepare(group, cache)[1]
+        return prepare_group(group, cache)[1]
     atexit.register(POOL.close)
     job = Job(name="validate", cache=str(cache), limits=Limits(deadline_s), prepare=(wire.ToPrepare(group),))
     prepared = None
-    for message in run_job(job):  # to its end: a child that has not ended its answer is not asked again
+    for message in run_supervised_job_items(
+        job
+    ):  # to its end: a child that has not ended its answer is not asked again
         if isinstance(message, wire.Failed):
             raise ClientError(f"the reference of {kernel.op.name} failed: {message.failure.error}")
         if isinstance(message, wire.Prepared):
@@ -181,37 +183,41 @@ def _prepare_reference(kernel: Kernel, group: Group, cache: Path, deadline_s: fl
     raise ClientError(f"the reference of {kernel.op.name} gave no answer")
 
 
-def collect_outputs(form: Form, kernel: Kernel, inputs: Mapping[str, Any], output: Any) -> list[Any]:
+def collect_validated_outputs(form: Form, kernel: Kernel, inputs: Mapping[str, Any], output: Any) -> list[Any]:
     """What was computed, flat: the outputs, or the gradients of the inputs through their graph; NumPy arrays have none,
     and the kernel's own backward computes them. Raises Misbehaviour."""
 
-    specs = tensor_specs([form.args, form.kwargs])
+    specs = list_tensor_specs([form.args, form.kwargs])
     for (name, x), spec in zip(((n, inputs.get(n)) for n in kernel.op.inputs), specs):
-        before = contiguous(form.arrays[spec.id], spec)
-        if is_array(x) and name not in kernel.op.mutates and array_of(x).tobytes() != before.tobytes():
+        before = make_contiguous_tensor(form.arrays[spec.id], spec)
+        if is_tensor_or_array(x) and name not in kernel.op.mutates and copy_to_array(x).tobytes() != before.tobytes():
             raise Misbehaviour("mutation", f"the input {name} was changed (declare mutates: [{name}] if intended)")
-    leaves = list(torch_tree.leaves(output))
+    leaves = list(torch_tree.list_output_tensors(output))
     for x in leaves:
         if isinstance(x, (str, bytes)) or not (hasattr(x, "dtype") or isinstance(x, (bool, int, float, complex))):
             raise Misbehaviour("structure", f"v.output has a {type(x).__name__} instead of a tensor or array")
     if form.check == "forward":
         arrays = (np.ndarray, np.generic)
-        return [np.array(x) if isinstance(x, arrays) else torch_tree.output(torch_tree.dense(x)) for x in leaves]
+        return [
+            np.array(x) if isinstance(x, arrays) else torch_tree.make_output_array(torch_tree.dense(x)) for x in leaves
+        ]
     if kernel.op.framework == "numpy":
         return list(BackendSpec.parse("torch-cpu").create().build(form).run())
     if not any(y.requires_grad for y, i in zip(leaves, form.cotangents) if i >= 0):
         raise ClientError("backward: the output has no graph: compute it from the inputs that require a gradient")
     wrt = [inputs[name] for name in kernel.op.inputs if name in kernel.op.gradient]
     given = [
-        None if i < 0 else torch_tree.from_numpy(form.arrays[i].copy()).to(x.device)
+        None if i < 0 else torch_tree.tensor_from_numpy(form.arrays[i].copy()).to(x.device)
         for x, i in zip([*leaves, *wrt], form.cotangents)
     ]
     may = kernel.op.mutates
-    kept, writable = ([x for k, x in inputs.items() if is_array(x) and (k in may) is told] for told in (False, True))
+    kept, writable = (
+        [x for k, x in inputs.items() if is_tensor_or_array(x) and (k in may) is told] for told in (False, True)
+    )
     left = autograd.UntouchedInputs(kept, given, writable)
     left.note_outputs(leaves)
     own = form.own
     with own.watch() if own else contextlib.nullcontext():  # says what is not the fault of a backward pass of one's own
         made = autograd.differentiate_outputs(form.check, leaves, wrt, given, keep=True)
     left.check(made)
-    return [torch_tree.output(torch_tree.dense(g)) for g in made]
+    return [torch_tree.make_output_array(torch_tree.dense(g)) for g in made]

@@ -6,52 +6,52 @@ import argparse
 from collections.abc import Sequence
 
 from farm import lake as lakes
-from farm.commandline import plain, refusing
+from farm.commandline import clean_line, refuse_in_a_line
 from farm.exits import FOUND, OK
 from farm.options.bisect import make_parser
-from farm.program import program
+from farm.program import name_farm_program
 from farm.reproduction.bisect import (
     BisectedVersion,
     VersionAnswer,
+    find_bisected_package,
+    list_asked_versions,
     make_version_asker,
-    package_of,
     search_versions,
-    versions_of,
 )
 from farm.reproduction.find import ReproduceError, RowKey, load_stored_case, parse_row_key
-from farm.reproduction.show import print_case
+from farm.reproduction.show import print_reproduced_case
 from farm.work.child_pool import POOL
 
 
-@refusing
+@refuse_in_a_line
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0 the release is named, 1 the ends are alike, 2 bad input."""
     args = make_parser().parse_args(argv)
     try:
-        return _bisect(args)
+        return _bisect_versions(args)
     finally:
         POOL.close()
 
 
-def _bisect(args: argparse.Namespace) -> int:
+def _bisect_versions(args: argparse.Namespace) -> int:
     results = lakes.open_lake(args.results)
     key = parse_row_key(_find_key_text(args, results), results)
     case = load_stored_case(key, results, None, args.cache)
-    package = args.package or package_of(case)
-    versions = versions_of(args.versions, package)
+    package = args.package or find_bisected_package(case)
+    versions = list_asked_versions(args.versions, package)
     if len(versions) < 2:
         raise ReproduceError(f"--versions {args.versions}: at least two needed, found {', '.join(versions) or 'none'}")
-    print_case(case)
+    print_reproduced_case(case)
     print(f"{len(versions)} versions of {package}: {', '.join(versions)}", flush=True)
     ask = make_version_asker(case, package, args.more)
 
     def telling(version: str) -> VersionAnswer:
         answer = ask(version)
-        print(f"  {version:12} {plain(answer.said, 160)}", flush=True)
+        print(f"  {version:12} {clean_line(answer.said, 160)}", flush=True)
         return answer
 
     found = search_versions(versions, telling)
-    print(_conclude_bisection(found, package))
+    print(_conclude_bisect_command(found, package))
     return OK if found.after else FOUND
 
 
@@ -60,13 +60,15 @@ def _find_key_text(args: argparse.Namespace, results: lakes.Lake) -> str:
     without."""
     if args.backend is None:
         if RowKey.parse(args.case) is None:
-            raise ReproduceError(f"on which backend? {program()} bisect {args.case} BACKEND --versions {args.versions}")
+            raise ReproduceError(
+                f"on which backend? {name_farm_program()} bisect {args.case} BACKEND --versions {args.versions}"
+            )
         return str(args.case)
     has_run = args.case.partition(":")[0] in ("last", *lakes.run_ids(results))
     return f"{args.case}:{args.backend}" if has_run else f"{args.run}:{args.case}:{args.backend}"
 
 
-def _conclude_bisection(found: BisectedVersion, package: str) -> str:
+def _conclude_bisect_command(found: BisectedVersion, package: str) -> str:
     built = f"{len(found.asked)} environments"
     if found.before is None or found.after is None:
         first, last = found.asked[:2]

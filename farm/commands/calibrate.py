@@ -9,11 +9,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from farm.commandline import refusing
+from farm.commandline import refuse_in_a_line
 from farm.options.calibrate import make_parser
 from farm.plan import policies
-from farm.policies.calibrate import propose_policy, reasons_of, table_calibration, to_json
-from farm.policies.rejudge import known_ops, print_changes, rejudge_rows
+from farm.policies.calibrate import parse_glob_reasons, propose_policy, table_calibration, write_policy_json
+from farm.policies.rejudge import list_ops_of_rows, print_rejudged_changes, rejudge_rows
 from farm.report.runs import load_rows_and_record
 from tasks.judge import verdict
 from tasks.judge.verdict import PolicyError
@@ -22,30 +22,30 @@ from tasks.model import Refusal
 BAD_INPUT = 2
 
 
-@refusing
+@refuse_in_a_line
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0, or 2 for a bad command line, lake or policy."""
     args = make_parser().parse_args(argv)
     try:
-        _calibrate_policy(args, Console(soft_wrap=True))
+        _run_calibrate_command(args, Console(soft_wrap=True))
     except OSError as error:
         raise Refusal(str(error)) from error
     return 0
 
 
-def _calibrate_policy(args: argparse.Namespace, console: Console) -> None:
+def _run_calibrate_command(args: argparse.Namespace, console: Console) -> None:
     def line(text: str = "") -> None:
         console.print(text, highlight=False, soft_wrap=True, markup=False)
 
     if args.out and not args.out.endswith(".json"):
         raise PolicyError(f"--out {args.out}: a .json file")
-    reasons = reasons_of(args.op)
-    policy = verdict.load(args.policy)
+    reasons = parse_glob_reasons(args.op)
+    policy = verdict.load_policy(args.policy)
     rows, _ = load_rows_and_record(args.results, args.run)
     made, findings = propose_policy(rows, policy, args.backends, args.quantile, reasons)
     if args.out:
         made = replace(made, name=Path(args.out).stem)
-    policies.check_ops(made, args.out or args.policy, known_ops(rows))
+    policies.check_policy_ops(made, args.out or args.policy, list_ops_of_rows(rows))
     for text in table_calibration(policy, findings):
         line(text)
     for limit in made.limits:
@@ -53,7 +53,7 @@ def _calibrate_policy(args: argparse.Namespace, console: Console) -> None:
             line(f"{', '.join(limit.ops)} {', '.join(limit.dtypes)}: {limit}: {limit.evidence}")
     line()
     line(f"{policy.id} → {made.id}")
-    print_changes(console, rows, rejudge_rows(rows, made), made)
+    print_rejudged_changes(console, rows, rejudge_rows(rows, made), made)
     if args.out:
-        Path(args.out).write_text(to_json(made), encoding="utf-8")
+        Path(args.out).write_text(write_policy_json(made), encoding="utf-8")
         line(f"policy: {args.out}")

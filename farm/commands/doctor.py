@@ -12,35 +12,35 @@ from pathlib import Path
 
 from rich.console import Console
 
-from farm.commandline import refusing
+from farm.commandline import refuse_in_a_line
 from farm.exits import OK
 from farm.fleet import envs
-from farm.fleet.detect import detect
-from farm.fleet.inventory import BackendOffer, offers
-from farm.fleet.roster import RosterLine, everything, lines, on_this_machine
+from farm.fleet.detect import detect_vendors
+from farm.fleet.inventory import BackendOffer, join_node_offers
+from farm.fleet.roster import RosterLine, keep_backends_of_machine, list_every_backend, list_roster_lines
 from farm.options.doctor import make_parser
-from farm.plan.config import backends_of, is_config
-from farm.program import program
+from farm.plan.config import is_config_path, read_config_backends
+from farm.program import name_farm_program
 from farm.work import executor_registry
 from farm.work.executor import Setup
 from tasks.backends import BackendSpec
-from tasks.backends.needs import install_line
+from tasks.backends.needs import write_install_line
 from tasks.cache import default_cache
 from tasks.confine import LACKS
-from tasks.stranger.nursery import try_out
+from tasks.stranger.nursery import try_out_confining
 
 #: Backends from which on it is said that they are asked.
 _MANY = 3
 
 
-@refusing
+@refuse_in_a_line
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; 0 whatever is missing, or 2 for bad input."""
     args = make_parser().parse_args(argv)
     cache = default_cache()
-    specs = backends_of(args.what, "farm doctor") or everything()
+    specs = read_config_backends(args.what, "farm doctor") or list_every_backend()
     if args.list or args.json or args.no_probe or args.address:
-        _print_list(_ask_lines(specs, args, cache), args.json)
+        _print_doctor_list(_ask_doctor_lines(specs, args, cache), args.json)
         return OK
     console = Console(soft_wrap=True, highlight=False, markup=False)
 
@@ -49,32 +49,34 @@ def main(argv: Sequence[str] | None = None) -> int:
             console.print(text)
         sys.stdout.flush()  # what is asked next may take a minute
 
-    tell(_describe_machine(lines(specs, cache, None)))
+    tell(_describe_doctor_machine(list_roster_lines(specs, cache, None)))
     if len(specs) > _MANY and console.is_terminal:
         tell(iter([f"\nasking {len(specs)} backends …"]))
-    found = lines(specs, cache, lambda asked: on_this_machine(asked, cache, fresh=False), args.build)
-    tell(_render_report(found, args.what))
+    found = list_roster_lines(
+        specs, cache, lambda asked: keep_backends_of_machine(asked, cache, fresh=False), args.build
+    )
+    tell(_render_doctor_report(found, args.what))
     return OK
 
 
-def _ask_lines(specs: Sequence[BackendSpec], args: argparse.Namespace, cache: Path) -> list[RosterLine]:
+def _ask_doctor_lines(specs: Sequence[BackendSpec], args: argparse.Namespace, cache: Path) -> list[RosterLine]:
     """The lines of the list: of this machine, or of the nodes of a cluster."""
     if args.no_probe:
-        return lines(specs, cache, None)
+        return list_roster_lines(specs, cache, None)
     if not args.address:
-        return lines(specs, cache, lambda asked: on_this_machine(asked, cache), args.build)
-    cluster = executor_registry.get("ray").create(Setup(args.address))
+        return list_roster_lines(specs, cache, lambda asked: keep_backends_of_machine(asked, cache), args.build)
+    cluster = executor_registry.get_executor("ray").create(Setup(args.address))
 
     def ask(asked: Sequence[BackendSpec]) -> dict[str, BackendOffer]:
-        return offers(asked, cluster.nodes, cluster.probe(asked, str(cache)))
+        return join_node_offers(asked, cluster.nodes, cluster.probe(asked, str(cache)))
 
     try:
-        return lines(specs, cache, ask, args.build, elsewhere=True)
+        return list_roster_lines(specs, cache, ask, args.build, elsewhere=True)
     finally:
         cluster.close()
 
 
-def _print_list(found: Sequence[RosterLine], as_json: bool) -> None:
+def _print_doctor_list(found: Sequence[RosterLine], as_json: bool) -> None:
     """A line a backend: a table, or JSON."""
     if as_json:
         for line in found:
@@ -99,7 +101,7 @@ def _print_list(found: Sequence[RosterLine], as_json: bool) -> None:
         console.print(f"{row}  {text}", style=style, highlight=False, soft_wrap=True, markup=False)
 
 
-def _describe_machine(unasked: Sequence[RosterLine]) -> Iterator[str]:
+def _describe_doctor_machine(unasked: Sequence[RosterLine]) -> Iterator[str]:
     """What can be said before a runtime is imported: the system, the devices that the backends need, how kernels are
     shut in."""
     system = (
@@ -107,19 +109,20 @@ def _describe_machine(unasked: Sequence[RosterLine]) -> Iterator[str]:
     )
     yield f"{system}, {platform.machine()}, Python {platform.python_version()}"
     wanted = {line.device_vendor for line in unasked}
-    yield from _add_heading(
-        "devices", [f"  {k:10} {finding.words}" for k, finding in detect().items() if k in wanted or finding.because]
+    yield from _add_doctor_heading(
+        "devices",
+        [f"  {k:10} {finding.words}" for k, finding in detect_vendors().items() if k in wanted or finding.because],
     )
-    yield from _add_heading("kernels of one's own", _describe_isolation())
+    yield from _add_doctor_heading("kernels of one's own", _describe_isolation())
 
 
-def _render_report(found: Sequence[RosterLine], what: Sequence[str]) -> Iterator[str]:
+def _render_doctor_report(found: Sequence[RosterLine], what: Sequence[str]) -> Iterator[str]:
     """What was answered."""
     users: dict[tuple[str, str], list[str]] = {}
     for line in found:
         for need, where in line.found.items():
             users.setdefault((need, where), []).append(line.name)
-    yield from _add_heading(
+    yield from _add_doctor_heading(
         "system requirements besides Python packages",
         [f"  {need}: {where} (for {', '.join(names)})" for (need, where), names in users.items()],
     )
@@ -127,7 +130,7 @@ def _render_report(found: Sequence[RosterLine], what: Sequence[str]) -> Iterator
     for (_, state, text), group in sorted(_group_by_state(found, what).items(), key=lambda item: item[0][0]):
         yield f"  {state:9}  {', '.join(line.name for line in group)}: {text}"
     yield ""
-    yield from _print_summary(found, what)
+    yield from _print_doctor_summary(found, what)
 
 
 def _describe_isolation() -> list[str]:
@@ -135,7 +138,7 @@ def _describe_isolation() -> list[str]:
     if sys.platform != "linux":
         return ["  run in the process that judges them: only Linux can shut a process in"]
     try:
-        lacks = try_out()
+        lacks = try_out_confining()
     except OSError as error:
         return [f"  cannot be run in a process of their own: {error}"]
     had = [name for name in LACKS if name not in lacks]
@@ -145,7 +148,7 @@ def _describe_isolation() -> list[str]:
     ]
 
 
-def _add_heading(heading: str, told: Sequence[str]) -> Iterator[str]:
+def _add_doctor_heading(heading: str, told: Sequence[str]) -> Iterator[str]:
     """Lines with their heading; nothing where there are none."""
     if told:
         yield f"\n{heading}"
@@ -174,25 +177,25 @@ def _format_build_command(found: Sequence[RosterLine], unbuilt: Sequence[RosterL
     for line in unbuilt:
         sharing = [x.name for x in found if (x.environment, x.state) == (line.environment, line.state)]
         known = [name for name in sharing if name in what or _is_built_by_name(name, line.environment)]
-        made += known[:1] or [x for x in what if is_config(x)]
-    return f"{program()} envs build {' '.join(dict.fromkeys(made))}"
+        made += known[:1] or [x for x in what if is_config_path(x)]
+    return f"{name_farm_program()} envs build {' '.join(dict.fromkeys(made))}"
 
 
 def _is_built_by_name(name: str, environment: str) -> bool:
     """Whether a backend of this name is known without a config, and has this environment."""
     try:
-        found = envs.of(BackendSpec.parse(name))
+        found = envs.find_environment(BackendSpec.parse(name))
     except (KeyError, ValueError):
         return False
     return found is not None and environment.startswith(found.key)
 
 
-def _print_summary(found: Sequence[RosterLine], what: Sequence[str]) -> Iterator[str]:
+def _print_doctor_summary(found: Sequence[RosterLine], what: Sequence[str]) -> Iterator[str]:
     """How many can run, and one line each that brings more."""
     there = sum(line.state == "available" for line in found)
     yield f"{there} of {len(found)} backends can run here"
     lacking = [line for line in found if line.installs]
     if lacking:
-        yield f"{len(lacking)} more after: {install_line(pair for line in lacking for pair in line.installs)}"
+        yield f"{len(lacking)} more after: {write_install_line(pair for line in lacking for pair in line.installs)}"
     if unbuilt := [line for line in found if line.state == "not asked"]:
         yield f"{len(unbuilt)} more may run once their environments are built: {_format_build_command(found, unbuilt, what)}"

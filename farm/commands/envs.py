@@ -9,44 +9,44 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from farm.commandline import refusing
+from farm.commandline import refuse_in_a_line
 from farm.exits import BAD_INPUT
 from farm.fitting import TableHead, fit_table
 from farm.fleet import envs
-from farm.fleet.asking import without_device
+from farm.fleet.asking import explain_no_device
 from farm.options.envs import make_parser
-from farm.plan.config import backends_of
+from farm.plan.config import read_config_backends
 from tasks.backends import BackendSpec
 from tasks.cache import default_cache
 
 
-@refusing
+@refuse_in_a_line
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; 0, 1 if a build or a removal failed, 2 for bad input."""
     args = make_parser().parse_args(argv)
     cache = default_cache()
     if args.command == "list":
-        return _list_environments(cache)
+        return _print_environments(cache)
     if args.command == "remove":
-        return _remove_environments(cache, args.keys, args.all)
-    return _build_environments(backends_of(args.what, "build"), cache, args.what)
+        return _remove_asked_environments(cache, args.keys, args.all)
+    return _build_asked_environments(read_config_backends(args.what, "build"), cache, args.what)
 
 
-def _build_environments(specs: Iterable[BackendSpec], cache: Path, named: Sequence[str]) -> int:
+def _build_asked_environments(specs: Iterable[BackendSpec], cache: Path, named: Sequence[str]) -> int:
     """named: what the command line names: a backend of a config is not built for a device that is not here, one by name
     is."""
     failed = 0
     for spec in specs:
-        if spec.name not in named and (why := without_device(spec, None)):
+        if spec.name not in named and (why := explain_no_device(spec, None)):
             print(f"{spec.name}: not built: {why}")
             continue
-        environment = envs.of(spec)
+        environment = envs.find_environment(spec)
         if environment is None:
             print(f"{spec.name}: the farm's own environment")
             continue
         there = environment.there(cache)
         try:
-            envs.interpreter(environment, cache)
+            envs.build_interpreter(environment, cache)
             if environment.existing:
                 print(f"{spec.name}: {environment.label}, as it is")
                 continue
@@ -61,10 +61,10 @@ def _build_environments(specs: Iterable[BackendSpec], cache: Path, named: Sequen
     return failed
 
 
-def _list_environments(cache: Path) -> int:
+def _print_environments(cache: Path) -> int:
     lines = []
     for key, record in envs.read_environments(cache).items():
-        total, alone = envs.size(cache / "envs" / key)
+        total, alone = envs.measure_environment_size(cache / "envs" / key)
         sizes = (f"{total / 1e9:.2f}", f"{alone / 1e9:.2f}", f"{record['built_s']:.1f}")
         lines.append(([Text(cell) for cell in (key, record["python"], *sizes, " ".join(record["packages"]))], ""))
     heads = [
@@ -78,7 +78,7 @@ def _list_environments(cache: Path) -> int:
     return 0
 
 
-def _remove_environments(cache: Path, keys: Sequence[str], everything: bool) -> int:
+def _remove_asked_environments(cache: Path, keys: Sequence[str], everything: bool) -> int:
     known = sorted({p.name for p in (cache / "envs").glob("*") if p.is_dir()})
     if not everything and not keys:
         print("error: nothing to remove: name keys (farm envs list) or give --all", file=sys.stderr)
@@ -89,7 +89,7 @@ def _remove_environments(cache: Path, keys: Sequence[str], everything: bool) -> 
         return BAD_INPUT
     for key in chosen:
         try:
-            envs.remove(cache, key)
+            envs.remove_environment(cache, key)
         except envs.EnvError as error:
             print(f"error: {key} is being built: {error}", file=sys.stderr)
             return 1

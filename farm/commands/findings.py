@@ -12,27 +12,27 @@ from typing import Any
 import pandas as pd
 
 from farm import lake as lakes
-from farm.commandline import refusing
+from farm.commandline import refuse_in_a_line
 from farm.hunt import issue_text as issue
 from farm.hunt import show_minimal as show
 from farm.hunt.minimal_files import ISSUE
-from farm.hunt.minimise_row import check_case, minimise_row
+from farm.hunt.minimise_row import check_case_to_minimise, minimise_row
 from farm.lake import minimal
 from farm.options.findings import make_parser
 from farm.plan import known
-from farm.plan.config import known_failures
+from farm.plan.config import load_known_failures
 from farm.plan.model import KnownFailure
 from farm.report.faces import terminal
-from farm.report.tables.causes import count_noun
-from farm.report.tables.coverage import distinct, list_table_lines
+from farm.report.tables.causes import count_with_noun
+from farm.report.tables.coverage import keep_distinct_rows, list_table_lines
 from farm.report.tables.defects import (
     BACKENDS,
     WHOSE,
-    by_worth,
-    defects_view,
-    describe_counts,
-    list_defects,
-    without_minimal,
+    describe_defect_counts,
+    list_defect_lines,
+    list_rows_without_minimal,
+    sort_defects_by_worth,
+    view_defects,
 )
 from farm.reproduction.find import ReproduceError, RowKey, load_stored_case
 from farm.reproduction.folder import CALL, RUN
@@ -40,7 +40,7 @@ from farm.work.child_pool import POOL
 from tasks.judge import verdict
 from tasks.model import Refusal
 from tasks.model.kind import KIND_BIASED
-from tasks.nearest import nearest
+from tasks.nearest import suggest_nearest_names
 
 #: Exit codes.
 OK, BAD_INPUT = 0, 2
@@ -48,7 +48,7 @@ OK, BAD_INPUT = 0, 2
 _MOST = 1_000
 
 
-@refusing
+@refuse_in_a_line
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     args = make_parser().parse_args(argv)
@@ -56,21 +56,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.minimise < 0:
             raise ReproduceError(f"--minimise: {args.minimise} groups are too few")
         results = lakes.open_lake(args.results)
-        entries = [x for path in args.known for x in known_failures(path)] if args.known else None
+        entries = [x for path in args.known for x in load_known_failures(path)] if args.known else None
         runs = _read_run_records(results, args.run, entries)
-        rows = _read_rows(results, args.results, runs)
+        rows = _read_rows_of_runs(results, args.results, runs)
         if args.backend and args.backend not in (there := sorted(set(rows["backend"]))):
-            raise lakes.LakeError(f"no rows of backend {args.backend!r}{nearest(args.backend, there)}")
+            raise lakes.LakeError(f"no rows of backend {args.backend!r}{suggest_nearest_names(args.backend, there)}")
         if args.minimise:
-            _minimise_groups(results, rows, runs, args)
+            _minimise_groups_for_findings(results, rows, runs, args)
         found = minimal.read_minimal_cases(results, list(runs))
-        table = list_defects(found, rows, runs)
-        _print_findings(table, without_minimal(found, rows), args)
+        table = list_defect_lines(found, rows, runs)
+        _print_findings_command(table, list_rows_without_minimal(found, rows), args)
         if args.csv:
             table.to_csv(args.csv, index=False)
             print(f"written: {args.csv}")
         if args.issues:
-            print(f"written: {_write_bundles(results, found, table, Path(args.issues))}")
+            print(f"written: {_write_finding_bundles(results, found, table, Path(args.issues))}")
         return OK
     except OSError as error:
         raise Refusal(f"cannot write: {error}; choose another place with --issues or --csv") from error
@@ -81,33 +81,33 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _read_run_records(results: lakes.Lake, wanted: str, entries: Sequence[KnownFailure] | None) -> dict[str, Any]:
     """The records of the runs that are asked about, the oldest first, with these known failures, unless None, in place
     of their own. Raises LakeError."""
-    there = lakes.known_runs(results)
+    there = lakes.list_known_runs(results)
     names = there if wanted == "all" else [there[-1] if wanted == "last" else wanted]
     read = {name: lakes.read_run(results, name) for name in names}
-    return {name: known.with_entries(run, entries) for name, run in read.items()} if entries is not None else read
+    return {name: known.put_known_entries(run, entries) for name, run in read.items()} if entries is not None else read
 
 
-def _read_rows(results: lakes.Lake, uri: str, runs: Mapping[str, Any]) -> pd.DataFrame:
-    rows = pd.concat([distinct(lakes.read(results, name)) for name in runs], ignore_index=True)
+def _read_rows_of_runs(results: lakes.Lake, uri: str, runs: Mapping[str, Any]) -> pd.DataFrame:
+    rows = pd.concat([keep_distinct_rows(lakes.read(results, name)) for name in runs], ignore_index=True)
     rows.attrs["results"] = uri
     return rows
 
 
-def _minimise_groups(
+def _minimise_groups_for_findings(
     results: lakes.Lake, rows: pd.DataFrame, runs: Mapping[str, Any], args: argparse.Namespace
 ) -> None:
     """Make small one row of each of so many groups that have no minimal case; what cannot be had is said and passed
     over."""
-    left = without_minimal(minimal.read_minimal_cases(results, list(runs)), rows)
-    left = by_worth(left[left["backend"] == args.backend] if args.backend else left, rows, runs)
+    left = list_rows_without_minimal(minimal.read_minimal_cases(results, list(runs)), rows)
+    left = sort_defects_by_worth(left[left["backend"] == args.backend] if args.backend else left, rows, runs)
     cache, made = args.cache, 0
     for line in list_table_lines(left):
         if made == args.minimise:
             break
         key = RowKey(line["run_id"], line["case_id"], line["backend"])
         try:
-            case = check_case(load_stored_case(key, results, None, cache))
-            show.print_case(case)
+            case = check_case_to_minimise(load_stored_case(key, results, None, cache))
+            show.print_case_to_minimise(case)
             found = minimise_row(case, results, budget=args.budget)
         except (ReproduceError, lakes.LakeError, verdict.PolicyError) as error:
             print(f"{key}: {error}")
@@ -116,35 +116,37 @@ def _minimise_groups(
             print(f"{key}: {found.error}")
         else:
             made += 1
-            show.print_minimal(found.record, found.files)
+            show.print_minimal_case(found.record, found.files)
         if found.lost:
             raise found.lost
         sys.stdout.flush()
 
 
-def _print_findings(table: pd.DataFrame, left: pd.DataFrame, args: argparse.Namespace) -> None:
+def _print_findings_command(table: pd.DataFrame, left: pd.DataFrame, args: argparse.Namespace) -> None:
     if args.backend:
         table, left = (x[x["backend"] == args.backend] for x in (table, left))
     if len(table):
-        terminal.show(defects_view(table, left, len(table)), terminal.screen(), _MOST)
+        terminal.print_view(view_defects(table, left, len(table)), terminal.make_report_console(), _MOST)
     mine = table["fault"] == BACKENDS
     told = ", ".join(f"{name} {count}" for name, count in table["backend"][mine].value_counts().items())
     print(
-        count_noun(int(mine.sum()), "distinct defect")
+        count_with_noun(int(mine.sum()), "distinct defect")
         + (f": {told}" if told else "" if len(table) else "; no case has been reduced yet")
     )
     known_as = table["known"][mine & (table["known"] != "")]
     if len(known_as):
-        print(f"covered by known failures: {len(known_as)} of them, {count_noun(known_as.nunique(), 'cause')}")
+        print(f"covered by known failures: {len(known_as)} of them, {count_with_noun(known_as.nunique(), 'cause')}")
     for fault, count in Counter(table["fault"][~mine]).items():
-        print(f"{count_noun(count, 'more finding')} not counted against the backend: {WHOSE[fault]}")
+        print(f"{count_with_noun(count, 'more finding')} not counted against the backend: {WHOSE[fault]}")
     print(
-        describe_counts(table, left)
+        describe_defect_counts(table, left)
         + (". To reduce one row of each of N groups: farm findings --minimise N" if len(left) else "")
     )
 
 
-def _write_bundles(results: lakes.Lake, found: Sequence[Mapping[str, Any]], table: pd.DataFrame, folder: Path) -> str:
+def _write_finding_bundles(
+    results: lakes.Lake, found: Sequence[Mapping[str, Any]], table: pd.DataFrame, folder: Path
+) -> str:
     """Write the bundle of each finding to a folder of its own; says how many. Raises OSError.
 
     What does not count against the backend has none: it is nothing to report. Results that only lean to one side have
@@ -172,4 +174,4 @@ def _write_bundles(results: lakes.Lake, found: Sequence[Mapping[str, Any]], tabl
                 (here / name).write_bytes(data)
     less = f"; {biased.sum()} left out that only thousands of numbers show (kind {KIND_BIASED})" if biased.any() else ""
     less += f"; {others.sum()} left out that do not count against the backend" if others.any() else ""
-    return f"{count_noun(len(mine), 'folder')} in {folder}{less}"
+    return f"{count_with_noun(len(mine), 'folder')} in {folder}{less}"

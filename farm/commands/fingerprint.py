@@ -13,33 +13,33 @@ import pandas as pd
 from rich.console import Console
 
 from farm import lake as lakes
-from farm.commandline import refusing
+from farm.commandline import refuse_in_a_line
 from farm.exits import INCOMPLETE, OK, allow_interrupts
 from farm.options.fingerprint import READ, make_parser
-from farm.plan.config import BackendConfig, Config, ConfigError, check_backend, is_config, load
-from farm.plan.request import RunRequest, parse_seconds
+from farm.plan.config import BackendConfig, Config, ConfigError, check_config_backend, is_config_path, load_config
+from farm.plan.request import RunRequest, parse_budget_seconds
 from farm.report.faces import terminal
 from farm.report.tables.passports import (
     SUM,
-    compare_passports,
-    difference_view,
-    load_readings,
-    passport_view,
+    compare_two_passports,
+    load_passport_readings,
     select_newest_readings,
+    view_passport,
+    view_passport_differences,
 )
 from farm.work.budget import apply_budget
-from farm.work.launch import LaunchedRun, ready
+from farm.work.launch import LaunchedRun, ready_run_plan
 from farm.work.left import WorkLeft
-from farm.work.progress import RunProgress, print_preflight
+from farm.work.progress import RunProgress, print_preflight_lines
 from farm.work.state import RunPlan
 from tasks import catalogs
 from tasks.cache import default_cache
 from tasks.catalogs.critical import DTYPES
 from tasks.judge import verdict
 from tasks.model import Refusal
-from tasks.nearest import nearest
+from tasks.nearest import suggest_nearest_names
 from tasks.passport import ARITHMETIC
-from tasks.passport.trees import decode_tree, draw_text
+from tasks.passport.trees import decode_tree, draw_tree_text
 
 #: Name of its runs.
 NAME = "fingerprint"
@@ -47,7 +47,7 @@ NAME = "fingerprint"
 _MOST = 400
 
 
-@refusing
+@refuse_in_a_line
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0 read, 2 bad input, 3 incomplete."""
     parser = make_parser()
@@ -57,34 +57,34 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.backends:
             parser.error("--diff compares what the lake has: name its two passports and no BACKEND")
         one, other = args.diff
-        return _show_difference(lake, one, other, as_json=args.json)
+        return _print_fingerprint_difference(lake, one, other, as_json=args.json)
     if not args.backends:
         parser.error("name a BACKEND, e.g. farm fingerprint torch-cpu; farm doctor --list has them")
-    backends = _list_backends(args.backends)
+    backends = _list_asked_backends(args.backends)
     if args.kept:
-        readings = pd.concat([_find_readings(lake, backend.name) for backend in backends])
+        readings = pd.concat([_find_asked_readings(lake, backend.name) for backend in backends])
     else:
         run_id, code = _ask_readings(args, backends, lake)
         if code != OK:
             return code
-        readings = load_readings(lake, run_id)
+        readings = load_passport_readings(lake, run_id)
     if args.json:
-        _print_json(readings)
+        _print_fingerprint_json(readings)
         return OK
     if not len(readings):
         raise Refusal("nothing was read: farm report says what became of the cases")
-    terminal.show(passport_view(readings), terminal.screen(), _MOST)
+    terminal.print_view(view_passport(readings), terminal.make_report_console(), _MOST)
     if args.tree:
-        _draw_orders(readings)
+        _print_fingerprint_orders(readings)
     return OK
 
 
-def _list_backends(names: Sequence[str]) -> list[BackendConfig]:
+def _list_asked_backends(names: Sequence[str]) -> list[BackendConfig]:
     """Backends by name, and those of configs. Raises ConfigError."""
     found: dict[str, BackendConfig] = {}
     for name in names:
-        for backend in load(name).backends if is_config(name) else [BackendConfig(name=name)]:
-            check_backend(backend, "BACKEND")
+        for backend in load_config(name).backends if is_config_path(name) else [BackendConfig(name=name)]:
+            check_config_backend(backend, "BACKEND")
             found.setdefault(backend.name, backend)
     return list(found.values())
 
@@ -95,7 +95,7 @@ def _ask_readings(args: Any, backends: Sequence[BackendConfig], lake: lakes.Lake
     config = Config.model_validate(
         {
             "name": NAME,
-            "catalogs": _choose_catalogs(args.ops, args.dtypes),
+            "catalogs": _choose_catalogs_to_read(args.ops, args.dtypes),
             "checks": [ARITHMETIC],
             "backends": backends,
             "deadline_s": 300.0,
@@ -103,7 +103,7 @@ def _ask_readings(args: Any, backends: Sequence[BackendConfig], lake: lakes.Lake
     )
     request = RunRequest(
         config,
-        verdict.load(config.policy),
+        verdict.load_policy(config.policy),
         lake,
         default_cache(),
         "",
@@ -111,12 +111,12 @@ def _ask_readings(args: Any, backends: Sequence[BackendConfig], lake: lakes.Lake
         False,
         how=args.on,
         address=args.address,
-        budget_s=parse_seconds(args.budget),
+        budget_s=parse_budget_seconds(args.budget),
     )
     tell = partial(console.print, highlight=False, soft_wrap=True, markup=False)
     try:
-        with ready(request, tell=tell) as plan:
-            print_preflight(console, plan.offers.values(), plan.offers, plan.describe_sharing)
+        with ready_run_plan(request, tell=tell) as plan:
+            print_preflight_lines(console, plan.offers.values(), plan.offers, plan.describe_sharing)
             if not plan.runs:
                 raise ConfigError("none of these backends is available here (see the reasons above)")
             plan = apply_budget(plan)
@@ -155,15 +155,15 @@ def _describe_left_out(plan: RunPlan, left_out: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _choose_catalogs(ops: Sequence[str], dtypes: Sequence[str]) -> list[dict[str, Any]]:
+def _choose_catalogs_to_read(ops: Sequence[str], dtypes: Sequence[str]) -> list[dict[str, Any]]:
     """The catalogs of `READ` with the ops of which sums are read that some patterns name, and the dtypes that they
     have. Raises ConfigError for a dtype that none has."""
     known = [x for own in READ.values() for x in own]
     if unknown := next((x for x in dtypes or () if x not in known), ""):
-        raise ConfigError(f"--dtypes: {unknown} is none in which sums are read{nearest(unknown, known)}")
+        raise ConfigError(f"--dtypes: {unknown} is none in which sums are read{suggest_nearest_names(unknown, known)}")
     found = []
     for name, own in READ.items():
-        read = {x.label.partition(":")[2] for x in catalogs.get(name).entries() if ARITHMETIC in x.checks}
+        read = {x.label.partition(":")[2] for x in catalogs.get_catalog(name).entries() if ARITHMETIC in x.checks}
         named = [x for x in ops or ["*"] if fnmatch.filter(read | {x.partition(".")[0] for x in read}, x)]
         wanted = [x for x in dtypes or own if x in own]
         if named and wanted:
@@ -172,37 +172,37 @@ def _choose_catalogs(ops: Sequence[str], dtypes: Sequence[str]) -> list[dict[str
     return found or [{"name": "critical", "ops": ops or ["*"], "dtypes": dtypes or list(DTYPES), "samples": 1}]
 
 
-def _find_readings(lake: lakes.Lake, name: str) -> pd.DataFrame:
+def _find_asked_readings(lake: lakes.Lake, name: str) -> pd.DataFrame:
     """The newest readings of BACKEND, or those of RUN_ID:BACKEND. Raises Refusal."""
     run_id, _, backend = name.rpartition(":")
-    found = load_readings(lake, run_id or None)
+    found = load_passport_readings(lake, run_id or None)
     mine = found[found["backend"] == backend]
     if mine.empty:
         known = sorted(set(found["backend"]))
         has = f"; it has {', '.join(known)}" if known else ""
         raise Refusal(
-            f"{lake.uri} has no passport of {name}{nearest(backend, known)}{has}; make it: farm fingerprint {backend}"
+            f"{lake.uri} has no passport of {name}{suggest_nearest_names(backend, known)}{has}; make it: farm fingerprint {backend}"
         )
     return select_newest_readings(mine).drop_duplicates(["backend", *SUM, "sample", "where"], keep="last")
 
 
-def _show_difference(lake: lakes.Lake, one: str, other: str, as_json: bool) -> int:
-    found = compare_passports(_find_readings(lake, one), _find_readings(lake, other))
+def _print_fingerprint_difference(lake: lakes.Lake, one: str, other: str, as_json: bool) -> int:
+    found = compare_two_passports(_find_asked_readings(lake, one), _find_asked_readings(lake, other))
     if as_json:
         for line in found.to_dict("records"):
             print(json.dumps({k: None if v != v else v for k, v in line.items()}, default=str))
         return OK
-    terminal.show(difference_view(found, one, other), terminal.screen(), _MOST)
+    terminal.print_view(view_passport_differences(found, one, other), terminal.make_report_console(), _MOST)
     return OK
 
 
-def _print_json(readings: pd.DataFrame) -> None:
+def _print_fingerprint_json(readings: pd.DataFrame) -> None:
     for line in readings.to_dict("records"):
         plain = {k: list(v) if isinstance(v, tuple) else None if v is None or v != v else v for k, v in line.items()}
         print(json.dumps(plain, default=str, ensure_ascii=False))
 
 
-def _draw_orders(readings: pd.DataFrame) -> None:
+def _print_fingerprint_orders(readings: pd.DataFrame) -> None:
     """Each distinct order once, with what it is the order of."""
     of: dict[tuple[int, ...], list[str]] = {}
     named = dict(zip(readings["tree"], readings["kind"]))
@@ -213,4 +213,4 @@ def _draw_orders(readings: pd.DataFrame) -> None:
         tree = decode_tree(parents)
         few = list(dict.fromkeys(whats))
         print(f"\n{', '.join(few[:4])}{f' and {len(few) - 4} more' if len(few) > 4 else ''}: {named[parents]}")
-        print(draw_text(tree))
+        print(draw_tree_text(tree))

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from farm import lake as lakes
-from farm.commandline import refusing
+from farm.commandline import refuse_in_a_line
 from farm.exits import FOUND, INCOMPLETE, OK, allow_interrupts
 from farm.fitting import TableHead, fit_table
 from farm.hunt import fuzz_request
@@ -21,33 +21,33 @@ from farm.options.fuzz import SECONDS, make_parser
 from farm.plan import request as requests
 from farm.plan.config import ConfigError
 from farm.plan.request import RunRequest
-from farm.policies.vote import apply_vote
-from farm.work.launch import ready
-from farm.work.progress import print_preflight
+from farm.policies.vote import apply_vote_to_rows
+from farm.work.launch import ready_run_plan
+from farm.work.progress import print_preflight_lines
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-@refusing
+@refuse_in_a_line
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0 nothing found (or only what is known), 1 findings, 2 bad config or
     command line, 3 incomplete."""
     args = make_parser().parse_args(argv)
     console = Console(stderr=False, emoji=False)
     try:
-        request = _make_request(args)
-        with ready(request) as plan:
-            print_preflight(console, list(plan.offers.values()), plan.offers, plan.describe_sharing)
+        request = _make_request_of_arguments(args)
+        with ready_run_plan(request) as plan:
+            print_preflight_lines(console, list(plan.offers.values()), plan.offers, plan.describe_sharing)
             if not plan.runs:
                 raise ConfigError("none of the backends is available here (see the reasons above)")
-            return _run_fuzzing(FuzzRounds(plan, _read_budget(args, request)), console)
+            return _run_fuzz_command(FuzzRounds(plan, _read_budget_argument(args, request)), console)
     except KeyboardInterrupt:
         print("interrupted before the run began", file=sys.stderr)
         return INCOMPLETE
 
 
-def _read_budget(args: argparse.Namespace, request: RunRequest) -> FuzzBudget:
+def _read_budget_argument(args: argparse.Namespace, request: RunRequest) -> FuzzBudget:
     """What the command line says; else what the resumed run was given; else SECONDS."""
     said = FuzzBudget(args.seconds, args.cases)
     if said == FuzzBudget():
@@ -55,7 +55,7 @@ def _read_budget(args: argparse.Namespace, request: RunRequest) -> FuzzBudget:
     return FuzzBudget(SECONDS) if said == FuzzBudget() else said
 
 
-def _make_request(args: argparse.Namespace) -> RunRequest:
+def _make_request_of_arguments(args: argparse.Namespace) -> RunRequest:
     """What the command line asks for. Raises ConfigError, LakeError."""
     for name, value in (("cpus", args.cpus), ("cases", args.cases), ("seconds", args.seconds)):
         if value is not None and value <= 0:
@@ -69,16 +69,16 @@ def _make_request(args: argparse.Namespace) -> RunRequest:
     if args.resume:
         if any(narrow.values()) or args.seed is not None or args.config:
             raise ConfigError("a resumed run keeps its config, seed, ops, dtypes and backends: leave them out")
-        request = requests.read_request(args.resume, lake, **where)
+        request = requests.read_run_request(args.resume, lake, **where)
         if "fuzz" not in (request.record or {}):
             raise ConfigError(f"--resume {args.resume}: that is no run of farm fuzz; resume it with farm run --resume")
     else:
         request = fuzz_request.make_fuzz_request(args.config or "", lake, CHUNK, args.seed, **narrow, **where)
-    lakes.check_writable(lake)
+    lakes.check_lake_writable(lake)
     return request
 
 
-def _run_fuzzing(fuzzing: FuzzRounds, console: Console) -> int:
+def _run_fuzz_command(fuzzing: FuzzRounds, console: Console) -> int:
     def say(text: str) -> None:
         console.print(text, highlight=False, soft_wrap=True, markup=False)
 
@@ -110,14 +110,14 @@ def _run_fuzzing(fuzzing: FuzzRounds, console: Console) -> int:
         print(f"error: stopped: {error}; fix that and continue with: {again}", file=sys.stderr)
         return INCOMPLETE
     try:
-        rows, missing = fuzzing.finish(apply_vote)
+        rows, missing = fuzzing.finish(apply_vote_to_rows)
     except OSError as error:
         print(f"error: the lake cannot be written: {error}; continue with: {again}", file=sys.stderr)
         return INCOMPLETE
-    return _conclude_fuzzing(fuzzing, rows, missing, elsewhere, say, console, again)
+    return _conclude_fuzz_command(fuzzing, rows, missing, elsewhere, say, console, again)
 
 
-def _conclude_fuzzing(
+def _conclude_fuzz_command(
     fuzzing: FuzzRounds,
     rows: pd.DataFrame,
     missing: str,
@@ -127,10 +127,10 @@ def _conclude_fuzzing(
     again: str,
 ) -> int:
     from farm.report import Report
-    from farm.report.tables.causes import count_noun
+    from farm.report.tables.causes import count_with_noun
     from farm.report.tables.generated import (
-        left_open,
         list_generated_findings,
+        list_left_open_ops,
         list_suspect_references,
         list_undrawn_cases,
     )
@@ -138,7 +138,7 @@ def _conclude_fuzzing(
     report = Report.of(rows, fuzzing.run.record)
     found = list_generated_findings(report.rows)
     say(
-        f"{len(rows):,} rows, {fuzzing.cpu_s:.0f} CPU-seconds: {count_noun(len(found), 'finding')}, {int(found['known'].sum())} of them known"
+        f"{len(rows):,} rows, {fuzzing.cpu_s:.0f} CPU-seconds: {count_with_noun(len(found), 'finding')}, {int(found['known'].sum())} of them known"
     )
     heads = [
         TableHead("backend"),
@@ -157,11 +157,11 @@ def _conclude_fuzzing(
         say(f"the first one again: farm reproduce '{found['key'].iloc[0]}'{elsewhere}")
     for name, table in (
         ("suspect references (nobody is blamed)", list_suspect_references(rows)),
-        ("left open by the specification", left_open(rows)),
+        ("left open by the specification", list_left_open_ops(rows)),
         ("not made, by a fault of the generator", list_undrawn_cases(rows)),
     ):
         if len(table):
-            say(f"{name}: {count_noun(int(table['rows'].sum()), 'row')}")
+            say(f"{name}: {count_with_noun(int(table['rows'].sum()), 'row')}")
             for why, some in table.groupby("why", sort=False):
                 ops = ", ".join(f"{op} ×{rows}" for op, rows in zip(some["op"], some["rows"]))
                 say(f"  {ops}: {why}")

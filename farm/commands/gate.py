@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from farm.commandline import refusing
+from farm.commandline import refuse_in_a_line
 from farm.options.gate import make_parser
 from farm.plan import config as configs
 from farm.plan import known
 from farm.plan.model import Gate
 from farm.report.faces import terminal
-from farm.report.faces.exchange import junit, sarif
-from farm.report.faces.markdown import document
+from farm.report.faces.exchange import write_junit, write_sarif
+from farm.report.faces.markdown import write_markdown_document
 from farm.report.runs import load_rows_and_record
-from farm.report.tables.gate import JudgedGate, gate_of, gate_views, judge_gate
+from farm.report.tables.gate import JudgedGate, judge_run_gate, read_gate_of_run, view_gate
 from farm.report.tables.since import since
 from farm.report.tables.view import Report
 from tasks.model import Refusal
@@ -23,22 +23,22 @@ from tasks.model import Refusal
 _MOST = 30
 
 
-@refusing
+@refuse_in_a_line
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     args = make_parser().parse_args(argv)
     rows, run = load_rows_and_record(args.results, args.run)
-    gate = _gate_run(run, args.config)
-    report = Report.of(rows, _with_known(run, args.config))
-    found = judge_gate(report, gate)
-    views = gate_views(found)
+    gate = _gate_asked_run(run, args.config)
+    report = Report.of(rows, _add_config_known_failures(run, args.config))
+    found = judge_run_gate(report, gate)
+    views = view_gate(found)
     for view in views:
         if view.all_lines():
-            terminal.show(view, terminal.screen(), _MOST)
+            terminal.print_view(view, terminal.make_report_console(), _MOST)
     made = {
-        args.junit: lambda: junit(report, found),
-        args.sarif: lambda: sarif(report, found, args.config or str(run.get("path") or "farm.yaml")),
-        args.markdown: lambda: document(_list_gate_sentences(report, found), views, _MOST).encode(),
+        args.junit: lambda: write_junit(report, found),
+        args.sarif: lambda: write_sarif(report, found, args.config or str(run.get("path") or "farm.yaml")),
+        args.markdown: lambda: write_markdown_document(_list_gate_sentences(report, found), views, _MOST).encode(),
     }
     for file, content in made.items():
         if file is not None:
@@ -57,18 +57,18 @@ def _list_gate_sentences(report: Report, found: JudgedGate) -> list[str]:
     return [found.sentence, report.verdict.sentence, *([changed.sentence] if changed else [])]
 
 
-def _gate_run(run: dict[str, Any], file: str | None) -> Gate:
+def _gate_asked_run(run: dict[str, Any], file: str | None) -> Gate:
     """Raises ConfigError."""
-    return (configs.load(file).gate if file else gate_of(run)) or Gate()
+    return (configs.load_config(file).gate if file else read_gate_of_run(run)) or Gate()
 
 
-def _with_known(run: dict[str, Any], file: str | None) -> dict[str, Any]:
+def _add_config_known_failures(run: dict[str, Any], file: str | None) -> dict[str, Any]:
     """The record with the known failures of the config that was named, if it has some. Raises ConfigError."""
-    listed = configs.load(file).known_failures if file else []
+    listed = configs.load_config(file).known_failures if file else []
     if not listed:
         return run
-    own = known.parse_entries(run)
+    own = known.parse_known_entries(run)
     if own != list(listed):
         words = "no record of its own" if own is None else f"{len(own)} of the run"
         print(f"known failures: {len(listed)} of {file}, instead of {words}")
-    return known.with_entries(run, listed)
+    return known.put_known_entries(run, listed)

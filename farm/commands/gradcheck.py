@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from farm.commandline import refusing
+from farm.commandline import refuse_in_a_line
 from farm.options.gradcheck import make_parser
 from farm.report.tables.gradient_oracles import AGREE, WORST_FIRST
 from farm.reproduction.op_gradients import (
@@ -20,7 +20,7 @@ from farm.reproduction.op_gradients import (
 from tasks.catalogs.user import sources
 
 
-@refusing
+@refuse_in_a_line
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit code 0 if the oracles and the backend agree wherever they were compared, 1 if not, 2 for a bad command
     line."""
@@ -34,27 +34,27 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("name an op, or ask for --table")
     if args.samples < 1:
         raise GradcheckError(f"--samples: at least 1, not {args.samples}")
-    args.op = _in_file(args.op)
+    args.op = _name_function_in_file(args.op)
     question = OpGradientQuestion(
         args.op, args.dtype or "float64", args.samples, args.sample, args.double, args.backend
     )
-    if not _is_own(args.op):
+    if not _is_users_function(args.op):
         if args.input:
             raise GradcheckError(f"--input: the samples of {args.op} are those of the torch catalog")
-        return _print_answer(question, args.plot)
+        return _print_gradcheck_answer(question, args.plot)
     from farm.client import named_function, process
 
     with named_function.lend_function(args.op, args.input, args.dtype) as own:
         question = replace(question, op=own.op, dtype=own.dtype)
-        return _print_answer(question, args.plot, process.passing_cache(), own.why)
+        return _print_gradcheck_answer(question, args.plot, process.make_passing_cache(), own.why)
 
 
-def _in_file(name: str) -> str:
+def _name_function_in_file(name: str) -> str:
     """A function of the user's with its name, where only its file is named and that has one; any other op as it is."""
     if not name.endswith(".py"):
         return name
     try:
-        found = sources.functions(Path(name))
+        found = sources.list_public_functions(Path(name))
     except SyntaxError as error:
         raise GradcheckError(f"{name}:{error.lineno}: {error.msg}") from None
     except OSError as error:
@@ -65,7 +65,7 @@ def _in_file(name: str) -> str:
     raise GradcheckError(f"{name} has {several if found else 'no function'}")
 
 
-def _is_own(name: str) -> bool:
+def _is_users_function(name: str) -> bool:
     """Whether an op is a function of the user's: of a file or module, or one that ./farm.yaml names."""
     if name.startswith("torch:"):
         return False
@@ -73,12 +73,14 @@ def _is_own(name: str) -> bool:
         return True
     if not Path("farm.yaml").is_file():
         return False
-    from farm.client.kernels import of_config
+    from farm.client.kernels import list_config_kernels
 
-    return name in of_config()
+    return name in list_config_kernels()
 
 
-def _print_answer(question: OpGradientQuestion, path: Path | None, cache: Path | None = None, why: str = "") -> int:
+def _print_gradcheck_answer(
+    question: OpGradientQuestion, path: Path | None, cache: Path | None = None, why: str = ""
+) -> int:
     """Print the answer and plot it. why: there is no gradient to judge."""
     answer = check_op_gradients(question, cache)
     if why and not path:

@@ -11,23 +11,23 @@ from pathlib import Path
 from typing import Any
 
 from farm import lake
-from farm.commandline import plain, refusing
+from farm.commandline import clean_line, refuse_in_a_line
 from farm.exits import OK
 from farm.options.harvest import make_parser
 from tasks.cache import default_cache
 from tasks.catalogs.models.table import MODELS
 from tasks.catalogs.nodes import folder
-from tasks.graphs.given import GivenError, read_case
+from tasks.graphs.given import GivenError, read_given_case
 from tasks.graphs.harvest import NodeHarvest
 from tasks.graphs.widening import NoOracle
-from tasks.model import Refusal, Unavailable, culprit, label_of
-from tasks.nearest import nearest
+from tasks.model import Refusal, Unavailable, culprit, label_op
+from tasks.nearest import suggest_nearest_names
 
 #: A model with its inputs, what it is called, and the names of the only nodes that are wanted (none: all).
 Source = tuple[Any, dict[str, Any], str, list[str]]
 
 
-@refusing
+@refuse_in_a_line
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the folder; exit code 0, 2 when something named is not there or cannot be read, or nothing was
     harvested."""
@@ -35,20 +35,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     found, begin = NodeHarvest(), time.process_time()
     failed = 0
     try:
-        for source in _find_sources(args):
+        for source in _find_harvest_sources(args):
             try:
                 model, feeds, name, only = source
                 found.add(model, feeds, name, only)
                 print(f"{name}: {len(found.largest)} distinct nodes so far", flush=True)
             except NoOracle as error:
                 failed += 1
-                print(f"warning: {plain(name)}: {plain(error)}; its nodes are left out", file=sys.stderr)
+                print(f"warning: {clean_line(name)}: {clean_line(error)}; its nodes are left out", file=sys.stderr)
         if not found.largest:
             raise GivenError(
                 "no node was harvested" + (f": {failed} models have no float64 evaluation" if failed else "")
             )
         chosen, lost = found.select_instances(args.mib)
-        added, whole = folder.write(Path(args.out), chosen)
+        added, whole = folder.write_nodes_folder(Path(args.out), chosen)
     except (OSError, Unavailable) as error:
         raise Refusal(str(error)) from error
     mib = sum(one.size for _, one in chosen) / 2**20
@@ -80,39 +80,39 @@ def _parse_harvest_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     return args
 
 
-def _find_sources(args: argparse.Namespace) -> Iterator[Source]:
+def _find_harvest_sources(args: argparse.Namespace) -> Iterator[Source]:
     """What is asked for. Raises GivenError, LakeError, Unavailable."""
-    for name in _select_models(args.models):
+    for name in _select_models_to_harvest(args.models):
         for index in range(args.samples):
-            yield (*_of_catalog(name, index, 0), f"models:{label_of(*name)}/{index}", [])
+            yield (*_take_catalog_model(name, index, 0), f"models:{label_op(*name)}/{index}", [])
     for model, inputs in zip(args.model, args.inputs, strict=True):
-        yield (*read_case(Path(model), Path(inputs)), Path(model).name, [])
+        yield (*read_given_case(Path(model), Path(inputs)), Path(model).name, [])
     if args.run:
-        yield from _find_culprits(args.results, args.run)
+        yield from _find_culprits_to_harvest(args.results, args.run)
 
 
-def _select_models(globs: Sequence[str]) -> list[tuple[str, str]]:
+def _select_models_to_harvest(globs: Sequence[str]) -> list[tuple[str, str]]:
     """Models of the catalog by name and variant. Raises GivenError."""
-    labels = {label_of(*name): name for name in MODELS}
+    labels = {label_op(*name): name for name in MODELS}
     for glob in globs:
         if not fnmatch.filter(labels, glob):
-            raise GivenError(f"the catalog models has no {glob!r}{nearest(glob, list(labels))}")
+            raise GivenError(f"the catalog models has no {glob!r}{suggest_nearest_names(glob, list(labels))}")
     return [name for label, name in labels.items() if any(fnmatch.fnmatchcase(label, glob) for glob in globs)]
 
 
-def _of_catalog(name: tuple[str, str], index: int, seed: int) -> tuple[Any, dict[str, Any]]:
+def _take_catalog_model(name: tuple[str, str], index: int, seed: int) -> tuple[Any, dict[str, Any]]:
     import onnx
 
     model, cache = MODELS[name], default_cache()
     return onnx.load_from_string(model.model(cache)), dict(model.inputs(index, seed, cache))
 
 
-def _find_culprits(results: str, run_id: str) -> Iterator[Source]:
+def _find_culprits_to_harvest(results: str, run_id: str) -> Iterator[Source]:
     """The nodes and windows that a run's rows of the catalog models blame. Raises GivenError, LakeError."""
     opened = lake.open_lake(results)
     known = lake.run_ids(opened)
     rows = lake.read(opened, run_id=known[-1] if run_id == "last" and known else run_id)
-    located = rows["culprit"].fillna("").map(lambda text: culprit.ends(text) is not None)
+    located = rows["culprit"].fillna("").map(lambda text: culprit.find_culprit_ends(text) is not None)
     rows = rows[(rows["catalog"] == "models") & located]
     if rows.empty:
         raise GivenError(f"the run {run_id} has located no culprit in a model of the catalog")
@@ -121,16 +121,16 @@ def _find_culprits(results: str, run_id: str) -> Iterator[Source]:
         name = (str(one["op"]).partition(":")[2], str(one["variant"]))
         if name not in MODELS:
             raise GivenError(f"the run {run_id} has {one['op']}, which this farm's catalog has not")
-        model, feeds = _of_catalog(name, int(one["sample"]), int(one["seed"]))
+        model, feeds = _take_catalog_model(name, int(one["sample"]), int(one["seed"]))
         nodes = [node for text in sorted(set(some["culprit"])) for node in _find_culprit_nodes(model, text)]
-        yield model, feeds, f"models:{label_of(*name)}/{one['sample']}", nodes
+        yield model, feeds, f"models:{label_op(*name)}/{one['sample']}", nodes
 
 
 def _find_culprit_nodes(model: Any, text: str) -> list[str]:
     """Names of the nodes that a culprit names."""
     from tasks.graphs.evaluate import EvaluatedGraph
 
-    found = culprit.ends(text)
+    found = culprit.find_culprit_ends(text)
     if found is None or found[0] == found[1]:
         return list(found or ())[:1]
     names = [node.name for node in EvaluatedGraph(model).nodes]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
-from farm.commandline import refusing
+from farm.commandline import refuse_in_a_line
 from farm.options.init import make_parser
 from tasks.model import Refusal
 
@@ -16,19 +16,19 @@ OK, BAD_INPUT = 0, 2
 PROJECT = ("farm.yaml", "kernels.py", "rms_norm_reference.py", "test_kernels.py")
 
 
-@refusing
+@refuse_in_a_line
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0 written, 2 a directory that cannot be made or is not empty."""
     folder = Path(make_parser().parse_args(argv).directory)
     try:
-        copy_project(folder)
+        copy_example_project(folder)
     except OSError as error:
         raise Refusal(f"{error.filename or folder}: {error.strerror or error}; name a new folder") from error
     print(f"{folder}: {', '.join(PROJECT)}; run\n  farm run {folder}/farm.yaml\n  pytest {folder}")
     return OK
 
 
-def copy_project(folder: Path) -> None:
+def copy_example_project(folder: Path) -> None:
     """Copy the project. Raises OSError, also for a directory that has anything in it."""
     folder.mkdir(parents=True, exist_ok=True)
     found = sorted(p.name for p in folder.iterdir())

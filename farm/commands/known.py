@@ -14,33 +14,33 @@ import pandas as pd
 import yaml
 
 from farm import lake as lakes
-from farm.commandline import refusing
+from farm.commandline import refuse_in_a_line
 from farm.exits import FOUND, OK
 from farm.lake import minimal
 from farm.options.known import make_parser
 from farm.plan import known, listing
-from farm.plan.config import known_failures
+from farm.plan.config import load_known_failures
 from farm.plan.model import ConfigError, KnownFailure
 from farm.plan.whose import FOLDER
 from farm.report.faces import terminal
 from farm.report.runs import load_rows_and_record
 from farm.report.tables import alike
-from farm.report.tables.causes import count_noun
-from farm.report.tables.coverage import distinct
-from farm.report.tables.known_failures import BAD, NOT_TRIED, STATES, life_view, list_known_failures
+from farm.report.tables.causes import count_with_noun
+from farm.report.tables.coverage import keep_distinct_rows
+from farm.report.tables.known_failures import BAD, NOT_TRIED, STATES, list_known_failures, view_known_failures_life
 from farm.reproduction.find import find_row_of_key, parse_row_key
 from tasks.model import flags
-from tasks.model.failing import manner
+from tasks.model.failing import describe_failure_manner
 
 #: Entries that name no row, which are named themselves.
 _NAMED = 5
 
 
-@refusing
+@refuse_in_a_line
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     args = make_parser().parse_args(argv)
-    return {"add": _add_known_failures, "seen": _mark_seen}.get(args.command, _show_or_check)(args)
+    return {"add": _add_known_failures, "seen": _mark_known_seen}.get(args.command, _show_or_check_known)(args)
 
 
 def _add_known_failures(args: argparse.Namespace) -> int:
@@ -48,27 +48,29 @@ def _add_known_failures(args: argparse.Namespace) -> int:
     key = parse_row_key(args.key, results)
     row, _ = find_row_of_key(key, results)
     record = lakes.read_run(results, key.run_id)
-    table = distinct(lakes.read(results, key.run_id))
+    table = keep_distinct_rows(lakes.read(results, key.run_id))
     same = [(name, row[name]) for name in ("op", "variant", "dtype", "backend", "check", "distribution")]
     mine = table[pd.concat([table[name] == value for name, value in same], axis=1).all(axis=1)].to_dict("records")
-    mine = [line for line in mine if manner(line) == manner(row)]
+    mine = [line for line in mine if describe_failure_manner(line) == describe_failure_manner(row)]
     told = {name: getattr(args, name) for name in ("reason", "owner", "link", "versions", "expires", "fault")}
-    entry = listing.check_entry(listing.entry_of(row, mine, {**_read_reduced(results, row), **told}))
-    named = listing.named_list(Path(str(record.get("path") or "")), key.backend)
+    entry = listing.check_known_entry(
+        listing.write_known_entry(row, mine, {**_read_reduced_case(results, row), **told})
+    )
+    named = listing.find_known_list(Path(str(record.get("path") or "")), key.backend)
     usual = FOLDER / f"{key.backend}.yaml" if FOLDER.is_dir() else Path("known.yaml")
     file = args.file or named or usual
-    listed = [*(known.parse_entries(record) or []), *(known_failures(file) if file.exists() else [])]
-    rows = _with_reduced(pd.DataFrame([row]), results, [*listed, entry])
-    if (place := int(known.match_rows(rows, listed).entry[0])) >= 0:
+    listed = [*(known.parse_known_entries(record) or []), *(load_known_failures(file) if file.exists() else [])]
+    rows = _add_reduced_ops(pd.DataFrame([row]), results, [*listed, entry])
+    if (place := int(known.match_known_to_rows(rows, listed).entry[0])) >= 0:
         raise ConfigError(f"{key} is known already: {listed[place].reason}; change that entry, or name another case")
-    if known.match_rows(rows, [entry]).entry[0] < 0:
+    if known.match_known_to_rows(rows, [entry]).entry[0] < 0:
         raise ConfigError(
-            f"it would not cover {key}: check --versions and --expires (the row is of {row['runtime_version']}, {known.day_of(row['started_at'])})"
+            f"it would not cover {key}: check --versions and --expires (the row is of {row['runtime_version']}, {known.find_day_of_time(row['started_at'])})"
         )
-    listing.append(file, entry)
-    covered = known.match_rows(_with_reduced(table, results, [entry]), [entry]).entry
+    listing.append_known_entry(file, entry)
+    covered = known.match_known_to_rows(_add_reduced_ops(table, results, [entry]), [entry]).entry
     print(
-        f"{file}: {entry.op} on {entry.backend}, which covers {count_noun(int((covered >= 0).sum()), 'row')} of the run"
+        f"{file}: {entry.op} on {entry.backend}, which covers {count_with_noun(int((covered >= 0).sum()), 'row')} of the run"
     )
     if named is not None and file.resolve() == named.resolve():
         print(f"{record['path']} names that list: its next run knows the failure")
@@ -77,12 +79,12 @@ def _add_known_failures(args: argparse.Namespace) -> int:
     return OK
 
 
-def _with_reduced(rows: pd.DataFrame, results: lakes.Lake, entries: Sequence[KnownFailure]) -> pd.DataFrame:
+def _add_reduced_ops(rows: pd.DataFrame, results: lakes.Lake, entries: Sequence[KnownFailure]) -> pd.DataFrame:
     rows.attrs["results"] = results.uri
-    return alike.with_reduced(rows, entries)
+    return alike.add_reduced_column(rows, entries)
 
 
-def _read_reduced(results: lakes.Lake, row: dict[str, Any]) -> dict[str, Any]:
+def _read_reduced_case(results: lakes.Lake, row: dict[str, Any]) -> dict[str, Any]:
     """Of a generated case that was made small its ops, and the words of its attributes that the row's flags have."""
     if row["catalog"] != "fuzz":
         return {}
@@ -90,48 +92,51 @@ def _read_reduced(results: lakes.Lake, row: dict[str, Any]) -> dict[str, Any]:
         if (record["case_id"], record["backend"]) == (row["case_id"], row["backend"]):
             finding = record["finding"]
             words = [f"*{k}={v}" for k, v in finding["attributes"].items() if isinstance(v, str)]
-            return {"reduced": finding["ops"], "flags": [x for x in words if flags.has(row["flags"], [x])]}
+            return {
+                "reduced": finding["ops"],
+                "flags": [x for x in words if flags.matches_row_flags(row["flags"], [x])],
+            }
     return {}
 
 
-def _read_run(args: argparse.Namespace) -> tuple[pd.DataFrame, dict[str, Any], list[KnownFailure]]:
+def _read_known_run(args: argparse.Namespace) -> tuple[pd.DataFrame, dict[str, Any], list[KnownFailure]]:
     """The distinct rows of the run, its record, and the known failures that are asked about. Raises ConfigError."""
-    listed = [x for path in args.lists for x in known_failures(path)]  # a list that is not there is said first
+    listed = [x for path in args.lists for x in load_known_failures(path)]  # a list that is not there is said first
     rows, run = load_rows_and_record(args.results, args.run)
-    entries = listed if args.lists else known.parse_entries(run)
+    entries = listed if args.lists else known.parse_known_entries(run)
     if entries is None:
         raise ConfigError(f"the record of run {run.get('run_id')} does not list known failures; name a list")
-    return distinct(rows), run, entries
+    return keep_distinct_rows(rows), run, entries
 
 
-def _mark_seen(args: argparse.Namespace) -> int:
-    rows, run, entries = _read_run(args)
-    met = known.match_rows(alike.with_reduced(rows, entries), entries)
-    asked = known.matcher([args.backend])
+def _mark_known_seen(args: argparse.Namespace) -> int:
+    rows, run, entries = _read_known_run(args)
+    met = known.match_known_to_rows(alike.add_reduced_column(rows, entries), entries)
+    asked = known.make_pattern_matcher([args.backend])
     news: dict[int, set[str]] = {}
     for k, backend in zip(met.entry[met.first].tolist(), rows["backend"][met.first]):
         if asked([backend]):
             news.setdefault(k, set()).add(backend)
-    place = _find_entries(args.lists or [Path(str(run.get("path") or ""))])
+    place = _find_known_entries(args.lists or [Path(str(run.get("path") or ""))])
     files: dict[Path, dict[listing.EntryPlace, tuple[KnownFailure, list[str]]]] = {}
     for k, backends in sorted(news.items()):
         entry = entries[k]
-        if (at := place.get(_strip_seen(entry))) is None:
+        if (at := place.get(_strip_known_seen(entry))) is None:
             raise ConfigError(f"no list has the entry {entry.op} on {entry.backend}: {entry.reason}; name its list")
         names = [glob.escape(name) for name in sorted(backends)]
         files.setdefault(at.file, {})[at] = (entry, names)
         print(f"{at}: {entry.op} on {entry.backend}: seen on {', '.join(names)}")
     for file, those in files.items():
-        listing.add_seen(file, those)
-    print(f"{count_noun(len(news), 'known failure')} of run {run.get('run_id')} seen on another backend")
+        listing.add_backends_seen(file, those)
+    print(f"{count_with_noun(len(news), 'known failure')} of run {run.get('run_id')} seen on another backend")
     return OK
 
 
-def _show_or_check(args: argparse.Namespace) -> int:
-    rows, run, entries = _read_run(args)
-    entries = [k for k in entries if known.matcher([args.backend])([k.backend])]
-    place = _find_entries(args.lists or [Path(str(run.get("path") or ""))])
-    frame = list_known_failures(rows, entries).assign(place=[str(place.get(_strip_seen(k), "")) for k in entries])
+def _show_or_check_known(args: argparse.Namespace) -> int:
+    rows, run, entries = _read_known_run(args)
+    entries = [k for k in entries if known.make_pattern_matcher([args.backend])([k.backend])]
+    place = _find_known_entries(args.lists or [Path(str(run.get("path") or ""))])
+    frame = list_known_failures(rows, entries).assign(place=[str(place.get(_strip_known_seen(k), "")) for k in entries])
     checking = args.command == "check"
     shown = (
         frame[frame["state"].isin(BAD)]
@@ -140,13 +145,14 @@ def _show_or_check(args: argparse.Namespace) -> int:
     )
     title = f"Known failures and run {run.get('run_id')}"
     if len(shown):
-        terminal.show(life_view(shown, title), terminal.screen(), len(shown))
+        terminal.print_view(view_known_failures_life(shown, title), terminal.make_report_console(), len(shown))
     if checking:
         for line in frame[frame["state"] == NOT_TRIED].head(_NAMED).itertuples():
             print(f"{f'{line.place}: ' * bool(line.place)}{NOT_TRIED}: {line.op} on {line.backend}: {line.reason}")
     counts = frame["state"].value_counts()
     print(
-        f"{count_noun(len(frame), 'known failure')}: " + ", ".join(f"{counts[x]:,} {x}" for x in STATES if x in counts)
+        f"{count_with_noun(len(frame), 'known failure')}: "
+        + ", ".join(f"{counts[x]:,} {x}" for x in STATES if x in counts)
     )
     if args.csv:
         shown.to_csv(args.csv, index=False)
@@ -154,16 +160,16 @@ def _show_or_check(args: argparse.Namespace) -> int:
     return FOUND if checking and len(shown) else OK
 
 
-def _strip_seen(entry: KnownFailure) -> KnownFailure:
+def _strip_known_seen(entry: KnownFailure) -> KnownFailure:
     """An entry without where it was seen, which a list may have noted since a run recorded it."""
     return entry.model_copy(update={"seen": ()})
 
 
-def _find_entries(files: Sequence[Path]) -> dict[KnownFailure, listing.EntryPlace]:
-    """Where the entries (`_strip_seen`) of files stand; of a config that the run's record names only what can still be
+def _find_known_entries(files: Sequence[Path]) -> dict[KnownFailure, listing.EntryPlace]:
+    """Where the entries (`_strip_known_seen`) of files stand; of a config that the run's record names only what can still be
     read."""
     found: dict[KnownFailure, listing.EntryPlace] = {}
     for file in files:
         with contextlib.suppress(OSError, ValueError, yaml.YAMLError):
-            found |= {_strip_seen(entry): at for entry, at in listing.places(file).items()}
+            found |= {_strip_known_seen(entry): at for entry, at in listing.find_known_places(file).items()}
     return found

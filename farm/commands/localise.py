@@ -10,16 +10,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from farm import lake as lakes
-from farm.commandline import refusing
+from farm.commandline import refuse_in_a_line
 from farm.fleet import scratch
-from farm.hunt.show_culprit import print_case, print_located
+from farm.hunt.show_culprit import print_case_of_culprit, print_located_culprit
 from farm.options.localise import make_parser
-from farm.program import program
+from farm.program import name_farm_program
 from farm.reproduction import writing
-from farm.reproduction.again import job_of, ready_backend, run_child
+from farm.reproduction.again import ask_backend_of_case, make_job_of_case, run_case_in_child
 from farm.reproduction.find import ReproduceError, StoredCase, load_stored_case, parse_row_key
 from farm.work.child_pool import POOL
-from farm.work.culprits import SOUGHT, localise
+from farm.work.culprits import SOUGHT, localise_in_children
 from tasks.backends.shared.recipe import NoProgram
 from tasks.wire import Found
 
@@ -27,7 +27,7 @@ from tasks.wire import Found
 NAMED, UNNAMED, BAD_INPUT = 0, 1, 2
 
 
-@refusing
+@refuse_in_a_line
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0 a culprit is named, 1 none could be, 2 nothing to look for."""
     parser = make_parser()
@@ -37,21 +37,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         results = lakes.open_lake(args.results)
         case = load_stored_case(parse_row_key(args.key, results), results, None, args.cache)
-        return _localise_culprit(case, args.seconds, args.out)
+        return _localise_command_case(case, args.seconds, args.out)
     finally:
         POOL.close()
 
 
-def _localise_culprit(case: StoredCase, seconds: float, out: str | None) -> int:
+def _localise_command_case(case: StoredCase, seconds: float, out: str | None) -> int:
     _is_localisable(case)
-    print_case(case)
+    print_case_of_culprit(case)
     sys.stdout.flush()
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="localise-", dir=scratch.beside(case.cache, case.spec.launcher)) as folder:
-        found = _run_search(case, seconds, Path(folder))
+    with tempfile.TemporaryDirectory(
+        prefix="localise-", dir=scratch.make_folder_for_child(case.cache, case.spec.launcher)
+    ) as folder:
+        found = _run_culprit_search(case, seconds, Path(folder))
         if found.error:
             raise ReproduceError(f"nothing was localised: {found.error}")
-        print_located(case, found, time.monotonic() - began, last=bool(out))
+        print_located_culprit(case, found, time.monotonic() - began, last=bool(out))
         if out:
             if found.item is None:
                 what = found.columns.get("culprit") or "no culprit"
@@ -60,7 +62,7 @@ def _localise_culprit(case: StoredCase, seconds: float, out: str | None) -> int:
                     f"no folder: {what} {why}; farm reproduce '{case.key}' --out FOLDER writes the whole case"
                 )
             alone = case.of_item(found.item, f"{found.columns['culprit']} of {case.key.case_id}")
-            writing.write_finding(alone, run_child(alone), Path(out))
+            writing.write_finding(alone, run_case_in_child(alone), Path(out))
     return NAMED if found.columns.get("culprit") else UNNAMED
 
 
@@ -73,15 +75,19 @@ def _is_localisable(case: StoredCase) -> None:
             f"'{replace(key, case_id=key.case_id.replace(case.row['check'], 'forward', 1))}'"
         )
     if status not in SOUGHT:
-        do = "there is nothing to localise" if status == "pass" else f"run it again with: {program()} reproduce '{key}'"
+        do = (
+            "there is nothing to localise"
+            if status == "pass"
+            else f"run it again with: {name_farm_program()} reproduce '{key}'"
+        )
         raise ReproduceError(
             f"{key.case_id} is {status} on {key.backend}: only what is wrong or imprecise has a culprit; {do}"
         )
 
 
-def _run_search(case: StoredCase, seconds: float, folder: Path) -> Found:
+def _run_culprit_search(case: StoredCase, seconds: float, folder: Path) -> Found:
     """What a search comes to. Raises ReproduceError where the backend cannot be had."""
-    job = job_of(case, localise_s=seconds)
-    *_, found = localise(job, case.asked, ready_backend(case, job).info, POOL, folder)
+    job = make_job_of_case(case, localise_s=seconds)
+    *_, found = localise_in_children(job, case.asked, ask_backend_of_case(case, job).info, POOL, folder)
     assert isinstance(found, Found)
     return found

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from farm.commandline import refusing
+from farm.commandline import refuse_in_a_line
 from farm.exits import FOUND, OK
 from farm.options.loss import make_parser
 from tasks.model import Refusal
-from tasks.nearest import nearest
+from tasks.nearest import suggest_nearest_names
 
 if TYPE_CHECKING:
     from tasks.training.exact import ExactTraining
@@ -27,19 +27,19 @@ class LossError(Refusal):
     """A question that names what is not there; the text is one line."""
 
 
-@refusing
+@refuse_in_a_line
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit code 0 if the losses are normal or none are given, 1 if they are not, 2 for a bad command line."""
     args = make_parser().parse_args(argv)
     if args.steps < 2:
         raise LossError(f"--steps: at least 2, not {args.steps}")
-    own = _read_losses(args.losses) if args.losses else []
-    return _answer_loss(
-        _find_training(args.training, args.dtype), args.training, args.dtype, args.seed, args.steps, own
+    own = _read_losses_file(args.losses) if args.losses else []
+    return _print_loss_answer(
+        _find_named_training(args.training, args.dtype), args.training, args.dtype, args.seed, args.steps, own
     )
 
 
-def _find_training(name: str, dtype: str) -> ExactTraining:
+def _find_named_training(name: str, dtype: str) -> ExactTraining:
     from tasks.catalogs.training.catalog import DTYPES
     from tasks.catalogs.training.own import OwnTraining
     from tasks.training import networks
@@ -49,15 +49,15 @@ def _find_training(name: str, dtype: str) -> ExactTraining:
         raise LossError(f"--dtype: no training in {dtype!r}; there are {', '.join(DTYPES)}")
     known = name.removeprefix("training:")
     if known in networks.BUILT_IN:
-        network = networks.get(known)
+        network = networks.get_training_network(known)
     elif ":" in name:
         network = OwnTraining(name, name, str(Path.cwd())).network()
     else:
-        raise LossError(f"no training is called {name!r}{nearest(known, list(networks.BUILT_IN))}")
+        raise LossError(f"no training is called {name!r}{suggest_nearest_names(known, list(networks.BUILT_IN))}")
     return ExactTraining(network, network.recipe, "" if dtype == STORED else dtype)
 
 
-def _read_losses(file: Path) -> list[float]:
+def _read_losses_file(file: Path) -> list[float]:
     try:
         lines = file.read_text().split()
     except OSError as error:
@@ -73,12 +73,12 @@ def _read_losses(file: Path) -> list[float]:
     return found
 
 
-def _answer_loss(exact: ExactTraining, name: str, dtype: str, seed: int, steps: int, own: Sequence[float]) -> int:
-    from tasks.training.free_running import DRAWS, measure_spread
+def _print_loss_answer(exact: ExactTraining, name: str, dtype: str, seed: int, steps: int, own: Sequence[float]) -> int:
+    from tasks.training.free_running import DRAWS, measure_loss_spread
 
     steps = max(2, len(own)) if own else steps
     try:
-        spread = measure_spread(exact, seed, steps)
+        spread = measure_loss_spread(exact, seed, steps)
     except (ValueError, FloatingPointError) as error:
         raise LossError(f"{name}: {error}") from None
     print(
@@ -89,7 +89,7 @@ def _answer_loss(exact: ExactTraining, name: str, dtype: str, seed: int, steps: 
     )
     shown = range(0, steps, max(1, math.ceil(steps / LINES)))
     for k in sorted({*shown, steps - 1}):
-        mine = f"{own[k]:12.6f}{_count_floors(spread, own, k):10.3g}" if k < len(own) else ""
+        mine = f"{own[k]:12.6f}{_count_loss_floors(spread, own, k):10.3g}" if k < len(own) else ""
         loss, apart = spread.losses[k], spread.apart[k]
         print(f"{k:6}{loss:12.6f}{apart:21.2e}{apart / abs(loss) if loss else 0.0:11.1e}{mine}")
     print()
@@ -102,10 +102,10 @@ def _answer_loss(exact: ExactTraining, name: str, dtype: str, seed: int, steps: 
     print(
         f"Normal at step {last}: a difference of up to {spread.apart[last]:.2g}; beyond {LIMIT:g} times that, {LIMIT * spread.apart[last]:.2g}, it is not rounding."
     )
-    off = [k for k in range(min(len(own), horizon)) if not _count_floors(spread, own, k) <= LIMIT]
+    off = [k for k in range(min(len(own), horizon)) if not _count_loss_floors(spread, own, k) <= LIMIT]
     if off:
         print(
-            f"Yours is off from step {off[0]} on: {_count_floors(spread, own, off[0]):.3g} floors. `farm run` with the check train names the phase."
+            f"Yours is off from step {off[0]} on: {_count_loss_floors(spread, own, off[0]):.3g} floors. `farm run` with the check train names the phase."
         )
         return FOUND
     if own:
@@ -113,6 +113,6 @@ def _answer_loss(exact: ExactTraining, name: str, dtype: str, seed: int, steps: 
     return OK
 
 
-def _count_floors(spread: LossSpread, own: Sequence[float], k: int) -> float:
+def _count_loss_floors(spread: LossSpread, own: Sequence[float], k: int) -> float:
     off = abs(own[k] - float(spread.losses[k]))
     return off / float(spread.apart[k]) if math.isfinite(off) else math.inf

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from farm.commandline import refusing
+from farm.commandline import refuse_in_a_line
 from farm.exits import OK, allow_interrupts
 from farm.options.monitor import make_parser
 from farm.work import monitoring
@@ -28,7 +28,7 @@ LOOK_S = 0.5
 _GRAFANA_HOME = "/usr/share/grafana"
 
 
-@refusing
+@refuse_in_a_line
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line until Ctrl-C; returns the exit code."""
     args = make_parser().parse_args(argv)
@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"scrapes the targets in {targets} (file_sd_configs)"
         )
     running = {"prometheus": _start_prometheus(default_cache() / "prometheus", targets, args.port)}
-    watching = monitoring.watching(default_cache())
+    watching = monitoring.mark_as_watching(default_cache())
     if (grafana := _start_grafana(ray, args.grafana_port)) is not None:
         running["grafana"] = grafana
     try:
@@ -76,7 +76,7 @@ def _start_prometheus(folder: Path, targets: Path, port: int) -> subprocess.Pope
 def _start_grafana(ray: Path, port: int) -> subprocess.Popen[bytes] | None:
     """None where it cannot be started; says why."""
     settings = ray / "session_latest" / "metrics" / "grafana" / "grafana.ini"
-    program, shown = shutil.which("grafana"), monitoring.write_dashboard(default_cache(), os.environ)
+    program, shown = shutil.which("grafana"), monitoring.write_grafana_dashboard(default_cache(), os.environ)
     if program is None:
         where = "".join(f"; its dashboard is {folder}/farm.json" for folder in shown.values())
         print(

@@ -9,12 +9,12 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 
-from farm.commandline import print_folded, refusing
+from farm.commandline import print_folded, refuse_in_a_line
 from farm.exits import FOUND, OK
 from farm.fleet import node, visible
-from farm.fleet.detect import VENDOR_LABEL, VendorFinding, check_vendor, detect
+from farm.fleet.detect import VENDOR_LABEL, VendorFinding, check_vendor, detect_vendors
 from farm.options.node import make_parser
-from farm.program import program
+from farm.program import name_farm_program
 from farm.work import monitoring
 from tasks.cache import default_cache
 from tasks.devices import BY_LABEL, TORCH_DEVICES
@@ -33,11 +33,11 @@ def _parse_node_labels(text: Sequence[str]) -> dict[str, str]:
     return made
 
 
-def make_ray_command(
+def make_ray_start_command(
     args: argparse.Namespace, findings: Mapping[str, VendorFinding], more: Sequence[str] = ()
 ) -> tuple[list[str], dict[str, str]]:
     """The `ray start` of this node, and variables it is started with. Raises UnknownVendor, ValueError."""
-    made = node.ray_node(node.devices_here(args.vendor, findings))
+    made = node.make_ray_node(node.find_devices_here(args.vendor, findings))
     made.labels |= _parse_node_labels(args.labels)
     if args.resources:
         try:
@@ -52,7 +52,7 @@ def make_ray_command(
     return [sys.executable, "-m", "ray.scripts.scripts", "start", *where, *told, *more], made.variables
 
 
-@refusing
+@refuse_in_a_line
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; 0, or 2 for bad input. `start` becomes Ray's process and ends with its exit code."""
     parser = make_parser()
@@ -63,15 +63,15 @@ def main(argv: Sequence[str] | None = None) -> int:
                 parser.error(f"unrecognized arguments: {' '.join(more)}")
             if not args.probe and (args.address or args.backends):
                 parser.error("--address and --backends are of --probe: add it")
-            code = OK if args.address else _print_node(detect())
-            return _probe_node_devices(args) if args.probe else code
-        line, variables = make_ray_command(args, detect(), more)
+            code = OK if args.address else _print_node(detect_vendors())
+            return _probe_node_command(args) if args.probe else code
+        line, variables = make_ray_start_command(args, detect_vendors(), more)
     except ValueError as error:
         raise Refusal(str(error)) from error
     print(" ".join([*_set_node_variables(variables), shlex.join(["ray", *line[3:]])]), flush=True)
     if args.dry_run:
         return 0
-    shown = monitoring.write_dashboard(default_cache(), os.environ) if args.head else {}
+    shown = monitoring.write_grafana_dashboard(default_cache(), os.environ) if args.head else {}
     os.execve(line[0], line, node.NODE_ENV | shown | os.environ | variables)
 
 
@@ -79,23 +79,25 @@ def main(argv: Sequence[str] | None = None) -> int:
 _FIRST = {label for _, label in TORCH_DEVICES.values() if label}
 
 
-def _probe_node_devices(args: argparse.Namespace) -> int:
+def _probe_node_command(args: argparse.Namespace) -> int:
     """How every device computes; FOUND where one differs from its equals."""
     from farm import lake as lakes  # what starts a node needs none of it
-    from farm.plan.config import backends_of
-    from farm.screening.probing import print_probed, probe_devices
-    from farm.screening.run import find_device_backends, make_request
+    from farm.plan.config import read_config_backends
+    from farm.screening.probing import print_probed_devices, probe_device_arithmetic
+    from farm.screening.run import find_device_backends, make_screening_request
 
-    specs = backends_of(args.backends or (), "farm node detect") or [
-        *backends_of(["torch-cpu"], "farm node detect"),
+    specs = read_config_backends(args.backends or (), "farm node detect") or [
+        *read_config_backends(["torch-cpu"], "farm node detect"),
         *find_device_backends(),
     ]
-    request = make_request(lakes.open_lake("results"), specs, cache=default_cache(), address=args.address)
+    request = make_screening_request(lakes.open_lake("results"), specs, cache=default_cache(), address=args.address)
     request.announce()
-    devices = probe_devices(request, specs)
+    devices = probe_device_arithmetic(request, specs)
     if not devices:
-        raise Refusal(f"none of {', '.join(s.name for s in specs)} is available here: {program()} doctor says why")
-    return FOUND if print_probed(devices) else OK
+        raise Refusal(
+            f"none of {', '.join(s.name for s in specs)} is available here: {name_farm_program()} doctor says why"
+        )
+    return FOUND if print_probed_devices(devices) else OK
 
 
 def _set_node_variables(variables: Mapping[str, str]) -> list[str]:
@@ -104,9 +106,9 @@ def _set_node_variables(variables: Mapping[str, str]) -> list[str]:
 
 def _print_node(findings: Mapping[str, VendorFinding]) -> int:
     """What was found, the node that it makes, and what to type next."""
-    offered = node.ray_node(node.devices_here([], findings))
+    offered = node.make_ray_node(node.find_devices_here([], findings))
     for label, found in findings.items():
-        limit = visible.cap(found.vendor, there=found.count) if found.count else None
+        limit = visible.count_visible_devices(found.vendor, there=found.count) if found.count else None
         bound = f"; ${limit[1]} is {os.environ[limit[1]]!r}: offering {limit[0] or 'none'}" if limit else ""
         print_folded(f"{label:11} {found.words}{bound * bool(limit and limit[0] < found.count)}", 12)
     print(" ".join([*_set_node_variables(offered.variables), "ray start", shlex.join(offered.arguments())]))

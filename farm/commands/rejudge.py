@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from farm.commandline import refusing
+from farm.commandline import refuse_in_a_line
 from farm.options.rejudge import make_parser
 from farm.plan import policies
 from farm.policies import rejudge as again
@@ -20,7 +20,7 @@ from tasks.model import Refusal
 SAME, CHANGED, BAD_INPUT = 0, 1, 2
 
 
-@refusing
+@refuse_in_a_line
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0 nothing changes, 1 something does, 2 bad policy or command
     line."""
@@ -29,11 +29,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if out is not None and out.suffix not in (".parquet", ".csv"):
             raise PolicyError(f"--out {out}: a .parquet or a .csv file")
-        policy = verdict.load(args.policy)
+        policy = verdict.load_policy(args.policy)
         rows, _ = load_rows_and_record(args.results, args.run)
-        policies.check_ops(policy, args.policy, again.known_ops(rows))
+        policies.check_policy_ops(policy, args.policy, again.list_ops_of_rows(rows))
         judged = again.rejudge_rows(rows, policy)
-        changed = again.print_changes(Console(soft_wrap=True), rows, judged, policy, None if args.all else 20)
+        changed = again.print_rejudged_changes(Console(soft_wrap=True), rows, judged, policy, None if args.all else 20)
         if out is not None:
             again.write_rejudged_rows(rows, judged, policy, out)
             print(f"rejudged rows: {out}")

@@ -13,36 +13,43 @@ import pandas as pd
 from rich.console import Console
 
 from farm import lake
-from farm.commandline import refusing, warn
+from farm.commandline import refuse_in_a_line, warn_in_a_line
 from farm.exits import FOUND, INCOMPLETE, OK
 from farm.lake.key import RowKey
 from farm.options.report import make_parser
-from farm.report.faces.files import describe_written, write, write_checklist, write_diff
-from farm.report.faces.inputs import draw as draw_inputs
-from farm.report.faces.plot import draw
-from farm.report.faces.terminal import print_case, print_coverage, print_diff, print_verdict, screen, show
-from farm.report.runs import default_out, load_for
+from farm.report.faces.files import describe_written_report, write, write_checklist, write_diff
+from farm.report.faces.inputs import draw_inputs_picture as draw_inputs
+from farm.report.faces.plot import draw_plot
+from farm.report.faces.terminal import (
+    make_report_console,
+    print_case_agreement,
+    print_coverage,
+    print_diff,
+    print_verdict,
+    print_view,
+)
+from farm.report.runs import choose_report_folder, load_rows_for_report
 from farm.report.tables.agreement import case
-from farm.report.tables.changes import diff, gate_diff
-from farm.report.tables.checklists import checklist_view, is_proved, list_checklist
-from farm.report.tables.coverage import backends_of
-from farm.report.tables.findings import new_cells
-from farm.report.tables.pairs import pairs_view
+from farm.report.tables.changes import diff, find_diff_exit_code
+from farm.report.tables.checklists import is_checklist_proved, list_checklist, view_checklist
+from farm.report.tables.coverage import list_inventory_backends
+from farm.report.tables.findings import view_every_new_cell
+from farm.report.tables.pairs import view_backend_pairs
 from farm.report.tables.view import Report
 from tasks.backends import BackendSpec
 from tasks.cache import default_cache
 from tasks.model import Refusal
-from tasks.nearest import nearest
+from tasks.nearest import suggest_nearest_names
 
 #: Option → those of which it says more; alone it would change nothing.
 USED_BY = {"backend": {"plot": "--plot", "checklist": "--checklist"}, "dtype": {"inputs": "--every-input"}}
 
 
-@refusing
+@refuse_in_a_line
 def main(argv: Sequence[str] | None = None) -> int:
     """Print and write the report; exit code 0, 2 when the command line names what is not there.
 
-    With --diff 1 if something regressed, newly fails or lost its coverage (`farm.report.tables.changes.gate_diff`);
+    With --diff 1 if something regressed, newly fails or lost its coverage (`farm.report.tables.changes.find_diff_exit_code`);
     with --checklist 1 if an item failed, 3 if one is not proved.
     """
     args = _parse_report_arguments(argv)
@@ -50,30 +57,30 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.case:
             args.run, args.case = _find_case(args)
         rows, run = _load_report_rows(args)
-        console = screen()
+        console = make_report_console()
         if args.plot and not args.inputs:
-            print(draw(rows, args.backend or "torch-cpu", Path(args.plot)))
+            print(draw_plot(rows, args.backend or "torch-cpu", Path(args.plot)))
             return 0
         if args.inputs:
             return _draw_all_inputs(rows, args)
         if args.case:
-            print_case(case(rows, args.case), console)
+            print_case_agreement(case(rows, args.case), console)
             return 0
         if args.pairs:
-            show(pairs_view(rows), console, len(rows))
+            print_view(view_backend_pairs(rows), console, len(rows))
             return 0
         if args.diff:
-            return _write_diff(rows, args, console)
+            return _write_report_diff(rows, args, console)
         report = Report.of(rows, run, args.by)
         if args.checklist:
-            return _write_checklist(report, args, console)
+            return _write_report_checklist(report, args, console)
         if args.new:
-            for view in new_cells(report):
-                show(view, console, 0, len(rows))
+            for view in view_every_new_cell(report):
+                print_view(view, console, 0, len(rows))
             print_verdict(report.verdict, console)
             return 0
         print_coverage(report, run)
-        _tell_report_paths(write(report, run, _choose_output_folder(args, _run_id(run, args))), args.files)
+        _tell_report_paths(write(report, run, _choose_output_folder(args, _find_asked_run_id(run, args))), args.files)
         print_verdict(report.verdict, console)
         return 0
     except OSError as problem:
@@ -127,15 +134,15 @@ def _load_report_rows(args: argparse.Namespace) -> tuple[pd.DataFrame, dict[str,
     """The rows to report on and their run; files of the lake that could not be read are said and counted."""
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always", lake.LakeWarning)
-        rows, run = load_for(args.results, args.run, args.diff or ())
+        rows, run = load_rows_for_report(args.results, args.run, args.diff or ())
     said = {str(w.message): w.category for w in told if issubclass(w.category, lake.LakeWarning)}
     for text in said:
-        warn(text)
+        warn_in_a_line(text)
     skipped = [text for text, category in said.items() if category is not lake.CopyWarning]
     return rows, run | ({"skipped_files": len(skipped)} if skipped else {})
 
 
-def _write_diff(rows: pd.DataFrame, args: argparse.Namespace, console: Console) -> int:
+def _write_report_diff(rows: pd.DataFrame, args: argparse.Namespace, console: Console) -> int:
     """Print and write a diff; its exit code."""
     table = diff(rows, *args.diff)
     print_diff(table, console)
@@ -144,37 +151,39 @@ def _write_diff(rows: pd.DataFrame, args: argparse.Namespace, console: Console) 
         table, _choose_output_folder(args, "all" if args.run == "all" or len(runs) > 1 else str(runs[0]))
     )
     _tell_report_paths(paths, args.files)
-    return gate_diff(table)
+    return find_diff_exit_code(table)
 
 
-def _write_checklist(report: Report, args: argparse.Namespace, console: Console) -> int:
+def _write_report_checklist(report: Report, args: argparse.Namespace, console: Console) -> int:
     """Print and write a vendor's checklist; its exit code. Raises ValueError for a backend that there is not."""
-    seen = sorted({*report.rows["backend"], *backends_of(report.run.get("inventory"))})
+    seen = sorted({*report.rows["backend"], *list_inventory_backends(report.run.get("inventory"))})
     if args.backend is not None and not any(fnmatchcase(name, args.backend) for name in seen):
         try:
             BackendSpec.parse(args.backend)
         except KeyError:
-            raise ValueError(f"--backend: no backend {args.backend!r}{nearest(args.backend, seen)}") from None
-    view = checklist_view(args.checklist, list_checklist(report, args.checklist, args.backend or ""))
-    show(view, console, 1_000)
+            raise ValueError(
+                f"--backend: no backend {args.backend!r}{suggest_nearest_names(args.backend, seen)}"
+            ) from None
+    view = view_checklist(args.checklist, list_checklist(report, args.checklist, args.backend or ""))
+    print_view(view, console, 1_000)
     _tell_report_paths(
-        write_checklist(view, report, _choose_output_folder(args, _run_id(report.run, args))), args.files
+        write_checklist(view, report, _choose_output_folder(args, _find_asked_run_id(report.run, args))), args.files
     )
-    return {True: OK, False: FOUND, None: INCOMPLETE}[is_proved(view.frame)]
+    return {True: OK, False: FOUND, None: INCOMPLETE}[is_checklist_proved(view.frame)]
 
 
-def _run_id(run: Mapping[str, Any], args: argparse.Namespace) -> str:
+def _find_asked_run_id(run: Mapping[str, Any], args: argparse.Namespace) -> str:
     return "all" if args.run == "all" else str(run.get("run_id") or args.run)
 
 
 def _choose_output_folder(args: argparse.Namespace, run_id: str) -> Path:
     """Where the files go."""
-    return Path(args.out) if args.out else default_out(args.results, run_id)
+    return Path(args.out) if args.out else choose_report_folder(args.results, run_id)
 
 
 def _tell_report_paths(paths: Mapping[str, Path], every: bool) -> None:
     if not every:
-        print(describe_written(paths))
+        print(describe_written_report(paths))
         return
     for name, path in paths.items():
         print(f"{name:18} {path}")

@@ -11,17 +11,22 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from farm import lake as lakes
-from farm.commandline import refusing
-from farm.fleet.asking import without_device
-from farm.fleet.child_process import child_env
+from farm.commandline import refuse_in_a_line
+from farm.fleet.asking import explain_no_device
+from farm.fleet.child_process import make_child_environment
 from farm.fleet.envs import Environment
 from farm.options.reproduce import make_parser
 from farm.reproduction import places, versions, writing
-from farm.reproduction.again import run_child, run_here
+from farm.reproduction.again import run_case_here, run_case_in_child
 from farm.reproduction.find import StoredCase, load_stored_case, parse_row_key
-from farm.reproduction.show import conclude_reproduction, print_case, print_line, print_outcome
+from farm.reproduction.show import (
+    conclude_reproduction,
+    print_name_and_text,
+    print_reproduced_case,
+    print_reproduced_outcome,
+)
 from farm.work.child_pool import POOL
-from tasks.backends.shared.artefacts import inductor_cache
+from tasks.backends.shared.artefacts import name_inductor_cache
 from tasks.backends.shared.recipe import NoProgram
 from tasks.model import DEADLY, Refusal, Status
 
@@ -29,29 +34,29 @@ from tasks.model import DEADLY, Refusal, Status
 SAME, DIFFERENT, BAD_INPUT = 0, 1, 2
 
 
-@refusing
+@refuse_in_a_line
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0 the same status as stored, 1 another (or a run.py that does
     not show it), 2 a key or an option that names nothing."""
     args = make_parser().parse_args(argv)
     _set_child_environment(args.cache)
     try:
-        return _reproduce_case(args)
+        return _reproduce_command_case(args)
     finally:
         POOL.close()
 
 
 def _set_child_environment(cache: Path) -> None:
     """The environment that a run gives its children, so that the numbers are the same. Before torch is imported."""
-    for name, value in child_env().items():
+    for name, value in make_child_environment().items():
         if name.endswith("_NUM_THREADS") or name == "TORCH_DEVICE_BACKEND_AUTOLOAD":
             os.environ.setdefault(name, value)
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", inductor_cache(cache))
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", name_inductor_cache(cache))
     warnings.simplefilter("ignore")
     warnings.simplefilter("always", lakes.LakeWarning)
 
 
-def _environment_of(case: StoredCase, environment: Environment) -> str:
+def _choose_environment_option(case: StoredCase, environment: Environment) -> str:
     """What a case is run in. Raises ReproduceError."""
     found = case.interpreter
     if environment.existing:
@@ -60,25 +65,25 @@ def _environment_of(case: StoredCase, environment: Environment) -> str:
     return f"{shlex.join(found.command)}\nPython {environment.version}: {' '.join(environment.packages)}"
 
 
-def _reproduce_case(args: argparse.Namespace) -> int:
+def _reproduce_command_case(args: argparse.Namespace) -> int:
     results = lakes.open_lake(args.results)
     case = versions.place_in_versions(
         load_stored_case(parse_row_key(args.key, results), results, args.backend, args.cache), args.packages
     )
     if args.device is not None:
-        places.choose_device(case, args.device)
-    print_case(case)
+        places.choose_device_of_row(case, args.device)
+    print_reproduced_case(case)
     child = args.child or case.environment is not None
     if case.environment:
         if not case.environment.there(case.cache):
-            if why := without_device(case.spec, None):
+            if why := explain_no_device(case.spec, None):
                 raise Refusal(f"{case.spec.name}: {why}")
             print(
                 f"building the environment of {case.spec.name}: {' '.join(case.environment.packages)}",
                 file=sys.stderr,
                 flush=True,
             )
-        print_line("environment", _environment_of(case, case.environment))
+        print_name_and_text("environment", _choose_environment_option(case, case.environment))
     if case.stored and case.stored["status"] in DEADLY and not child:
         print(
             f"warning: the stored outcome is {case.stored['status']}: this process may not survive it; --child runs "
@@ -87,9 +92,9 @@ def _reproduce_case(args: argparse.Namespace) -> int:
             flush=True,
         )
     sys.stdout.flush()
-    outcome = run_child(case) if child else run_here(case)
+    outcome = run_case_in_child(case) if child else run_case_here(case)
     device = places.name_devices_now(case)
-    print_outcome(case, outcome, device)
+    print_reproduced_outcome(case, outcome, device)
     shown, refused = True, None
     if args.out:
         try:
@@ -103,7 +108,7 @@ def _reproduce_case(args: argparse.Namespace) -> int:
     print(said)
     found = outcome.info.runtime_version if outcome.info else ""
     if other := "" if args.packages else versions.describe_other_version(case, found):
-        print_line("version", other)
+        print_name_and_text("version", other)
     if refused:
         print(f"{'finding':13} {refused}")
     return SAME if same and shown else DIFFERENT

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.text import Text
 
 from farm import lake as lakes
-from farm.commandline import refusing
+from farm.commandline import refuse_in_a_line
 from farm.exits import FOUND, INCOMPLETE, OK, allow_interrupts
 from farm.fitting import TableHead, fit_table
 from farm.fleet import detect
@@ -27,27 +27,27 @@ from farm.options.run import make_parser
 from farm.plan import matrix as matrices
 from farm.plan import request as requests
 from farm.plan.config import Config, ConfigError
-from farm.plan.known import unmet
-from farm.plan.patterns import is_glob, matcher
-from farm.plan.patterns import names as op_names
-from farm.plan.request import RunRequest, parse_seconds
-from farm.policies.vote import apply_vote
-from farm.program import program
+from farm.plan.known import explain_unmet_known
+from farm.plan.patterns import is_glob_pattern, make_pattern_matcher
+from farm.plan.patterns import list_pattern_names as op_names
+from farm.plan.request import RunRequest, parse_budget_seconds
+from farm.policies.vote import apply_vote_to_rows
+from farm.program import name_farm_program
 from farm.work import executor_registry
 from farm.work.budget import apply_budget
 from farm.work.durations import DurationEstimate, format_duration
 from farm.work.executor import Executor
 from farm.work.job_source import expect_first_jobs
-from farm.work.launch import LaunchedRun, read_finished, ready
+from farm.work.launch import LaunchedRun, read_finished_run, ready_run_plan
 from farm.work.left import WorkLeft
 from farm.work.monitoring import MetricsWatch
-from farm.work.progress import AwaitedJob, RunProgress, print_preflight
+from farm.work.progress import AwaitedJob, RunProgress, print_preflight_lines
 from farm.work.run_state import RunState
 from farm.work.state import RunPlan
-from tasks.catalogs import is_generated
+from tasks.catalogs import is_catalog_generated
 from tasks.catalogs.base import Entry
 from tasks.model import EXHAUSTIVE, FORWARD, Group
-from tasks.nearest import nearest
+from tasks.nearest import suggest_nearest_names
 
 if TYPE_CHECKING:
     from farm.fleet.inventory import BackendOffer
@@ -61,7 +61,7 @@ FEW = 8
 IDLE_S = 0.3
 
 
-@refusing
+@refuse_in_a_line
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0 all judged and right (or known), 1 something wrong,
     2 bad config or command line, 3 incomplete."""
@@ -69,34 +69,36 @@ def main(argv: Sequence[str] | None = None) -> int:
     console = Console(stderr=False, emoji=False)
     try:
         request = _make_run_request(args)
-        if request.record and (rows := read_finished(request)) is not None:
+        if request.record and (rows := read_finished_run(request)) is not None:
             from farm.report import verdict
 
             console.print(f"run {request.record['run_id']} is finished: {len(rows)} rows, nothing left to resume")
-            return _conclude_run(verdict(rows, request.record), console)
+            return _print_run_verdict(verdict(rows, request.record), console)
         if not request.submissions:
-            console.print(_describe_begin(request), highlight=False, soft_wrap=True)
+            console.print(_print_run_begin(request), highlight=False, soft_wrap=True)
         tell = partial(console.print, highlight=False, soft_wrap=True, markup=False)
         awaited = AwaitedJob(console)
         with (
             contextlib.closing(awaited),
-            ready(request, lambda executor: _say_where(console, request, executor), tell, awaited) as plan,
+            ready_run_plan(
+                request, lambda executor: _print_where_it_runs(console, request, executor), tell, awaited
+            ) as plan,
         ):
             awaited.close()
             if request.whole:
                 for text in _find_unused_patterns(request.config, plan.matrix):
                     print(f"warning: {text}", file=sys.stderr)
             if not request.submissions:
-                print_preflight(console, plan.offers.values(), plan.offers, plan.describe_sharing)
+                print_preflight_lines(console, plan.offers.values(), plan.offers, plan.describe_sharing)
             if not args.dry_run and request.budget_s is None:  # else a budget decides which there are
                 expect_first_jobs(plan)
             plan = apply_budget(plan)
             if args.dry_run:
-                print_cells(console, plan)
+                print_planned_cells(console, plan)
                 return OK
             if not plan.runs and request.record is None:
-                raise ConfigError(_nothing_here(plan))
-            return _run_plan(plan, console)
+                raise ConfigError(_explain_nothing_to_run(plan))
+            return _run_planned_cells(plan, console)
     except KeyboardInterrupt:
         print("interrupted before the run began", file=sys.stderr)
         return INCOMPLETE
@@ -109,7 +111,7 @@ def _make_run_request(args: argparse.Namespace) -> RunRequest:
     lake = lakes.open_lake(args.results)
     where = {"how": args.on, "address": args.address, "cpus": args.cpus, "dry": args.dry_run}
     where |= {"dashboard": not args.no_dashboard, "fresh": args.fresh}
-    where |= {"budget_s": parse_seconds(args.budget)}
+    where |= {"budget_s": parse_budget_seconds(args.budget)}
     narrow = {name: getattr(args, name) for name in ("ops", "dtypes", "backends", "checks")}
     for option, given in (("--inputs", args.inputs), ("--input", args.input)):
         if given and not args.model:
@@ -122,7 +124,7 @@ def _make_run_request(args: argparse.Namespace) -> RunRequest:
                 f"{', '.join(given)}: a resumed run keeps the cells that it was started with; leave out {given[0]}, or "
                 "start a new run without --resume"
             )
-        request = requests.read_request(args.resume, lake, args.config, **where)
+        request = requests.read_run_request(args.resume, lake, args.config, **where)
     elif args.config or args.model:
         more: dict[str, Any] = {
             **narrow,
@@ -133,7 +135,7 @@ def _make_run_request(args: argparse.Namespace) -> RunRequest:
         }
         if args.config and Path(args.config).is_dir():
             more["here"] = detect.find_eager_backend()
-        request = requests.new(args.config or "", lake, samples=args.samples, **more)
+        request = requests.make_run_request(args.config or "", lake, samples=args.samples, **more)
     else:
         raise ConfigError("a config is needed, e.g. farm run configs/quick.yaml, or a model of your own (--model)")
     if args.offline:
@@ -141,20 +143,20 @@ def _make_run_request(args: argparse.Namespace) -> RunRequest:
     return request
 
 
-def _nothing_here(plan: RunPlan) -> str:
+def _explain_nothing_to_run(plan: RunPlan) -> str:
     """Why a run has nothing to do, and what to do instead."""
     if plan.request.submissions:
         one = plan.request.config.backends[0]
         return f"{one.like} is not available here, and submissions are to run on it: {plan.offers[one.name].reason}; --backends names another"
     if all(offer.device_vendor for offer in plan.offers.values()):
         return (
-            f"none of the config's devices is here, or none can be used: {program()} node detect says what was looked for; on a CPU, "
-            f"{program()} run configs/quick.yaml"
+            f"none of the config's devices is here, or none can be used: {name_farm_program()} node detect says what was looked for; on a CPU, "
+            f"{name_farm_program()} run configs/quick.yaml"
         )
     return "none of the config's backends is available here (see the reasons above): nothing can be judged"
 
 
-def _describe_begin(request: RunRequest) -> str:
+def _print_run_begin(request: RunRequest) -> str:
     """What is shown at once: the rest takes seconds."""
     config = request.config
     catalogs = ", ".join(dict.fromkeys(c.name for c in config.catalogs))
@@ -162,7 +164,7 @@ def _describe_begin(request: RunRequest) -> str:
     return f"{config.name}: ops of {catalogs} on {len(config.backends)} backend{several}; probing them"
 
 
-def _say_where(console: Console, request: RunRequest, executor: Executor) -> None:
+def _print_where_it_runs(console: Console, request: RunRequest, executor: Executor) -> None:
     """One line about where it runs, if that was not asked for."""
     if executor.notice:
         console.print(executor.notice, highlight=False)
@@ -170,7 +172,7 @@ def _say_where(console: Console, request: RunRequest, executor: Executor) -> Non
         request.how == "auto"
         and not request.dry
         and not request.submissions
-        and isinstance(executor, executor_registry.get("processes"))
+        and isinstance(executor, executor_registry.get_executor("processes"))
     ):
         console.print("small plan: running in child processes (--on ray to use Ray)", highlight=False)
 
@@ -180,22 +182,22 @@ def _find_unused_patterns(config: Config, matrix: matrices.Matrix) -> Iterator[s
     called = {n for g in matrix.groups for n in op_names(Entry(g.op, g.variant, ()))}
     backends = [s.name for s in matrix.backends]
     for skip in config.skip:
-        if not matcher(skip.ops)(list(called)) or not matcher(skip.backends)(backends):
+        if not make_pattern_matcher(skip.ops)(list(called)) or not make_pattern_matcher(skip.backends)(backends):
             yield f"skip {', '.join(skip.ops)}: matches no planned cell"
-        if not any(matcher(skip.dtypes)([g.dtype]) for g in matrix.groups):
+        if not any(make_pattern_matcher(skip.dtypes)([g.dtype]) for g in matrix.groups):
             yield f"skip {', '.join(skip.dtypes)}: matches no planned dtype"
     if config.known_failures:
-        yield from unmet(config, matrix)
+        yield from explain_unmet_known(config, matrix)
     for catalog in config.catalogs:
         for pattern in catalog.backends:
-            if not is_glob(pattern) and pattern not in backends:
-                yield f"catalogs.{catalog.name}.backends: no backend {pattern}{nearest(pattern, backends)}"
+            if not is_glob_pattern(pattern) and pattern not in backends:
+                yield f"catalogs.{catalog.name}.backends: no backend {pattern}{suggest_nearest_names(pattern, backends)}"
         for pattern in catalog.samples_for:
-            if not matcher([pattern])(backends):
+            if not make_pattern_matcher([pattern])(backends):
                 yield f"catalogs.{catalog.name}.samples_for: no backend {pattern}"
 
 
-def print_cells(console: Console, plan: RunPlan) -> None:
+def print_planned_cells(console: Console, plan: RunPlan) -> None:
     """What is planned: on a terminal the cells of every backend, in a file or a pipe each of them; the sum last."""
     matrix, known = plan.matrix, plan.offers
     if console.is_terminal:
@@ -215,7 +217,7 @@ def print_cells(console: Console, plan: RunPlan) -> None:
         console.print(fit_table("Planned", heads, lines, console.width))
         console.print("all cells: … --dry-run > cells.txt")
     else:
-        _print_all(console, plan)
+        _print_all_planned(console, plan)
     console.print(_describe_plan_size(plan), soft_wrap=True, highlight=False)
     if plan.learned is not None and plan.learned.runs:
         cells = np.isfinite(plan.learned.ms[plan.matrix.wanted > 0]).sum()
@@ -225,29 +227,29 @@ def print_cells(console: Console, plan: RunPlan) -> None:
         )
 
 
-def _describe_offer(offer: BackendOffer) -> str:
+def _describe_offer_line(offer: BackendOffer) -> str:
     return "" if offer.available else " (awaited)" if offer.awaited else " (unavailable)"
 
 
-def _print_all(console: Console, plan: RunPlan) -> None:
+def _print_all_planned(console: Console, plan: RunPlan) -> None:
     """A line for every op and dtype with its samples by backend, and for every cell that is left out."""
     matrix = plan.matrix
     for g, group in enumerate(matrix.groups):
         planned = [
-            f"{spec.name}×{matrix.wanted[g, b]}" + _describe_offer(plan.offer(b))
+            f"{spec.name}×{matrix.wanted[g, b]}" + _describe_offer_line(plan.offer(b))
             for b, spec in enumerate(matrix.backends)
             if matrix.wanted[g, b]
         ]
         if planned:
             console.print(
-                f"{_describe_group(group)}: {', '.join(planned)}", highlight=False, soft_wrap=True, markup=False
+                f"{_describe_planned_group(group)}: {', '.join(planned)}", highlight=False, soft_wrap=True, markup=False
             )
     for g, b, reason in matrix.skipped:
-        text = f"{_describe_group(matrix.groups[g])} {matrix.backends[b].name}: skipped, {reason}"
+        text = f"{_describe_planned_group(matrix.groups[g])} {matrix.backends[b].name}: skipped, {reason}"
         console.print(text, highlight=False, soft_wrap=True, markup=False)
 
 
-def _describe_group(group: Group) -> str:
+def _describe_planned_group(group: Group) -> str:
     """Op and dtype, with the check and the distribution of inputs that are not the usual ones."""
     ways = [way for way, usual in ((group.check, FORWARD), (group.distribution, "own")) if way != usual]
     return f"{group.label} {group.dtype}" + f" ({', '.join(ways)})" * bool(ways)
@@ -267,12 +269,12 @@ def _describe_plan_size(plan: RunPlan, explained: bool = True) -> str:
     meaning = " (a cell is an op in a dtype on a backend, under one check, with one case per input)"
     return (
         f"{cells} cell{'s' * (cells != 1)} planned, {there} on available backends{more}, "
-        f"{len(plan.matrix.skipped)} skipped; at most {cases} cases{meaning * explained}{_oracle_missing(plan)}"
+        f"{len(plan.matrix.skipped)} skipped; at most {cases} cases{meaning * explained}{_explain_missing_oracle(plan)}"
         + "".join(f"\nleft out: {line}" for line in plan.matrix.left_out)
     )
 
 
-def _oracle_missing(plan: RunPlan) -> str:
+def _explain_missing_oracle(plan: RunPlan) -> str:
     """What exhaustive cases go without in this environment, with the mend; "" where nothing is missing."""
     every = any(group.distribution == EXHAUSTIVE for group in plan.matrix.groups)
     if not every or importlib.util.find_spec("mpmath"):
@@ -280,7 +282,7 @@ def _oracle_missing(plan: RunPlan) -> str:
     return "\nmpmath is not installed: exhaustive cases are compared only with float64, which nothing checks; pip install mpmath"
 
 
-def _run_plan(plan: RunPlan, console: Console) -> int:
+def _run_planned_cells(plan: RunPlan, console: Console) -> int:
     """Run what is planned and show it; the exit code."""
 
     def say(text: str) -> None:
@@ -295,7 +297,7 @@ def _run_plan(plan: RunPlan, console: Console) -> int:
         say(f"run {run.run_id}: {_describe_plan_size(plan, explained=not few)}")
         say(f"results in {request.lake.uri}/run={run.run_id}")
     elsewhere = f" --results {request.lake.uri}" if request.lake.uri != "results" else ""
-    again = f"{program()} run --resume {run.run_id}{elsewhere}"
+    again = f"{name_farm_program()} run --resume {run.run_id}{elsewhere}"
     left = WorkLeft()
     progress = RunProgress(console, left)
     watch = MetricsWatch(run.run_id, left) if plan.executor.has_metrics else None
@@ -323,7 +325,9 @@ def _run_plan(plan: RunPlan, console: Console) -> int:
         print(f"error: stopped: {error}; fix that and resume with: {again}", file=sys.stderr)
         return INCOMPLETE
     try:
-        rows, missing = run.finish(apply_vote if any(is_generated(c.name) for c in request.config.catalogs) else None)
+        rows, missing = run.finish(
+            apply_vote_to_rows if any(is_catalog_generated(c.name) for c in request.config.catalogs) else None
+        )
     except OSError as error:
         print(f"error: the lake cannot be written: {error}; resume with: {again}", file=sys.stderr)
         return INCOMPLETE
@@ -331,7 +335,7 @@ def _run_plan(plan: RunPlan, console: Console) -> int:
 
     report = Report.of(rows, run.record)
     if request.submissions:
-        _show_leaderboard(run, report, say)
+        _print_run_leaderboard(run, report, say)
     else:
         _print_run_report(run, report, say)
     if missing:
@@ -340,11 +344,11 @@ def _run_plan(plan: RunPlan, console: Console) -> int:
     if request.submissions:
         return FOUND if report.verdict.has_findings or run.record.get("refused") else OK
     if request.config.gate is None:
-        return _conclude_run(report.verdict, console)
+        return _print_run_verdict(report.verdict, console)
     from farm.report.faces.terminal import print_verdict
-    from farm.report.tables.gate import judge_gate
+    from farm.report.tables.gate import judge_run_gate
 
-    found = judge_gate(report, request.config.gate)
+    found = judge_run_gate(report, request.config.gate)
     print_verdict(report.verdict, console)
     say(f"{found.sentence} (exit code {found.code})")
     return found.code
@@ -360,7 +364,7 @@ def _load_report() -> None:
     compile_templates()
 
 
-def _conclude_run(verdict: RunVerdict, console: Console) -> int:
+def _print_run_verdict(verdict: RunVerdict, console: Console) -> int:
     """Print the verdict on a complete run; its exit code."""
     from farm.report.faces.terminal import print_verdict
 
@@ -368,11 +372,11 @@ def _conclude_run(verdict: RunVerdict, console: Console) -> int:
     return FOUND if verdict.has_findings else OK
 
 
-def _show_leaderboard(run: LaunchedRun, report: Report, say: Callable[[str], None]) -> None:
+def _print_run_leaderboard(run: LaunchedRun, report: Report, say: Callable[[str], None]) -> None:
     from farm.report.faces.leaderboard import print_leaderboard, write_leaderboard
-    from farm.report.runs import default_out
+    from farm.report.runs import choose_report_folder
 
-    where = default_out(run.request.lake.uri, run.run_id)
+    where = choose_report_folder(run.request.lake.uri, run.run_id)
     try:
         paths = write_leaderboard(report, run.record, where)
         say(f"page: {paths['html']}, as JSON: {paths['json']}")
@@ -383,19 +387,19 @@ def _show_leaderboard(run: LaunchedRun, report: Report, say: Callable[[str], Non
 
 def _print_run_report(run: LaunchedRun, report: Report, say: Callable[[str], None]) -> None:
     from farm.report import print_coverage, write
-    from farm.report.faces.files import describe_written
-    from farm.report.runs import default_out
+    from farm.report.faces.files import describe_written_report
+    from farm.report.runs import choose_report_folder
     from farm.report.tables.causes import is_broken
-    from farm.report.tables.coverage import where_option
+    from farm.report.tables.coverage import write_results_option
 
     brief = report.rows["label"].nunique() <= FEW
     print_coverage(report, run.record, brief=brief)
     if brief:
-        elsewhere = where_option(run.request.lake.uri)
-        say(f"all tables: {program()} report --run {run.run_id}{elsewhere}")
-    where = default_out(run.request.lake.uri, run.run_id)
+        elsewhere = write_results_option(run.request.lake.uri)
+        say(f"all tables: {name_farm_program()} report --run {run.run_id}{elsewhere}")
+    where = choose_report_folder(run.request.lake.uri, run.run_id)
     try:
-        say(describe_written(write(report, run.record, where)))
+        say(describe_written_report(write(report, run.record, where)))
     except OSError as error:
         print(f"warning: the report could not be written to {where}: {error}", file=sys.stderr)
     models = report.rows[(report.rows["catalog"] == "models") & (report.rows["status"] == "invalid")]

@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from farm import lake as lakes
-from farm.commandline import refusing
+from farm.commandline import refuse_in_a_line
 from farm.exits import OK
 from farm.lake import manifest
 from farm.options.sign import make_parser
 
 
-@refusing
+@refuse_in_a_line
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     args = make_parser().parse_args(argv)
     if args.new_key:
-        public = manifest.new_key(args.new_key)
+        public = manifest.write_manifest_key(args.new_key)
         print(f"written: {args.new_key} (keep it private) and {public} (give it to verifiers)")
         return OK
     opened = lakes.open_lake(args.results)
-    run_id = lakes.known_runs(opened)[-1] if args.run == "last" else args.run
+    run_id = lakes.list_known_runs(opened)[-1] if args.run == "last" else args.run
     signed = manifest.sign_run(opened, run_id, args.key, args.replace)
     print(f"run {run_id}: {len(signed['manifest']['files'])} files signed by {signed['public_key'][:16]}…")
     return OK

@@ -9,24 +9,24 @@ from collections.abc import Sequence
 import pandas as pd
 
 from farm import lake as lakes
-from farm.commandline import plain, refusing
+from farm.commandline import clean_line, refuse_in_a_line
 from farm.exits import FOUND, INCOMPLETE, OK
 from farm.lake import manifest
 from farm.lake.key import RowKey
 from farm.options.verify import make_parser
 from farm.report.faces import terminal
 from farm.report.runs import load_rows_and_record
-from farm.report.tables.coverage import JUDGED_STATUSES, distinct, list_table_lines
-from farm.report.tables.view import View, build_number_column, text
-from farm.reproduction.again import run_child
+from farm.report.tables.coverage import JUDGED_STATUSES, keep_distinct_rows, list_table_lines
+from farm.report.tables.view import View, build_number_column, make_text_column
+from farm.reproduction.again import run_case_in_child
 from farm.reproduction.find import ReproduceError
 from farm.reproduction.find import load_stored_case as case_of
-from farm.reproduction.show import different_columns
+from farm.reproduction.show import list_different_columns
 from farm.work.child_pool import POOL
 from tasks.model import Status
 
 
-@refusing
+@refuse_in_a_line
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     parser = make_parser()
@@ -34,26 +34,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.sample is not None and args.sample < 1:
         parser.error(f"--rows: {args.sample} is none; 1 at least")
     asked = bool(args.signed_by or args.manifest)
-    code = _check_manifest(args, asked)
+    code = _check_manifest_of_run(args, asked)
     if asked and args.sample is None:
         return code
     try:
-        again = _rerun_rows(args)
+        again = _rerun_asked_rows(args)
         return code or again
     finally:
         POOL.close()
 
 
-def _check_manifest(args: argparse.Namespace, asked: bool) -> int:
+def _check_manifest_of_run(args: argparse.Namespace, asked: bool) -> int:
     """Hold the run against its manifest; one without any is refused only where it was ``asked`` for."""
     opened = lakes.open_lake(args.results)
-    run_id = lakes.known_runs(opened)[-1] if args.run == "last" else args.run
+    run_id = lakes.list_known_runs(opened)[-1] if args.run == "last" else args.run
     if not asked and not manifest.has_manifest(opened, run_id):
         return OK
     found = manifest.check_manifest(opened, run_id, args.signed_by)
     for words in ("changed", "missing", "added"):
         for name in getattr(found, words):
-            print(f"{words}: {plain(name)}")
+            print(f"{words}: {clean_line(name)}")
     if not found.valid:
         print("the signature is not that of this manifest")
     if found.trusted is False:
@@ -64,16 +64,16 @@ def _check_manifest(args: argparse.Namespace, asked: bool) -> int:
     return OK if found.good else FOUND
 
 
-def _rerun_rows(args: argparse.Namespace) -> int:
+def _rerun_asked_rows(args: argparse.Namespace) -> int:
     rows, _ = load_rows_and_record(args.results, args.run)
-    rows = distinct(rows)
+    rows = keep_distinct_rows(rows)
     rows = rows[rows["status"].isin(JUDGED_STATUSES)]
     chance = random.Random(args.seed)
     told = []
     for backend, some in rows.groupby("backend", sort=True):
         lines = list_table_lines(some.sort_values("case_id"))
         for line in chance.sample(lines, min(args.sample or 5, len(lines))):
-            told.append({"backend": backend, **_rerun_row(RowKey.of(line), args)})
+            told.append({"backend": backend, **_rerun_asked_row(RowKey.of(line), args)})
             print(f"{told[-1]['key']}: {told[-1]['said']}", flush=True)
     found = pd.DataFrame(told, columns=["backend", "key", "ran", "status", "metrics", "said"])
     if args.csv:
@@ -83,10 +83,10 @@ def _rerun_rows(args: argparse.Namespace) -> int:
         tried=("key", "size"), ran=("ran", "sum"), status=("status", "sum"), metrics=("metrics", "sum")
     )
     columns = (
-        text("backend"), build_number_column("tried"), build_number_column("ran"), build_number_column("status", "same status"), build_number_column("metrics", "same numbers"),
+        make_text_column("backend"), build_number_column("tried"), build_number_column("ran"), build_number_column("status", "same status"), build_number_column("metrics", "same numbers"),
     )  # fmt: skip
     view = View("verify", "Run again", sums, columns, unit="backends", counted=True, empty="nothing was judged")
-    terminal.show(view, terminal.screen(), len(sums))
+    terminal.print_view(view, terminal.make_report_console(), len(sums))
     ran, same = int(found["ran"].sum()), int(found["status"].sum())
     print(
         f"{same} of {ran} outcomes repeat, {int(found['metrics'].sum())} with the same numbers; {len(found) - ran} could not run here"
@@ -94,17 +94,17 @@ def _rerun_rows(args: argparse.Namespace) -> int:
     return INCOMPLETE if not ran else OK if same == ran else FOUND
 
 
-def _rerun_row(key: RowKey, args: argparse.Namespace) -> dict[str, object]:
+def _rerun_asked_row(key: RowKey, args: argparse.Namespace) -> dict[str, object]:
     """What a row does now: ran, and whether status and metrics are the stored ones."""
     failed = {"key": str(key), "ran": False, "status": False, "metrics": False}
     try:
         case = case_of(key, lakes.open_lake(args.results), None, args.cache)
         _ = case.interpreter
-        now = run_child(case).row
+        now = run_case_in_child(case).row
     except (ReproduceError, lakes.LakeError) as error:
-        return failed | {"said": plain(error, 200)}
+        return failed | {"said": clean_line(error, 200)}
     if now["status"] == Status.UNAVAILABLE.value:
-        return failed | {"said": plain(now.get("error") or "unavailable", 200)}
-    different = different_columns(dict(case.stored or {}), now)
+        return failed | {"said": clean_line(now.get("error") or "unavailable", 200)}
+    different = list_different_columns(dict(case.stored or {}), now)
     said = f"differs: {', '.join(different)}" if different else "the same"
     return {"key": str(key), "ran": True, "status": "status" not in different, "metrics": not different, "said": said}

@@ -13,7 +13,7 @@ from typing import Any
 
 from farm.fleet import detect, envs, fork_server, probing, visible
 from farm.fleet.channel import LAUNCHER, Interpreter
-from farm.fleet.child_process import ChildDeath, ChildProcess, Limits, caches
+from farm.fleet.child_process import ChildDeath, ChildProcess, Limits, name_compiler_caches
 from farm.fleet.inventory import UNBUILT, Answers
 from tasks import wire
 from tasks.backends import BackendSpec
@@ -28,7 +28,7 @@ PROBE_DEADLINE_S = 300.0
 AT_ONCE, ENDING_S = 2, 5.0
 
 
-def probe(specs: Sequence[BackendSpec], cache: Path, **how: Any) -> Answers:
+def probe_backends(specs: Sequence[BackendSpec], cache: Path, **how: Any) -> Answers:
     """Every backend's answer, when all are there. how: of `BackendAsking`."""
     asking = BackendAsking(specs, cache, **how)
     try:
@@ -59,8 +59,8 @@ class BackendAsking:
     ) -> None:
         # Who stands behind a launcher is asked by it anyway, which may take long: not here.
         asked = [] if fresh else [s for s in specs if not s.launcher]
-        known = {s.name: (s, probing.read_answer(s, cache)) for s in asked}
-        self.answers: Answers = {name: with_exclusion(s, a) for name, (s, a) in known.items() if a is not None}
+        known = {s.name: (s, probing.read_probe_answer(s, cache)) for s in asked}
+        self.answers: Answers = {name: add_device_exclusion(s, a) for name, (s, a) in known.items() if a is not None}
         self._names = {s.name for s in specs}
         self._cache, self._env, self._given_up = cache, env, threading.Event()
         self._came: queue.SimpleQueue[Answers | BaseException] = queue.SimpleQueue()
@@ -69,13 +69,15 @@ class BackendAsking:
         for spec in specs:
             if spec.name in self.answers:
                 continue
-            environment = envs.of(spec)
+            environment = envs.find_environment(spec)
             missing = environment is not None and not environment.there(cache)
-            if environment and (reason := without_device(spec, labels) or (UNBUILT if missing and not build else "")):
+            if environment and (
+                reason := explain_no_device(spec, labels) or (UNBUILT if missing and not build else "")
+            ):
                 self.answers[spec.name] = wire.Refused(reason, absent=find_absent_vendor(spec, labels))
                 continue
             built = environment.label if environment else ""
-            key: tuple[str, ...] = (spec.runtime, built, str(visible.for_child(spec)))
+            key: tuple[str, ...] = (spec.runtime, built, str(visible.build_variables_for_child(spec)))
             families.setdefault(key, []).append(spec)
             unbuilt |= {key} if missing else set()
         self._left: queue.SimpleQueue[list[BackendSpec]] = queue.SimpleQueue()
@@ -130,12 +132,12 @@ class BackendAsking:
     def _family(self, specs: list[BackendSpec]) -> Answers:
         self._building.add(threading.current_thread())
         try:
-            python = envs.interpreter_of(specs[0], self._cache, self._given_up)
+            python = envs.build_interpreter_of_backend(specs[0], self._cache, self._given_up)
         except envs.EnvError as error:
             return {spec.name: wire.Refused(str(error)) for spec in specs}
         finally:
             self._building.discard(threading.current_thread())
-        with self._alone if _is_exclusive(specs[0]) else contextlib.nullcontext():
+        with self._alone if _is_device_exclusive(specs[0]) else contextlib.nullcontext():
             return self._ask_child(specs, python)
 
     def _ask_child(self, specs: list[BackendSpec], python: Interpreter) -> Answers:
@@ -150,8 +152,8 @@ class BackendAsking:
             if child is None:
                 began = time.monotonic()
                 # What it compiles to be tried, the child that runs cases need not compile again.
-                env = caches(self._cache) | visible.for_child(spec) | (self._env or {})
-                imports = fork_server.imports_of(spec)
+                env = name_compiler_caches(self._cache) | visible.build_variables_for_child(spec) | (self._env or {})
+                imports = fork_server.list_early_imports(spec)
                 child, said = ChildProcess.start_and_ask(
                     python, Limits(), env, wire.Hello(spec), PROBE_DEADLINE_S, imports
                 )
@@ -164,21 +166,21 @@ class BackendAsking:
             if isinstance(said, wire.Refused):
                 answers[spec.name] = said
                 continue
-            info = replace(said.info, start_s=round(start_s, 3), environment=envs.label(spec))
-            probing.remember(spec, info, self._cache)
-            answers[spec.name] = with_exclusion(spec, info)
+            info = replace(said.info, start_s=round(start_s, 3), environment=envs.label_environment(spec))
+            probing.keep_probe_answer(spec, info, self._cache)
+            answers[spec.name] = add_device_exclusion(spec, info)
         if child is not None:
             child.close()
         return answers
 
 
-def _is_exclusive(spec: BackendSpec) -> bool:
+def _is_device_exclusive(spec: BackendSpec) -> bool:
     """Whether only one process at a time may open the backend's device here."""
-    return detect.one_process(visible.for_child(spec)[DEVICE_VENDOR])
+    return detect.allows_one_process(visible.build_variables_for_child(spec)[DEVICE_VENDOR])
 
 
-def with_exclusion(spec: BackendSpec, info: BackendInfo) -> BackendInfo:
-    return replace(info, exclusive=_is_exclusive(spec))
+def add_device_exclusion(spec: BackendSpec, info: BackendInfo) -> BackendInfo:
+    return replace(info, exclusive=_is_device_exclusive(spec))
 
 
 def find_absent_vendor(spec: BackendSpec, labels: Mapping[str, str] | None) -> str:
@@ -188,18 +190,22 @@ def find_absent_vendor(spec: BackendSpec, labels: Mapping[str, str] | None) -> s
         made = spec.create()
         if spec.launcher:
             return ""
-        if made.device_vendor and not made.emulated and detect.nothing(made.device_vendor, labels):
+        if made.device_vendor and not made.emulated and detect.has_no_trace_of_vendor(made.device_vendor, labels):
             return BY_LABEL[made.device_vendor].name
     return ""
 
 
-def without_device(spec: BackendSpec, labels: Mapping[str, str] | None) -> str:
+def explain_no_device(spec: BackendSpec, labels: Mapping[str, str] | None) -> str:
     """Why a backend's environment, which may be gigabytes, need not be built here; "" if it is to be tried, as behind a
     launcher, which may lead to where the device is."""
     if spec.launcher:
         return ""
     try:
         made = spec.create()
-        return detect.missing(made.device_vendor, labels) if made.device_vendor and not made.emulated else ""
+        return (
+            detect.explain_missing_vendor(made.device_vendor, labels)
+            if made.device_vendor and not made.emulated
+            else ""
+        )
     except (detect.UnknownVendor, PluginError) as error:
         return str(error)

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 
 from farm.exits import starting
 from farm.fleet import fork_server
-from tasks.importing import module_command
+from tasks.importing import make_module_command
 from tasks.relay import MARK, PAGE_SIZE, CaseInFlight, ProgressPage, StarvedTime
 
 #: Bytes that are read at a time.
@@ -125,8 +125,8 @@ class InheritedChannel:
         child_in, self._commands = os.pipe()
         self.answers, child_out = os.pipe()
         fds = (child_in, child_out, page)
-        forked = fork_server.fork(env, imports, (*fds, words)) if imports is not None else None
-        self.process = forked or _start_child(python, fds, words, env)
+        forked = fork_server.fork_child(env, imports, (*fds, words)) if imports is not None else None
+        self.process = forked or _start_child_plainly(python, fds, words, env)
         for fd in fds:
             os.close(fd)
         self._cpu_s = self._shared_s = forked.shared_s if forked else 0.0
@@ -273,7 +273,7 @@ class LaunchedChild:
         if "ended" in self._told:
             return self._told["ended"], ""
         who, code = f"the launcher {shlex.join(self._launcher)}", self.process.returncode
-        what = "does not end" if code is None else f"ended ({ended_by(code)})"
+        what = "does not end" if code is None else f"ended ({describe_child_exit(code)})"
         return code, f"{who} {what}" + (", and its process with it" if self._begun else " before its process began")
 
     def kill(self) -> None:
@@ -306,18 +306,18 @@ class LaunchedChild:
                 file.close()
 
 
-def ended_by(code: int) -> str:
+def describe_child_exit(code: int) -> str:
     """An exit status in words."""
     return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
 
 
-def _start_child(
+def _start_child_plainly(
     python: str, fds: tuple[int, ...], said: int, env: dict[str, str]
 ) -> subprocess.Popen[bytes] | fork_server.ForkedChild:
     """A child started plainly: it imports all that it needs itself."""
     with starting:
         return subprocess.Popen(
-            [*module_command(python, "tasks.child"), *map(str, (*fds, os.getpid()))],
+            [*make_module_command(python, "tasks.child"), *map(str, (*fds, os.getpid()))],
             stdin=subprocess.DEVNULL,
             stdout=said,
             stderr=said,

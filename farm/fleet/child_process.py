@@ -21,10 +21,10 @@ from typing import Any
 
 from farm import ONE_THREAD
 from farm.fleet import scratch
-from farm.fleet.channel import LAUNCHER, Channel, InheritedChannel, Interpreter, LaunchedChild, ended_by
+from farm.fleet.channel import LAUNCHER, Channel, InheritedChannel, Interpreter, LaunchedChild, describe_child_exit
 from tasks import variables, wire
 from tasks.backends import needs
-from tasks.backends.shared.artefacts import FOLDER, inductor_cache
+from tasks.backends.shared.artefacts import FOLDER, name_inductor_cache
 from tasks.devices import VISIBLE
 from tasks.model import RACE_S, Status
 from tasks.relay import STAGES, CaseInFlight
@@ -102,14 +102,14 @@ class ChildProcess:
         # Appending, so that a flood can be cut off at any time: what is written next starts at the new end.
         fcntl.fcntl(self._stderr, fcntl.F_SETFL, fcntl.fcntl(self._stderr, fcntl.F_GETFL) | os.O_APPEND)
         #: What runtimes leave in their temporary folder when they die goes with the process.
-        self._folder = tempfile.mkdtemp(prefix="child-", dir=scratch.folder())
+        self._folder = tempfile.mkdtemp(prefix="child-", dir=scratch.make_scratch_folder())
         words, with_ = self._stderr.fileno(), python if isinstance(python, Interpreter) else Interpreter(python)
         self.channel: Channel
         if with_.launcher:
-            self.channel = LaunchedChild(with_, launched_env(env), words)
+            self.channel = LaunchedChild(with_, make_launched_environment(env), words)
         else:
-            own = with_.python in ("", default_python())
-            given = child_env(env, with_.python, with_.folders) | {"TMPDIR": self._folder}
+            own = with_.python in ("", find_default_python())
+            given = make_child_environment(env, with_.python, with_.folders) | {"TMPDIR": self._folder}
             given[variables.MEMORY] = str(int(limits.memory_gib * (1 << 30)))
             given[variables.DEADLINE] = str(limits.deadline_s)
             self.channel = InheritedChannel(with_.python, given, imports if own else None, words)
@@ -139,7 +139,7 @@ class ChildProcess:
         self.answering = True  # until its last item: whoever stops before that leaves the rest in the pipe
         self._forget_old_words()
         try:
-            self.channel.send(wire.encode(command))
+            self.channel.send(wire.encode_wire_message(command))
         except BrokenPipeError:
             yield self._death("", "")
             return
@@ -152,7 +152,7 @@ class ChildProcess:
                     yield self._death("", "")
                     return
                 for line in lines:
-                    message = wire.decode(line)
+                    message = wire.decode_wire_message(line)
                     self.answering = not isinstance(message, wire.Answer)
                     yield message
                     if not self.answering:
@@ -174,7 +174,7 @@ class ChildProcess:
             steps = max(flying.together, 1) if flying.number >= 0 else 1
             since, bound = max(flying.since, begun), deadline * steps
             flown = now - since
-            if is_overdue(flown, bound, functools.partial(self.channel.starved_s, since)):
+            if is_child_overdue(flown, bound, functools.partial(self.channel.starved_s, since)):
                 fix = "" if deadline_s is not None else "; deadline_s of the config sets it"
                 yield self._stop(Status.TIMEOUT.value, f"exceeded its {bound:g} s deadline{fix}")
                 return
@@ -244,10 +244,10 @@ class ChildProcess:
             elif code is None:
                 kind, story = "unkillable", "the process closed its pipe and hangs, most likely in a driver call"
             elif code < 0:
-                kind = ended_by(code)
+                kind = describe_child_exit(code)
                 story = f"the process died of {kind}"
             else:
-                kind = ended_by(code)
+                kind = describe_child_exit(code)
                 story = f"the process ended with {kind}"
         words = self._last_words()
         stage = STAGES[flying.stage]
@@ -276,59 +276,61 @@ class ChildProcess:
         self.channel.forget_words()
 
 
-def is_overdue(passed_s: float, bound_s: float, starved_s: Callable[[], float]) -> bool:
+def is_child_overdue(passed_s: float, bound_s: float, starved_s: Callable[[], float]) -> bool:
     """Whether a process has had the seconds that it may take. starved_s: those in which the machine did not let it run,
     to be asked from time to time (`tasks.relay.StarvedTime`)."""
     return passed_s > bound_s / 10 and passed_s - min(starved_s(), (STARVED - 1) * bound_s) > bound_s
 
 
-def child_env(extra: dict[str, str] | None = None, python: str = "", folders: Sequence[str] = ()) -> dict[str, str]:
+def make_child_environment(
+    extra: dict[str, str] | None = None, python: str = "", folders: Sequence[str] = ()
+) -> dict[str, str]:
     """Environment of a child: this one's, one thread everywhere, `tasks` importable, compilers' caches shared.
 
     The child of another environment's ``python`` sees nothing of this one but `tasks` and what is laid over it:
     ``folders``.
     """
-    env = variables.drop_overrides({k: v for k, v in os.environ.items() if not k.startswith("RAY_")}) | ALIKE
+    env = variables.drop_overriding_variables({k: v for k, v in os.environ.items() if not k.startswith("RAY_")}) | ALIKE
     env["TORCH_DEVICE_BACKEND_AUTOLOAD"] = os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
     if torch := importlib.util.find_spec("torch"):
         env.setdefault(needs.LENT, str(Path(torch.origin or "").parent / "lib"))
     path = env.get("PYTHONPATH", "")
-    own = python in ("", default_python())
+    own = python in ("", find_default_python())
     if not own:
         # Its folder is the farm's own: modules compiled once (TensorFlow's take ten seconds) stay compiled.
         for name in ("VIRTUAL_ENV", "PYTHONHOME", "__PYVENV_LAUNCHER__", "PYTHONDONTWRITEBYTECODE"):
             env.pop(name, None)
         # Ray's own additions for its workers (its job's working directory, this installation) are of this Python.
-        path = without_farm(path)
-    env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT if own else tasks_alone()), *folders, path]))
+        path = drop_farm_folders(path)
+    env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT if own else link_tasks_folder()), *folders, path]))
     return env | (extra or {})
 
 
-def launched_env(extra: dict[str, str] | None = None) -> dict[str, str]:
+def make_launched_environment(extra: dict[str, str] | None = None) -> dict[str, str]:
     """Variables of a child behind a launcher, beside those that it has there: what makes its results comparable, the
     devices that it is given, and the farm's own. Paths of this machine and of this interpreter say nothing there."""
     own = {k: v for k, v in os.environ.items() if k.startswith("FARM_") or k in VISIBLE}
     return own | ALIKE | (extra or {})
 
 
-def caches(cache: Path) -> dict[str, str]:
+def name_compiler_caches(cache: Path) -> dict[str, str]:
     """Variables that tell compilers where to keep what they make."""
-    return {"TORCHINDUCTOR_CACHE_DIR": inductor_cache(cache), FOLDER: str(cache / "artefacts")}
+    return {"TORCHINDUCTOR_CACHE_DIR": name_inductor_cache(cache), FOLDER: str(cache / "artefacts")}
 
 
-def without_farm(path: str) -> str:
+def drop_farm_folders(path: str) -> str:
     """The folders of a PYTHONPATH, but for this installation's own."""
     return os.pathsep.join(p for p in path.split(os.pathsep) if p and Path(p).resolve() != ROOT)
 
 
-def tasks_alone() -> Path:
+def link_tasks_folder() -> Path:
     """A folder that holds `tasks` and nothing else: beside an installed farm stand packages of another Python."""
-    folder = scratch.folder() / "alone"
+    folder = scratch.make_scratch_folder() / "alone"
     folder.mkdir(exist_ok=True)
     with contextlib.suppress(FileExistsError):
         (folder / "tasks").symlink_to(ROOT / "tasks")
     return folder
 
 
-def default_python() -> str:
+def find_default_python() -> str:
     return sys.executable

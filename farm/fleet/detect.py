@@ -114,21 +114,26 @@ class _VendorSearch:
         """Number of its device nodes."""
         found = 0
         for pattern in self.vendor.files:
-            mine = [p for p in _glob(self.root, pattern) if self._is_mine(p)]
+            mine = [p for p in _glob_below_root(self.root, pattern) if self._is_mine(p)]
             found += len(mine)
-            self.denied += [(p, _find_owning_group(self.root, p)) for p in mine if not _can_open(self.root, p)]
+            self.denied += [
+                (p, _find_owning_group(self.root, p)) for p in mine if not _can_open_device_node(self.root, p)
+            ]
             if mine:
                 self.because += mine
             else:
-                self.without.append(f"no {_short(pattern)}")
+                self.without.append(f"no {_shorten_device_pattern(pattern)}")
         return found
 
     def _is_mine(self, path: str) -> bool:
         """Whether a device node is this vendor's: those of common classes are told by the PCI id behind them."""
         for folder, behind in _SHARED.items():
             if path.startswith(folder):
-                places = _glob(self.root, behind.format(name=path.rpartition("/")[2]))
-                ids = {(_read(self.root, f"{p}/vendor"), _read(self.root, f"{p}/class")) for p in places}
+                places = _glob_below_root(self.root, behind.format(name=path.rpartition("/")[2]))
+                ids = {
+                    (_read_sysfs_file(self.root, f"{p}/vendor"), _read_sysfs_file(self.root, f"{p}/class"))
+                    for p in places
+                }
                 return any(self._has_id(*one) for one in ids)
         return True
 
@@ -141,8 +146,8 @@ class _VendorSearch:
             return 0
         found = [
             p
-            for p in _glob(self.root, "/sys/bus/pci/devices/*")
-            if self._has_id(_read(self.root, f"{p}/vendor"), _read(self.root, f"{p}/class"))
+            for p in _glob_below_root(self.root, "/sys/bus/pci/devices/*")
+            if self._has_id(_read_sysfs_file(self.root, f"{p}/vendor"), _read_sysfs_file(self.root, f"{p}/class"))
         ]
         self.because += [f"PCI device {p.rpartition('/')[2]}" for p in found]
         if not found:
@@ -152,8 +157,8 @@ class _VendorSearch:
     def about(self) -> None:
         for pattern, expression in self.vendor.about:
             models = []
-            for path in _glob(self.root, pattern):
-                if match := re.search(expression, _read(self.root, path), re.MULTILINE):
+            for path in _glob_below_root(self.root, pattern):
+                if match := re.search(expression, _read_sysfs_file(self.root, path), re.MULTILINE):
                     said = match.groupdict()
                     models.append((said.get("model") or "").strip())
                     self.render += [f"/dev/dri/renderD{said['render']}"] if said.get("render") else []
@@ -162,7 +167,7 @@ class _VendorSearch:
 
     def commands(self) -> None:
         for command in self.vendor.commands:
-            said, why = _run_command(command.argv)
+            said, why = _run_vendor_command(command.argv)
             matches = list(re.finditer(command.pattern, said, re.MULTILINE))
             if not matches:
                 self.without.append(why or f"{command.argv[0]} lists none")
@@ -175,15 +180,15 @@ class _VendorSearch:
             self.parts = any(m.groupdict().get("part") for m in matches)
 
 
-def detect(root: Path = Path("/"), vendors: Iterable[Device] = DEVICES) -> dict[str, VendorFinding]:
+def detect_vendors(root: Path = Path("/"), vendors: Iterable[Device] = DEVICES) -> dict[str, VendorFinding]:
     """What this machine has of each vendor that is looked for on this platform, by label. ``root``: of its files.
 
     A device on the bus without a device node has no driver here: it is evidence (because), but counts none.
     """
-    return {v.label: _search(v, root) for v in vendors if sys.platform in v.platforms}
+    return {v.label: _search_vendor(v, root) for v in vendors if sys.platform in v.platforms}
 
 
-def _search(vendor: Device, root: Path) -> VendorFinding:
+def _search_vendor(vendor: Device, root: Path) -> VendorFinding:
     search = _VendorSearch(vendor, root)
     nodes = search.files()
     search.bus()
@@ -196,8 +201,8 @@ def _search(vendor: Device, root: Path) -> VendorFinding:
     count = search.counted or len(models)
     if search.denied and not search.opened:
         count = min(count, nodes - len(search.denied))
-    absent = [p for p in search.render if not _glob(root, p)]
-    shut = [p for p in search.render if p not in absent and not _can_open(root, p)]
+    absent = [p for p in search.render if not _glob_below_root(root, p)]
+    shut = [p for p in search.render if p not in absent and not _can_open_device_node(root, p)]
     if search.render:
         count = min(count, len(search.render) - len(absent) - len(shut))
     return VendorFinding(
@@ -223,7 +228,7 @@ def list_devices(labels: Mapping[str, str] | None = None) -> dict[str, list[str]
     told = _list_declared_vendors(labels or {})
     if told is not None:
         return {label: [""] for label in told}
-    return {label: list(f.models) or [""] for label, f in here().items() if f.because and not f.shut}
+    return {label: list(f.models) or [""] for label, f in detect_this_machine().items() if f.because and not f.shut}
 
 
 def find_eager_backend() -> str:
@@ -232,22 +237,22 @@ def find_eager_backend() -> str:
     return next((f"torch-{name}" for name, (_, label) in TORCH_DEVICES.items() if label in there), "torch-cpu")
 
 
-def missing(label: str, labels: Mapping[str, str] | None = None) -> str:
+def explain_missing_vendor(label: str, labels: Mapping[str, str] | None = None) -> str:
     """Why this node has no device of a vendor; "" if it has one or nobody looks for that vendor's."""
     if label not in BY_LABEL or label in list_devices(labels):
         return ""
     told = _list_declared_vendors(labels or {})
-    finding = VendorFinding(BY_LABEL[label]) if told is not None else here().get(label)
+    finding = VendorFinding(BY_LABEL[label]) if told is not None else detect_this_machine().get(label)
     if finding is None:
         return f"no {BY_LABEL[label].name} device on this node (not detected on {sys.platform})"
     return finding.reason
 
 
-def nothing(label: str, labels: Mapping[str, str] | None = None) -> bool:
+def has_no_trace_of_vendor(label: str, labels: Mapping[str, str] | None = None) -> bool:
     """Whether there is no trace of a vendor's devices on this node: none is there that cannot be opened, either."""
     if label not in BY_LABEL or label in list_devices(labels):
         return False
-    finding = here().get(label)
+    finding = detect_this_machine().get(label)
     return _list_declared_vendors(labels or {}) is not None or finding is None or not finding.shut
 
 
@@ -269,36 +274,36 @@ def check_vendor(label: str, where: str) -> Device:
 
 
 @functools.cache
-def here() -> dict[str, VendorFinding]:
-    """`detect` of this machine, once a process."""
-    return detect()
+def detect_this_machine() -> dict[str, VendorFinding]:
+    """`detect_vendors` of this machine, once a process."""
+    return detect_vendors()
 
 
 @functools.cache
-def one_process(label: str) -> bool:
+def allows_one_process(label: str) -> bool:
     """Whether one process at a time may open a device of a vendor's on this machine."""
     said = BY_LABEL[label].exclusive if label in BY_LABEL else False
     return (
-        bool(re.search(said.pattern, _run_command(said.argv)[0], re.MULTILINE))
+        bool(re.search(said.pattern, _run_vendor_command(said.argv)[0], re.MULTILINE))
         if isinstance(said, VendorCommand)
         else said
     )
 
 
-def _glob(root: Path, pattern: str) -> list[str]:
+def _glob_below_root(root: Path, pattern: str) -> list[str]:
     """Paths below ``root`` that match an absolute pattern, as absolute paths of the machine they describe."""
     found = glob.glob(pattern.lstrip("/"), root_dir=root)
     return sorted(f"/{p}" for p in found)
 
 
-def _read(root: Path, path: str) -> str:
+def _read_sysfs_file(root: Path, path: str) -> str:
     try:
         return (root / path.lstrip("/")).read_text(errors="replace").strip()
     except OSError:
         return ""
 
 
-def _can_open(root: Path, path: str) -> bool:
+def _can_open_device_node(root: Path, path: str) -> bool:
     """Whether this process may read and write a device node; a folder of sysfs is none."""
     return path.startswith("/sys/") or os.access(root / path.lstrip("/"), os.R_OK | os.W_OK)
 
@@ -313,11 +318,11 @@ def _find_owning_group(root: Path, path: str) -> str:
     return ""
 
 
-def _short(pattern: str) -> str:
+def _shorten_device_pattern(pattern: str) -> str:
     return pattern.replace("[0-9]*", "*")
 
 
-def _run_command(argv: tuple[str, ...]) -> tuple[str, str]:
+def _run_vendor_command(argv: tuple[str, ...]) -> tuple[str, str]:
     """(stdout of a command, why there is none). A command that hangs is ended."""
     path = shutil.which(argv[0])
     if path is None:

@@ -31,8 +31,8 @@ from farm.exits import starting
 from farm.fleet import existing
 from farm.fleet.channel import Interpreter
 from farm.fleet.existing import OWN_PACKAGES, EnvError
-from farm.fleet.pip_settings import uv_environment
-from farm.program import program
+from farm.fleet.pip_settings import make_uv_environment
+from farm.program import name_farm_program
 from tasks.backends import PYTHON_VERSION, BackendSpec
 from tasks.catalogs.models import own_models
 from tasks.packages import INDEX
@@ -63,7 +63,7 @@ _ADVICE = {
 OFFLINE = "UV_OFFLINE"
 #: How a node gets what it lacks.
 WAYS = (
-    f"an index that can be reached (PIP_INDEX_URL=URL, and {program()} envs build), a folder of its wheels (PIP_FIND_LINKS=FOLDER) or an "
+    f"an index that can be reached (PIP_INDEX_URL=URL, and {name_farm_program()} envs build), a folder of its wheels (PIP_FIND_LINKS=FOLDER) or an "
     "interpreter that has it (python: /path/to/python in the config) brings it"
 )
 #: Packages in whose place a system may have its own: parts of CUDA.
@@ -123,7 +123,7 @@ class Environment:
         """The version of its Python. Raises EnvError of an interpreter that is there and does not say."""
         if not self.existing:
             return self.version
-        return str(existing.say(self.launcher, str(self.interpreter(cache)), cache)["python"])
+        return str(existing.ask_existing_interpreter(self.launcher, str(self.interpreter(cache)), cache)["python"])
 
     @property
     def key(self) -> str:
@@ -156,7 +156,7 @@ class Environment:
         interpreter that is there, what it says of itself."""
         if self.existing:
             with contextlib.suppress(EnvError):
-                told = existing.say(self.launcher, str(self.interpreter(cache)), cache)
+                told = existing.ask_existing_interpreter(self.launcher, str(self.interpreter(cache)), cache)
                 digest = hashlib.sha256(json.dumps([self.key, told], sort_keys=True).encode()).hexdigest()[:16]
                 return {"packages": [], **told, "built_s": 0.0, "digest": digest}
             return None
@@ -173,7 +173,7 @@ class Environment:
     def is_met_here(self) -> bool:
         """Whether the farm's own environment has all of it, in the versions that it asks for."""
         own = ".".join(map(str, sys.version_info[:2]))
-        return self.python in ("", own) and all(map(_is_met, self.requirements))
+        return self.python in ("", own) and all(map(_is_requirement_met, self.requirements))
 
     def here(self) -> bool:
         """Whether the farm's own environment has its runtime, in whatever version; parts of CUDA may be the
@@ -181,9 +181,9 @@ class Environment:
         wanted = [
             x
             for x in map(_parse_requirement, self.requirements)
-            if not x or not (_OF_SYSTEM.match(x.name) or _is_skipped(x))
+            if not x or not (_OF_SYSTEM.match(x.name) or _is_requirement_skipped(x))
         ]
-        return bool(wanted) and all(x and _version(x.name) for x in wanted)
+        return bool(wanted) and all(x and _find_package_version(x.name) for x in wanted)
 
 
 def _parse_requirement(requirement: str) -> Requirement | None:
@@ -193,11 +193,11 @@ def _parse_requirement(requirement: str) -> Requirement | None:
         return None
 
 
-def _is_skipped(wanted: Requirement) -> bool:
+def _is_requirement_skipped(wanted: Requirement) -> bool:
     return wanted.marker is not None and not wanted.marker.evaluate()
 
 
-def _version(name: str) -> str:
+def _find_package_version(name: str) -> str:
     """Of a package in the farm's own environment, "" for none."""
     try:
         return metadata.version(name)
@@ -206,20 +206,22 @@ def _version(name: str) -> str:
 
 
 @functools.cache
-def _is_met(requirement: str) -> bool:
+def _is_requirement_met(requirement: str) -> bool:
     """Whether a requirement, with its extras, is met in the farm's own environment."""
     wanted = _parse_requirement(requirement)
     if wanted is None or wanted.url:
         return False
-    if _is_skipped(wanted):
+    if _is_requirement_skipped(wanted):
         return True
-    version = _version(wanted.name)
+    version = _find_package_version(wanted.name)
     return (
-        bool(version) and wanted.specifier.contains(version, prereleases=True) and all(map(_is_met, _of_extras(wanted)))
+        bool(version)
+        and wanted.specifier.contains(version, prereleases=True)
+        and all(map(_is_requirement_met, _list_requirements_of_extras(wanted)))
     )
 
 
-def _of_extras(wanted: Requirement) -> list[str]:
+def _list_requirements_of_extras(wanted: Requirement) -> list[str]:
     """What the extras of a package that is installed ask for besides."""
     asked = (
         [x for x in map(_parse_requirement, metadata.requires(wanted.name) or ()) if x and x.marker]
@@ -235,7 +237,7 @@ def _of_extras(wanted: Requirement) -> list[str]:
     return found
 
 
-def of(spec: BackendSpec) -> Environment | None:
+def find_environment(spec: BackendSpec) -> Environment | None:
     """The environment a backend asks for; None for the farm's own (and for one whose file cannot be imported), which
     also serves where it has all that the backend's class asks for. A list of the config's own is always an
     environment."""
@@ -251,52 +253,52 @@ def of(spec: BackendSpec) -> Environment | None:
     return environment
 
 
-def label(spec: BackendSpec) -> str:
+def label_environment(spec: BackendSpec) -> str:
     """What rows say of the environment of a backend: "farm" for the farm's own."""
-    environment = of(spec)
+    environment = find_environment(spec)
     return environment.label if environment else "farm"
 
 
-def interpreter_of(
+def build_interpreter_of_backend(
     backend: Mapping[str, Any] | BackendSpec | None, cache: Path, given_up: threading.Event | None = None
 ) -> Interpreter:
     """What a backend's child is started with; its environment is built first if need be. Raises EnvError, GivenUp."""
     spec = backend if isinstance(backend, BackendSpec) or backend is None else BackendSpec(**backend)
-    environment = of(spec) if spec else None
+    environment = find_environment(spec) if spec else None
     if environment is None:
         return Interpreter(sys.executable)
-    return interpreter(environment, cache, given_up)
+    return build_interpreter(environment, cache, given_up)
 
 
-def interpreter(environment: Environment, cache: Path, given_up: threading.Event | None = None) -> Interpreter:
+def build_interpreter(environment: Environment, cache: Path, given_up: threading.Event | None = None) -> Interpreter:
     """What a child in an environment is started with: that is built first if need be, and what it lacks laid over it.
     Raises EnvError, GivenUp."""
-    python, launcher = str(build(environment, cache, given_up=given_up)), environment.launcher
+    python, launcher = str(build_environment(environment, cache, given_up=given_up)), environment.launcher
     if not (environment.existing or launcher):
         return Interpreter(python)
-    told = existing.say(launcher, python, cache)
+    told = existing.ask_existing_interpreter(launcher, python, cache)
     patience = Patience(time.monotonic() + BUILD_S, given_up or threading.Event())
-    folders = existing.lay(
-        told, f"python: {environment.label}", cache, lambda args: _run_uv(["pip", "install", *args], patience)
+    folders = existing.lay_over_interpreter(
+        told, f"python: {environment.label}", cache, lambda args: _run_uv_command(["pip", "install", *args], patience)
     )
     if not launcher:
         return Interpreter(python, folders)
-    tasks = existing.tasks_copy(cache)
+    tasks = existing.copy_tasks_sources(cache)
     return Interpreter(python, (str(tasks), *folders), launcher, str(tasks / "tasks" / "relay.py"), cache)
 
 
-def converter(definitions: str, cache: Path) -> dict[str, str]:
+def find_model_converter(definitions: str, cache: Path) -> dict[str, str]:
     """The variable that names the interpreter with which a SavedModel among the user's own models is converted; its
     environment is built first if need be. None where there is no such model, or it cannot be built: its row says so."""
-    if not own_models.saved_model(definitions):
+    if not own_models.has_saved_model(definitions):
         return {}
     try:
-        return {own_models.INTERPRETER: str(build(Environment(own_models.CONVERTER), cache))}
+        return {own_models.INTERPRETER: str(build_environment(Environment(own_models.CONVERTER), cache))}
     except EnvError:
         return {}
 
 
-def build(
+def build_environment(
     environment: Environment, cache: Path, timeout_s: float = BUILD_S, given_up: threading.Event | None = None
 ) -> Path:
     """The environment's interpreter, building it if it is not there; two builders wait for one another.
@@ -306,23 +308,25 @@ def build(
     """
     python = environment.interpreter(cache)
     if environment.existing:
-        existing.say(environment.launcher, str(python), cache)
+        existing.ask_existing_interpreter(environment.launcher, str(python), cache)
         return python
     if environment.record(cache) is not None and python.exists():
         return python
     told = given_up or threading.Event()
     try:
         (cache / "envs").mkdir(parents=True, exist_ok=True)
-        with _lock_file(cache / "envs" / f"{environment.key}.lock", Patience(time.monotonic() + timeout_s, told)):
+        with _lock_environment_file(
+            cache / "envs" / f"{environment.key}.lock", Patience(time.monotonic() + timeout_s, told)
+        ):
             if environment.record(cache) is None or not python.exists():
-                _install(environment, cache, Patience(time.monotonic() + timeout_s, told))
+                _install_environment(environment, cache, Patience(time.monotonic() + timeout_s, told))
     except OSError as error:
         raise EnvError(f"its environment cannot be written: {error}") from None
     return python
 
 
 @contextlib.contextmanager
-def _lock_file(path: Path, patience: Patience) -> Iterator[None]:
+def _lock_environment_file(path: Path, patience: Patience) -> Iterator[None]:
     """Hold a file's lock; another holder is waited for."""
     with open(path, "w") as file:
         while True:
@@ -343,24 +347,26 @@ def _lock_file(path: Path, patience: Patience) -> Iterator[None]:
         yield
 
 
-def _install(environment: Environment, cache: Path, patience: Patience) -> None:
+def _install_environment(environment: Environment, cache: Path, patience: Patience) -> None:
     path, began = environment.path(cache), time.monotonic()
     shutil.rmtree(path, ignore_errors=True)
     # Libraries and caches of a build that hangs or dies must not stay: the folder counts once environment.json is
     # there.
     lock = cache / "envs" / f"{environment.key}.txt"
     try:
-        _run_uv(["venv", "--python", environment.version, str(path)], patience)
+        _run_uv_command(["venv", "--python", environment.version, str(path)], patience)
         wanted = ["-r", str(lock)] if lock.exists() else [*environment.requirements, *OWN_PACKAGES]
         where = ["--python", str(environment.interpreter(cache))]
         try:
-            _run_uv(["pip", "install", *where, *wanted], patience, environment.indexes)
+            _run_uv_command(["pip", "install", *where, *wanted], patience, environment.indexes)
         except EnvError:
             if not lock.exists():
                 raise
             lock.unlink()  # a version that was withdrawn: resolved anew
-            _run_uv(["pip", "install", *where, *environment.requirements, *OWN_PACKAGES], patience, environment.indexes)
-        frozen = _run_uv(["pip", "freeze", *where], patience)
+            _run_uv_command(
+                ["pip", "install", *where, *environment.requirements, *OWN_PACKAGES], patience, environment.indexes
+            )
+        frozen = _run_uv_command(["pip", "freeze", *where], patience)
     except BaseException:
         shutil.rmtree(path, ignore_errors=True)
         raise
@@ -378,18 +384,18 @@ def _install(environment: Environment, cache: Path, patience: Patience) -> None:
     aside.replace(path / "environment.json")
 
 
-def _run_uv(arguments: Sequence[str], patience: Patience, indexes: Sequence[str] = ()) -> str:
+def _run_uv_command(arguments: Sequence[str], patience: Patience, indexes: Sequence[str] = ()) -> str:
     """Stdout of uv, with further indexes. Raises EnvError with its last words, or if it does not end in time;
     GivenUp."""
-    command = [_uv_binary(), "--no-config", "--no-progress", "--color", "never", *arguments]
-    env = uv_environment(indexes)
+    command = [_find_uv_binary(), "--no-config", "--no-progress", "--color", "never", *arguments]
+    env = make_uv_environment(indexes)
     with tempfile.TemporaryFile(mode="w+") as said, tempfile.TemporaryFile(mode="w+") as out:
         with starting:
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=out, stderr=said, env=env, start_new_session=True
             )
         try:
-            while (code := _exit_code(process)) is None:
+            while (code := _wait_exit_code(process)) is None:
                 if not patience.check():
                     raise EnvError(f"its environment was not built in time: uv {' '.join(arguments[:2])} hung")
         except BaseException:
@@ -405,7 +411,7 @@ def _run_uv(arguments: Sequence[str], patience: Patience, indexes: Sequence[str]
             told = (
                 _describe_unreached(words)
                 or _find_missing_version(words, indexes)
-                or _add_advice(words)
+                or _add_uv_advice(words)
                 or f"uv ended with exit code {code}"
             )
             raise EnvError(f"its environment cannot be built: {told}")
@@ -426,7 +432,7 @@ def _find_missing_version(words: str, indexes: Sequence[str]) -> str:
     """Of uv's words, which version of a package there is not, and those that there are; "" where they say something
     else, or no index lists the package's versions."""
     found = _NO_VERSION.search(words)
-    there = _list_versions(found[1], indexes) if found else []
+    there = _list_package_versions(found[1], indexes) if found else []
     if found is None or not there:
         return ""
     more = f" and {len(there) - NAMED} older" if len(there) > NAMED else ""
@@ -436,7 +442,7 @@ def _find_missing_version(words: str, indexes: Sequence[str]) -> str:
     )
 
 
-def _list_versions(name: str, indexes: Sequence[str]) -> list[str]:
+def _list_package_versions(name: str, indexes: Sequence[str]) -> list[str]:
     """The versions of a package that pip finds, the newest first; none where it finds none or cannot be asked."""
     command = [sys.executable, "-m", "pip", "index", "versions", name, *(INDEX + url for url in indexes)]
     try:
@@ -447,14 +453,14 @@ def _list_versions(name: str, indexes: Sequence[str]) -> list[str]:
     return listed[1].split(", ") if listed else []
 
 
-def _add_advice(words: str) -> str:
+def _add_uv_advice(words: str) -> str:
     """uv's words, without the folder that is made, and what to do where they have no wheel for this machine."""
     words = _WHERE.sub("", words)[-WORDS:]
     advice = next((what for pattern, what in _ADVICE.items() if re.search(pattern, words)), "")
     return f"{words}{'' if not advice else f' {advice}' if words.endswith('.') else f'. {advice}'}"
 
 
-def _exit_code(process: subprocess.Popen[bytes]) -> int | None:
+def _wait_exit_code(process: subprocess.Popen[bytes]) -> int | None:
     """Of a process that ends within a moment; None if it does not."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         return process.wait(TICK)
@@ -462,7 +468,7 @@ def _exit_code(process: subprocess.Popen[bytes]) -> int | None:
 
 
 @functools.cache
-def _uv_binary() -> str:
+def _find_uv_binary() -> str:
     try:
         import uv
 
@@ -483,7 +489,7 @@ def read_environments(cache: Path) -> dict[str, dict[str, Any]]:
     return found
 
 
-def size(path: Path) -> tuple[int, int]:
+def measure_environment_size(path: Path) -> tuple[int, int]:
     """(bytes of all files, bytes of those with one name only)."""
     total = alone = 0
     for folder, _, files in os.walk(path):
@@ -495,8 +501,8 @@ def size(path: Path) -> tuple[int, int]:
     return total, alone
 
 
-def remove(cache: Path, key: str) -> None:
+def remove_environment(cache: Path, key: str) -> None:
     """Remove an environment. Raises EnvError while it is being built."""
-    with _lock_file(cache / "envs" / f"{key}.lock", Patience(time.monotonic() + 5)):
+    with _lock_environment_file(cache / "envs" / f"{key}.lock", Patience(time.monotonic() + 5)):
         shutil.rmtree(cache / "envs" / key)
         (cache / "envs" / f"{key}.txt").unlink(missing_ok=True)

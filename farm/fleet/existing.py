@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from farm.exits import starting
-from farm.fleet.channel import ended_by
+from farm.fleet.channel import describe_child_exit
 from tasks import sources
 from tasks.interpreter import MARK
 from tasks.packages import TORCH_CATALOG
@@ -52,19 +52,19 @@ class EnvError(Exception):
     the fix."""
 
 
-def say(launcher: Sequence[str], python: str, cache: Path) -> dict[str, Any]:
+def ask_existing_interpreter(launcher: Sequence[str], python: str, cache: Path) -> dict[str, Any]:
     """What an interpreter says of itself (`tasks.interpreter.main`). Raises EnvError where it is none, is too old for
     `tasks`, or cannot be reached by its launcher as a child must be."""
-    return _ask_interpreter(tuple(launcher), python, cache)
+    return _start_existing_interpreter(tuple(launcher), python, cache)
 
 
 @functools.cache
-def _ask_interpreter(launcher: tuple[str, ...], python: str, cache: Path) -> dict[str, Any]:
+def _start_existing_interpreter(launcher: tuple[str, ...], python: str, cache: Path) -> dict[str, Any]:
     who = f"launcher: {shlex.join(launcher)}" if launcher else f"python: {python}"
     if not launcher:
-        told = _ask_command([python, str(_TASKS / "interpreter.py"), *_MODULES], who, "", ())
+        told = _ask_interpreter_command([python, str(_TASKS / "interpreter.py"), *_MODULES], who, "", ())
     else:
-        folder = tasks_copy(cache)
+        folder = copy_tasks_sources(cache)
         for path in (python, str(folder)):
             if not _PLAIN.fullmatch(path):
                 raise EnvError(
@@ -72,7 +72,7 @@ def _ask_interpreter(launcher: tuple[str, ...], python: str, cache: Path) -> dic
                 )
         with tempfile.NamedTemporaryFile(dir=folder.parent, prefix="shared-") as token:
             command = [*launcher, python, str(folder / "tasks" / "interpreter.py"), "-", *_MODULES]
-            told = _ask_command(command, who, token.name, (str(folder), str(cache)))
+            told = _ask_interpreter_command(command, who, token.name, (str(folder), str(cache)))
         if not told["stdin"]:
             raise EnvError(
                 f"{who} gives its process no stdin, over which the farm talks to it: -i of docker, podman and kubectl passes it on, "
@@ -83,13 +83,13 @@ def _ask_interpreter(launcher: tuple[str, ...], python: str, cache: Path) -> dic
     version = tuple(map(int, told["python"].split(".")))
     if version < OLDEST:
         raise EnvError(
-            f"{who}{f': {python}' if launcher else ''} is Python {told['python']}, and tasks needs {_name_oldest()} or later: name a later one "
+            f"{who}{f': {python}' if launcher else ''} is Python {told['python']}, and tasks needs {_name_oldest_python()} or later: name a later one "
             "with the key python"
         )
     return told
 
 
-def _ask_command(command: Sequence[str], who: str, token: str, shared: Sequence[str]) -> dict[str, Any]:
+def _ask_interpreter_command(command: Sequence[str], who: str, token: str, shared: Sequence[str]) -> dict[str, Any]:
     """The answer of an interpreter that is started with a command. shared: folders that it is to see behind a launcher,
     the one with its program first. Raises EnvError."""
     env = {k: v for k, v in os.environ.items() if k not in ("VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME")}
@@ -106,7 +106,11 @@ def _ask_command(command: Sequence[str], who: str, token: str, shared: Sequence[
             )
     except OSError as error:
         if isinstance(error, FileNotFoundError):
-            fix = "install it, or name its path" if shared else f"name the path of a Python {_name_oldest()} or later"
+            fix = (
+                "install it, or name its path"
+                if shared
+                else f"name the path of a Python {_name_oldest_python()} or later"
+            )
             raise EnvError(f"{who} cannot be started: there is no {command[0]} on this node; {fix}") from None
         if error.errno == 8:  # ENOEXEC
             raise EnvError(
@@ -128,10 +132,10 @@ def _ask_command(command: Sequence[str], who: str, token: str, shared: Sequence[
             return told
     said = (err + b"\n" + out).decode(errors="replace")
     words = [x.strip() for x in said.splitlines() if x.strip()][-1:]
-    ending = "; ".join([ended_by(process.returncode), *(word[-_WORDS:] for word in words)])
+    ending = "; ".join([describe_child_exit(process.returncode), *(word[-_WORDS:] for word in words)])
     if not shared:
         raise EnvError(
-            f"{who} is no Python that starts ({ending}): name the path of a Python {_name_oldest()} or later, which "
+            f"{who} is no Python that starts ({ending}): name the path of a Python {_name_oldest_python()} or later, which "
             f"`{shlex.quote(command[0])} -V` shows"
         )
     if shared[0] in said:  # the path of the program that we gave it
@@ -142,7 +146,7 @@ def _ask_command(command: Sequence[str], who: str, token: str, shared: Sequence[
     )
 
 
-def _name_oldest() -> str:
+def _name_oldest_python() -> str:
     return ".".join(map(str, OLDEST))
 
 
@@ -154,18 +158,20 @@ def _describe_unshared(who: str, cache: Path) -> str:
 
 
 @functools.cache
-def tasks_copy(cache: Path) -> Path:
+def copy_tasks_sources(cache: Path) -> Path:
     """A folder of the cache that holds these sources of `tasks` and nothing else. Raises EnvError."""
-    folder = cache / "overlays" / f"tasks-{sources.digest('tasks', without=())[:16]}"
+    folder = cache / "overlays" / f"tasks-{sources.digest_sources('tasks', without=())[:16]}"
 
     def fill(aside: Path) -> None:
         shutil.copytree(_TASKS, aside / "tasks", ignore=shutil.ignore_patterns("__pycache__"))
 
-    return _fill_once(folder, fill)
+    return _fill_folder_once(folder, fill)
 
 
-def lay(told: Mapping[str, Any], who: str, cache: Path, install: Callable[[Sequence[str]], object]) -> tuple[str, ...]:
-    """The folders with what an interpreter lacks, as it says (`say`). install: runs uv's `pip install` with these
+def lay_over_interpreter(
+    told: Mapping[str, Any], who: str, cache: Path, install: Callable[[Sequence[str]], object]
+) -> tuple[str, ...]:
+    """The folders with what an interpreter lacks, as it says (`ask_existing_interpreter`). install: runs uv's `pip install` with these
     arguments. Raises EnvError where a package cannot be had for it."""
     wanted = (*OWN_PACKAGES, *TORCH_CATALOG) if "torch" not in told["lacking"] else OWN_PACKAGES
     lacking = [name for name in wanted if name in told["lacking"]]
@@ -190,11 +196,11 @@ def lay(told: Mapping[str, Any], who: str, cache: Path, install: Callable[[Seque
                     f"{told['system']} {told['machine']} can be had: {error}. Put one into a folder (PIP_FIND_LINKS=FOLDER), or install it there"
                 ) from None
             for name in lacking:  # this interpreter is of the farm's own kind: what the farm runs with serves there
-                _copy(name, aside)
+                _copy_package(name, aside)
         for path in aside.glob("numpy*") if numpy else ():
             shutil.rmtree(path)
 
-    return (str(_fill_once(folder, fill)),)
+    return (str(_fill_folder_once(folder, fill)),)
 
 
 def _list_wheel_tags() -> list[str]:
@@ -210,7 +216,7 @@ def _name_uv_platform(told: Mapping[str, Any]) -> str:
     return f"{told['machine']}-unknown-linux-{'gnu' if told['libc'] == 'glibc' else 'musl'}"
 
 
-def _copy(name: str, folder: Path) -> None:
+def _copy_package(name: str, folder: Path) -> None:
     """Copy an installed package of this interpreter's, with its libraries and metadata."""
     tops = {path.parts[0] for path in metadata.files(name) or () if path.parts[0] not in ("..", "__pycache__")}
     for top in sorted(tops):
@@ -223,7 +229,7 @@ def _copy(name: str, folder: Path) -> None:
             shutil.copy2(source, folder / top)
 
 
-def _fill_once(folder: Path, fill: Callable[[Path], None]) -> Path:
+def _fill_folder_once(folder: Path, fill: Callable[[Path], None]) -> Path:
     """A folder that is made once: aside, and renamed when it is whole. Raises EnvError."""
     if folder.exists():
         return folder

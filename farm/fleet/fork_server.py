@@ -20,8 +20,8 @@ from collections.abc import Mapping, Sequence
 
 from farm.exits import starting
 from tasks.backends import BackendSpec
-from tasks.fork_request import BEGUN, ENDED, IDLE, ask, late
-from tasks.importing import module_command
+from tasks.fork_request import BEGUN, ENDED, IDLE, ask_fork_server, list_late_variables
+from tasks.importing import make_module_command
 from tasks.plugins import PluginError
 
 #: Variable that says 0 where every child is to be started plainly.
@@ -54,7 +54,7 @@ class ForkedChild:
         return code
 
     def _wait_for_exit(self, timeout: float | None) -> int | None:
-        if self.returncode is None and _readable(self._lease, timeout):
+        if self.returncode is None and _is_socket_readable(self._lease, timeout):
             told = _receive_bytes(self._lease, ENDED.size)
             # A server that is killed takes all with it that it has forked.
             self.returncode = ENDED.unpack(told)[0] if told else -signal.SIGKILL
@@ -72,7 +72,7 @@ class _ForkServer:
         self._control, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with its:
             if base is None:
-                _start(its, env)
+                _start_fork_server(its, env)
             else:
                 self._lease = base.ask([its.fileno()], {}, what)
 
@@ -81,7 +81,7 @@ class _ForkServer:
         ours, its = socket.socketpair()
         with its:
             try:
-                ask(self._control, [its.fileno(), *fds], variables, what)
+                ask_fork_server(self._control, [its.fileno(), *fds], variables, what)
             except OSError:
                 ours.close()
                 raise
@@ -92,14 +92,18 @@ class _ForkServer:
         """None while it lives, IDLE if it has ended for want of work; b"" if it failed."""
         if self.hangs:
             return b""
-        return _receive_bytes(self._control, len(IDLE), socket.MSG_PEEK) if _readable(self._control, 0.0) else None
+        return (
+            _receive_bytes(self._control, len(IDLE), socket.MSG_PEEK)
+            if _is_socket_readable(self._control, 0.0)
+            else None
+        )
 
     def close(self) -> None:
         """Ask for no more: it ends when all has that it has forked."""
         self._control.close()
 
 
-def imports_of(spec: BackendSpec) -> tuple[str, ...] | None:
+def list_early_imports(spec: BackendSpec) -> tuple[str, ...] | None:
     """What may be imported before a backend's process is forked; None where it is to be started plainly: on a device,
     whose driver may do what it likes when its runtime is imported."""
     try:
@@ -109,7 +113,7 @@ def imports_of(spec: BackendSpec) -> tuple[str, ...] | None:
     return None if made.device_vendor else made.imports
 
 
-def _start(control: socket.socket, env: Mapping[str, str]) -> None:
+def _start_fork_server(control: socket.socket, env: Mapping[str, str]) -> None:
     """Start a server by a thread that lives as long as this process: it ends with that (PR_SET_PDEATHSIG). Raises
     OSError."""
     started = queue.SimpleQueue[OSError | None]()
@@ -117,7 +121,7 @@ def _start(control: socket.socket, env: Mapping[str, str]) -> None:
     def keep() -> None:
         try:
             process = subprocess.Popen(
-                [*module_command(sys.executable, "tasks.fork_server"), str(control.fileno()), str(os.getpid())],
+                [*make_module_command(sys.executable, "tasks.fork_server"), str(control.fileno()), str(os.getpid())],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,  # why something cannot be imported, a child says that is started plainly
@@ -142,7 +146,7 @@ _Tree = dict[tuple[str, ...], _ForkServer | None]
 _trees: OrderedDict[tuple[object, ...], _Tree] = OrderedDict()
 
 
-def fork(env: Mapping[str, str], imports: tuple[str, ...], fds: Sequence[int]) -> ForkedChild | None:
+def fork_child(env: Mapping[str, str], imports: tuple[str, ...], fds: Sequence[int]) -> ForkedChild | None:
     """A child (`tasks.child`) of this interpreter, forked from a server that has loaded ``imports`` in this
     environment.
 
@@ -153,14 +157,14 @@ def fork(env: Mapping[str, str], imports: tuple[str, ...], fds: Sequence[int]) -
         return None
     for _ in range(2):  # a server may end for want of work just then
         with starting:
-            server = _find_server(env, imports)
+            server = _find_fork_server(env, imports)
             if server is None:
                 return None
             try:
-                lease = server.ask(fds, late(env))
+                lease = server.ask(fds, list_late_variables(env))
             except OSError:
                 continue
-        if not _readable(lease, BEGIN_S):
+        if not _is_socket_readable(lease, BEGIN_S):
             server.hangs = True
         elif told := _receive_bytes(lease, BEGUN.size):
             return ForkedChild(server, lease, told)
@@ -168,10 +172,10 @@ def fork(env: Mapping[str, str], imports: tuple[str, ...], fds: Sequence[int]) -
     return None
 
 
-def _find_server(env: Mapping[str, str], imports: tuple[str, ...]) -> _ForkServer | None:
+def _find_fork_server(env: Mapping[str, str], imports: tuple[str, ...]) -> _ForkServer | None:
     """The server that has loaded ``imports``, and those before it; None if one of them has failed before."""
     try:
-        key = (_folder_of(imports), *sorted(env.items() - late(env).items()))
+        key = (_find_imports_folder(imports), *sorted(env.items() - list_late_variables(env).items()))
     except OSError:
         return None
     tree = _trees.setdefault(key, {})
@@ -200,7 +204,7 @@ def _find_server(env: Mapping[str, str], imports: tuple[str, ...]) -> _ForkServe
     return server
 
 
-def _folder_of(imports: Sequence[str]) -> str:
+def _find_imports_folder(imports: Sequence[str]) -> str:
     """The working directory where Python finds one of ``imports`` there, "" elsewhere. Raises OSError."""
     folder = os.getcwd()
     names = {one.partition(":")[0].partition(".")[0] for one in imports} - {"tasks"}
@@ -209,7 +213,7 @@ def _folder_of(imports: Sequence[str]) -> str:
     )
 
 
-def _readable(one: socket.socket, timeout: float | None) -> bool:
+def _is_socket_readable(one: socket.socket, timeout: float | None) -> bool:
     poll = select.poll()
     poll.register(one, select.POLLIN)
     return bool(poll.poll(None if timeout is None else timeout * 1e3))

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from farm.fleet import detect
-from farm.fleet.node import RayNode, own_resource
-from farm.program import program
+from farm.fleet.node import RayNode, name_vendor_resource
+from farm.program import name_farm_program
 from tasks.backends import BackendSpec
 from tasks.devices import BY_LABEL
 from tasks.model import UNASKED, BackendInfo
@@ -105,11 +105,11 @@ class BackendOffer:
         """Take a node in, given what the backend answered there; why not, or "" if it was."""
         if isinstance(answer, Refused):
             return answer.reason
-        reason = check_placement(self, node)
+        reason = check_node_placement(self, node)
         if not reason and node["id"] not in self.resources:
             self.nodes.append(node["host"])
             self.node_ids.append(node["id"])
-            self.resources[node["id"]] = resource_on(self, node)
+            self.resources[node["id"]] = name_ray_resource(self, node)
             self.devices[node["id"]] = int(node["resources"][self.resources[node["id"]]])
             self.models[node["id"]] = answer.runtime.device
             self.of_products |= answer.runtime.of_products
@@ -124,7 +124,7 @@ class BackendOffer:
             del self.node_ids[at], self.nodes[at], self.resources[node], self.devices[node], self.models[node]
 
 
-def offers(
+def join_node_offers(
     specs: Sequence[BackendSpec],
     nodes: Sequence[dict[str, Any]],
     answers: Mapping[str, Answers],
@@ -176,23 +176,23 @@ def offers(
     return table
 
 
-def no_device_of(vendors: Iterable[str]) -> str:
+def explain_no_device_of(vendors: Iterable[str]) -> str:
     """Why backends of several vendors' devices are not there, in one line; "" where it is one vendor's, whose own
     reason says more."""
     names = list(dict.fromkeys(filter(None, vendors)))
-    return f"no device of {', '.join(names)} (looked for: {program()} node detect)" if len(names) > 1 else ""
+    return f"no device of {', '.join(names)} (looked for: {name_farm_program()} node detect)" if len(names) > 1 else ""
 
 
-def resource_on(offer: BackendOffer, node: dict[str, Any]) -> str:
+def name_ray_resource(offer: BackendOffer, node: dict[str, Any]) -> str:
     """The Ray resource that counts the backend's devices on a node: one of its vendor's own where another vendor
-    has the common one (`farm.fleet.node.ray_node`)."""
-    own = own_resource(offer.device_vendor, offer.resource)
+    has the common one (`farm.fleet.node.make_ray_node`)."""
+    own = name_vendor_resource(offer.device_vendor, offer.resource)
     return own if node["resources"].get(own) else offer.resource
 
 
-def check_placement(offer: BackendOffer, node: dict[str, Any]) -> str:
+def check_node_placement(offer: BackendOffer, node: dict[str, Any]) -> str:
     """Why a node whose runtime works may not be given the backend's cells; "" if it may."""
-    resource, labels, vendor = resource_on(offer, node), node["labels"], offer.device_vendor
+    resource, labels, vendor = name_ray_resource(offer, node), node["labels"], offer.device_vendor
     for name, pattern in offer.labels.items():
         if not fnmatch.fnmatchcase(labels.get(name, ""), pattern):
             has = (
@@ -217,7 +217,7 @@ def check_placement(offer: BackendOffer, node: dict[str, Any]) -> str:
     return f"the node is labelled vendor={label}, not {vendor}"
 
 
-def this_node(cpus: int, devices: RayNode | None = None) -> dict[str, Any]:
+def describe_this_node(cpus: int, devices: RayNode | None = None) -> dict[str, Any]:
     """The one node of a run without Ray: so many CPUs, its devices as they were found, and one of whatever else its
     runtimes find by themselves."""
     found = devices or RayNode()

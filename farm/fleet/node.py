@@ -13,7 +13,7 @@ from farm.fleet import detect, visible
 from farm.fleet.detect import COUNT_LABEL, OVERRIDE, VENDOR_LABEL, VendorFinding, check_vendor
 from tasks.devices import DEVICES, Device
 from tasks.model import Refusal
-from tasks.relay import read_quota
+from tasks.relay import read_cpu_quota
 
 #: Label of the device's model; on a node of several vendors, the model of another than the first.
 MODEL_LABEL, OTHER_MODEL_LABEL = "device-model", "model.farm.io/"
@@ -22,9 +22,9 @@ MODEL_LABEL, OTHER_MODEL_LABEL = "device-model", "model.farm.io/"
 NODE_ENV = {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_idle_worker_killing_time_threshold_ms": "600000"}
 
 
-def usable_cpus() -> int:
+def count_usable_cpus() -> int:
     """How many CPUs this process may use: those that it may run on, within the quota of a container (at least one)."""
-    return int(min(len(os.sched_getaffinity(0)), max(read_quota(), 1.0)))
+    return int(min(len(os.sched_getaffinity(0)), max(read_cpu_quota(), 1.0)))
 
 
 @dataclass
@@ -40,7 +40,7 @@ class RayNode:
         """Of `ray start`. GPUs are always said: Ray would count them itself, and count one vendor's; CPUs unless
         somebody else says them: Ray would count the machine's, of which a scheduler may have given few."""
         others = {k: v for k, v in self.resources.items() if k != "GPU"}
-        made = [f"--num-cpus={usable_cpus()}"] if cpus else []
+        made = [f"--num-cpus={count_usable_cpus()}"] if cpus else []
         made += [f"--num-gpus={int(self.resources.get('GPU', 0))}"]
         made += [f"--resources={json.dumps(others)}"] if others else []
         return made + ([f"--labels={','.join(f'{k}={v}' for k, v in self.labels.items())}"] if self.labels else [])
@@ -57,7 +57,7 @@ class NodeDevices:
     ids: tuple[str, ...] = ()
 
 
-def ray_node(devices: Mapping[str, NodeDevices]) -> RayNode:
+def make_ray_node(devices: Mapping[str, NodeDevices]) -> RayNode:
     """Labels, resources and variables of a node with devices, by vendor label.
 
     The label "vendor" has one value, and so has Ray's resource GPU one owner: the first vendor of the table. Every
@@ -76,23 +76,23 @@ def ray_node(devices: Mapping[str, NodeDevices]) -> RayNode:
         first = VENDOR_LABEL not in made.labels
         made.labels.setdefault(VENDOR_LABEL, label)
         made.labels[f"{COUNT_LABEL}{label}"] = str(count)
-        if len(names := {model_label(m, vendor.name) for m in models if m}) == 1:
+        if len(names := {make_model_label(m, vendor.name) for m in models if m}) == 1:
             made.labels[MODEL_LABEL if first else f"{OTHER_MODEL_LABEL}{label}"] = names.pop()
         if vendor.resource in made.resources:
-            made.resources[own_resource(label, vendor.resource)] = 1.0
+            made.resources[name_vendor_resource(label, vendor.resource)] = 1.0
         else:
             made.resources[vendor.resource] = float(count)
     if any(one.vendor.nested for one in devices.values()):
-        made.variables |= visible.for_ray()
+        made.variables |= visible.make_variables_for_ray()
     return made
 
 
-def own_resource(label: str, resource: str) -> str:
+def name_vendor_resource(label: str, resource: str) -> str:
     """Ray resource of a vendor's devices on a node where another vendor has the common one."""
     return f"{label}-{resource}"
 
 
-def model_label(model: str, vendor: str) -> str:
+def make_model_label(model: str, vendor: str) -> str:
     """A model's name as a label value: "NVIDIA H200" → "H200". Letters, digits, "-", "_", "."; at most 63 (Kubernetes'
     rule)."""
     words = [
@@ -101,7 +101,7 @@ def model_label(model: str, vendor: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.]+", "-", " ".join(words)).strip("-_.")[:63].rstrip("-_.")
 
 
-def by_hand(values: Sequence[str], where: str = "--vendor") -> dict[str, int | None]:
+def parse_devices_by_hand(values: Sequence[str], where: str = "--vendor") -> dict[str, int | None]:
     """How many devices LABEL or LABEL=COUNT name, by label, None where they give no number. Raises UnknownVendor,
     ValueError."""
     made: dict[str, int | None] = {}
@@ -114,7 +114,7 @@ def by_hand(values: Sequence[str], where: str = "--vendor") -> dict[str, int | N
     return made
 
 
-def devices_here(values: Sequence[str], findings: Mapping[str, VendorFinding]) -> dict[str, NodeDevices]:
+def find_devices_here(values: Sequence[str], findings: Mapping[str, VendorFinding]) -> dict[str, NodeDevices]:
     """What is to be offered: as named by hand, else as $FARM_VENDORS says, else as found; no more than the variables of
     visible devices allow.
 
@@ -124,16 +124,16 @@ def devices_here(values: Sequence[str], findings: Mapping[str, VendorFinding]) -
     """
     have = {label: f for label, f in findings.items() if f.count}
     if values:
-        named = by_hand(values)
+        named = parse_devices_by_hand(values)
     elif OVERRIDE in os.environ:
-        named = by_hand([v.strip() for v in os.environ[OVERRIDE].split(",") if v.strip()], f"${OVERRIDE}")
+        named = parse_devices_by_hand([v.strip() for v in os.environ[OVERRIDE].split(",") if v.strip()], f"${OVERRIDE}")
     else:
         named = dict.fromkeys(have)
     made: dict[str, NodeDevices] = {}
     for label, number in named.items():
         vendor, found = check_vendor(label, "--vendor"), have.get(label)
         # A number that was given knows more than what was found.
-        limit = visible.cap(vendor, there=found.count if found and number is None else sys.maxsize)
+        limit = visible.count_visible_devices(vendor, there=found.count if found and number is None else sys.maxsize)
         if number is not None:
             if limit and number > limit[0]:
                 raise ValueError(
@@ -142,17 +142,17 @@ def devices_here(values: Sequence[str], findings: Mapping[str, VendorFinding]) -
             made[label] = NodeDevices(vendor, number)
             continue
         if found:
-            visible.check(vendor, found.count, found.uuids)
+            visible.check_visible_devices(vendor, found.count, found.uuids)
         count = min(found.count if found else 1, limit[0] if limit else sys.maxsize)
         models, ids = (found.models, found.uuids if found.parts else ()) if found else ((), ())
         made[label] = NodeDevices(vendor, count, models, ids)
     return made
 
 
-def this_machine() -> RayNode:
+def describe_this_machine() -> RayNode:
     """What a run on this machine alone offers. Raises Refusal where a variable that names devices or vendors cannot be
     read."""
     try:
-        return ray_node(devices_here([], detect.here()))
+        return make_ray_node(find_devices_here([], detect.detect_this_machine()))
     except ValueError as error:
         raise Refusal(str(error)) from error

@@ -18,14 +18,14 @@ _PIP_TO_UV = {
 }
 
 
-def uv_environment(indexes: Sequence[str] = ()) -> dict[str, str]:
+def make_uv_environment(indexes: Sequence[str] = ()) -> dict[str, str]:
     """This process's variables with pip's settings translated, which uv does not read, and further ``indexes``."""
     env = {k: v for k, v in os.environ.items() if k not in ("VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME")}
     # pip takes the best version of all indexes, uv that of the first one that has the package.
     env.setdefault("UV_INDEX_STRATEGY", "unsafe-best-match")
     env.setdefault("UV_PYTHON_DOWNLOADS", "never")
     env.setdefault("UV_HTTP_TIMEOUT", "120")
-    for name, places in pip_settings().items():
+    for name, places in read_pip_settings().items():
         # uv separates indexes by blanks and links by commas.
         joined = ",".join(places.split()) if name == "UV_FIND_LINKS" else places
         env.setdefault(name, joined)
@@ -35,7 +35,7 @@ def uv_environment(indexes: Sequence[str] = ()) -> dict[str, str]:
 
 
 @functools.cache
-def pip_settings() -> dict[str, str]:
+def read_pip_settings() -> dict[str, str]:
     """pip's options of `_PIP_TO_UV` under uv's names, from variables and configuration files."""
     found: dict[str, str] = {}
     try:
@@ -58,4 +58,4 @@ def pip_settings() -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    os.execve(sys.executable, [sys.executable, "-m", "uv", *sys.argv[1:]], uv_environment())
+    os.execve(sys.executable, [sys.executable, "-m", "uv", *sys.argv[1:]], make_uv_environment())

@@ -37,21 +37,21 @@ WORDS = ("kind", "stage", "error_type", "error")
 KEPT_S = 7 * 24 * 3600.0
 
 
-def identity(spec: BackendSpec, cache: Path) -> str:
+def digest_backend_identity(spec: BackendSpec, cache: Path) -> str:
     """Digest of everything that decides what a backend answers on this machine, but its devices."""
-    environment = envs.of(spec)
+    environment = envs.find_environment(spec)
     if environment is None:
-        versions = _own_versions()
+        versions = _digest_own_packages()
     else:
         versions = str((environment.record(cache) or {}).get("digest", "not built"))
-    part = backends.list_registered()[spec.runtime]
-    code = sources.of_running(*plugins.packages())
+    part = backends.list_backends()[spec.runtime]
+    code = sources.digest_running_sources(*plugins.list_plugin_packages())
     parts = [spec.to_json(), versions, part.value, part.origin, code, platform.machine(), socket.gethostname()]
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:32]
 
 
 @functools.cache
-def _own_versions() -> str:
+def _digest_own_packages() -> str:
     """Digest of the packages of the farm's own environment."""
     folders = [path for path in map(Path, sys.path) if path.is_dir()]
     # Their folders are called NAME-VERSION; to parse the metadata of each would take half a second.
@@ -61,7 +61,7 @@ def _own_versions() -> str:
     return hashlib.sha256("\n".join([sys.version, *names]).encode()).hexdigest()
 
 
-def _write(path: Path, data: bytes) -> bool:
+def _write_probe_answer(path: Path, data: bytes) -> bool:
     """Write data aside and rename; whether that could be done. What cannot be written is asked again another time."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     with contextlib.suppress(OSError):
@@ -72,7 +72,7 @@ def _write(path: Path, data: bytes) -> bool:
     return False
 
 
-def read_answer(spec: BackendSpec, cache: Path) -> BackendInfo | None:
+def read_probe_answer(spec: BackendSpec, cache: Path) -> BackendInfo | None:
     """A backend's answer to hello of an earlier run; None if it has to be asked.
 
     Only of backends that need no device, and only that they work: devices come and go, and what is missing may have
@@ -80,28 +80,28 @@ def read_answer(spec: BackendSpec, cache: Path) -> BackendInfo | None:
     answers again when it is started.
     """
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-        kept = wire.decode(_answer_path(spec, cache).read_bytes())
+        kept = wire.decode_wire_message(_find_probe_answer_path(spec, cache).read_bytes())
         answer = kept["answer"]
         if isinstance(answer, BackendInfo) and kept["stamps"] == _stat_found_files(answer):
             return answer
     return None
 
 
-def remember(spec: BackendSpec, answer: BackendInfo, cache: Path) -> None:
-    """Keep a backend's answer to hello if it may be taken for granted the next time (see `read_answer`): that of a
+def keep_probe_answer(spec: BackendSpec, answer: BackendInfo, cache: Path) -> None:
+    """Keep a backend's answer to hello if it may be taken for granted the next time (see `read_probe_answer`): that of a
     process of its own, whose start is what the next one takes."""
     if answer.resource == "CPU":
         kept = {"answer": answer, "stamps": _stat_found_files(answer), "backend": spec.to_json(), "at": time.time()}
-        _write(_answer_path(spec, cache), wire.encode(kept))
+        _write_probe_answer(_find_probe_answer_path(spec, cache), wire.encode_wire_message(kept))
 
 
-def _answer_path(spec: BackendSpec, cache: Path) -> Path:
+def _find_probe_answer_path(spec: BackendSpec, cache: Path) -> Path:
     own = re.compile(rf"{re.escape(spec.runtime.upper())}_.*")
     variables = {k: v for k, v in os.environ.items() if DECIDING.fullmatch(k) or own.match(k)}
     # Whether the farm's own environment is activated decides nothing.
     bin_folder = os.path.dirname(sys.executable)
     path = [x for x in variables.get("PATH", "").split(os.pathsep) if x and x != bin_folder]
-    parts = json.dumps([identity(spec, cache), variables | {"PATH": path}], sort_keys=True)
+    parts = json.dumps([digest_backend_identity(spec, cache), variables | {"PATH": path}], sort_keys=True)
     return cache / "probes" / f"{hashlib.sha256(parts.encode(errors='replace')).hexdigest()[:32]}.json"
 
 
@@ -135,9 +135,9 @@ class ProbedSupport:
     @classmethod
     def load(cls, spec: BackendSpec, info: RuntimeInfo, cache: Path) -> ProbedSupport:
         """What is known of a backend. ``info``: what it says of itself; its versions and device count as well."""
-        own = [identity(spec, cache), info.runtime_version, info.driver_version, info.device]
+        own = [digest_backend_identity(spec, cache), info.runtime_version, info.driver_version, info.device]
         path = cache / "support" / f"{hashlib.sha256(json.dumps(own).encode()).hexdigest()[:32]}.json"
-        return cls(path, _read_cases(path))
+        return cls(path, _read_unsupported_cases(path))
 
     def find_unsupported(self, key: str, sample: int) -> dict[str, str] | None:
         """Words of a row and "run", if the case is known to be unsupported."""
@@ -169,16 +169,18 @@ class ProbedSupport:
         be written is left for the next time."""
         if not self.learned and not self.since:
             return
-        with _locked(self.path):
-            kept = {name: known for name, known in _read_cases(self.path).items() if known["at"] >= self.since}
+        with _lock_probe_file(self.path):
+            kept = {
+                name: known for name, known in _read_unsupported_cases(self.path).items() if known["at"] >= self.since
+            }
             for name in self.learned:
                 kept[name] = max(self.cases[name], kept.get(name, self.cases[name]), key=lambda known: known["at"])
-            if _write(self.path, json.dumps(kept).encode()):
+            if _write_probe_answer(self.path, json.dumps(kept).encode()):
                 self.cases, self.since = kept, 0.0
                 self.learned.clear()
 
 
-def _read_cases(path: Path) -> dict[str, dict[str, Any]]:
+def _read_unsupported_cases(path: Path) -> dict[str, dict[str, Any]]:
     """What a file has that is whole: it may be another version's."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         return {
@@ -190,7 +192,7 @@ def _read_cases(path: Path) -> dict[str, dict[str, Any]]:
 
 
 @contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _lock_probe_file(path: Path) -> Iterator[None]:
     """No other process reads and writes the file meanwhile, where its file system has locks."""
     with contextlib.ExitStack() as held:
         with contextlib.suppress(OSError):

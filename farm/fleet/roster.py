@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from farm.fleet import asking, envs, inventory
-from farm.fleet.inventory import BackendOffer, offers
+from farm.fleet.inventory import BackendOffer, join_node_offers
 from tasks import backends
 from tasks.backends import BackendSpec
 from tasks.plugins import PluginError
@@ -35,10 +35,10 @@ class RosterLine:
     oldest: str = ""
 
 
-def everything() -> list[BackendSpec]:
+def list_every_backend() -> list[BackendSpec]:
     """Every device of every runtime that is known; a runtime that cannot be imported once, as "<runtime>-?"."""
     found = []
-    for runtime, part in sorted(backends.list_registered().items()):
+    for runtime, part in sorted(backends.list_backends().items()):
         try:
             devices: tuple[str, ...] = part.load().devices
         except PluginError:
@@ -47,14 +47,14 @@ def everything() -> list[BackendSpec]:
     return found
 
 
-def on_this_machine(specs: Sequence[BackendSpec], cache: Path, fresh: bool = True) -> dict[str, BackendOffer]:
+def keep_backends_of_machine(specs: Sequence[BackendSpec], cache: Path, fresh: bool = True) -> dict[str, BackendOffer]:
     """What this machine offers, asked anew; not ``fresh``: what is known to work as it is installed now is not asked
     again."""
-    node = inventory.this_node(1)
-    return offers(specs, [node], {node["id"]: asking.probe(specs, cache, fresh=fresh)})
+    node = inventory.describe_this_node(1)
+    return join_node_offers(specs, [node], {node["id"]: asking.probe_backends(specs, cache, fresh=fresh)})
 
 
-def lines(
+def list_roster_lines(
     specs: Sequence[BackendSpec],
     cache: Path,
     ask: Callable[[Sequence[BackendSpec]], dict[str, BackendOffer]] | None,
@@ -67,17 +67,17 @@ def lines(
     """
 
     def at_once(spec: BackendSpec) -> bool:
-        environment = envs.of(spec)
+        environment = envs.find_environment(spec)
         built = environment is None or environment.there(cache)
-        return built or (not elsewhere and bool(asking.without_device(spec, None)))
+        return built or (not elsewhere and bool(asking.explain_no_device(spec, None)))
 
     asked = [s for s in specs if build or at_once(s)]
     known = ask(asked) if ask else {}
-    return [_line(spec, known.get(spec.name), cache) for spec in specs]
+    return [_make_roster_line(spec, known.get(spec.name), cache) for spec in specs]
 
 
-def _line(spec: BackendSpec, offer: BackendOffer | None, cache: Path) -> RosterLine:
-    vendor, device_vendor, oldest, environment = "", "", "", envs.of(spec)
+def _make_roster_line(spec: BackendSpec, offer: BackendOffer | None, cache: Path) -> RosterLine:
+    vendor, device_vendor, oldest, environment = "", "", "", envs.find_environment(spec)
     with contextlib.suppress(PluginError):
         made = spec.create()
         vendor, device_vendor, oldest = made.vendor, made.device_vendor, made.oldest
@@ -85,7 +85,7 @@ def _line(spec: BackendSpec, offer: BackendOffer | None, cache: Path) -> RosterL
     if environment is not None:
         where = environment.label if environment.existing else environment.key
         where += "" if environment.there(cache) else " (not built)"
-    origin = backends.list_registered()[spec.runtime].origin
+    origin = backends.list_backends()[spec.runtime].origin
     line = RosterLine(spec.name, vendor, origin, where, device_vendor=device_vendor, oldest=oldest)
     if offer is None:
         return line

@@ -17,17 +17,17 @@ from pathlib import Path
 LEFT_S = 86400.0
 
 
-def folder() -> Path:
+def make_scratch_folder() -> Path:
     """Where this process makes temporary folders. It is removed at the process's end; if that is killed, another one of
     the farm does it. Raises PermissionError where somebody else has taken its place."""
     return _make_process_folder(os.getpid())
 
 
-def beside(cache: Path, launcher: Sequence[str]) -> Path:
+def make_folder_for_child(cache: Path, launcher: Sequence[str]) -> Path:
     """Where temporary folders are made that a backend's child reads and writes too: behind a launcher that is in the
     cache, which both see under one path."""
     if not launcher:
-        return folder()
+        return make_scratch_folder()
     shared = cache / "shared"
     shared.mkdir(parents=True, exist_ok=True)
     for path in shared.iterdir():
@@ -46,16 +46,16 @@ def _make_process_folder(pid: int) -> Path:
         raise PermissionError(f"{root} is not this user's own: remove it, or set TMPDIR to another folder")
     for path in root.iterdir():
         with contextlib.suppress(OSError):  # another process is at it, or alive
-            os.close(_lock_folder(path, fcntl.LOCK_NB, remove=True))
+            os.close(_lock_scratch_folder(path, fcntl.LOCK_NB, remove=True))
     while True:
         path = Path(tempfile.mkdtemp(dir=root))
         with contextlib.suppress(OSError):  # removed before it was locked
-            _lock_folder(path, 0)  # held until the process ends, however it does
+            _lock_scratch_folder(path, 0)  # held until the process ends, however it does
             atexit.register(shutil.rmtree, path, ignore_errors=True)
             return path
 
 
-def _lock_folder(path: Path, how: int, remove: bool = False) -> int:
+def _lock_scratch_folder(path: Path, how: int, remove: bool = False) -> int:
     """A descriptor that holds a folder's lock. Raises OSError where it cannot be had, or the folder is gone by then."""
     held = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from tasks.backends import BackendSpec
 from tasks.backends.base import Backend
-from tasks.devices import BY_LABEL, DEVICE_NUMBER, DEVICE_VENDOR, DEVICES, Device, device_number
+from tasks.devices import BY_LABEL, DEVICE_NUMBER, DEVICE_VENDOR, DEVICES, Device, find_device_number
 from tasks.plugins import PluginError
 
 #: A selector of oneAPI's before the numbers: "level_zero:0,1", "*:gpu" (SYCL's notes on environment variables).
@@ -29,7 +29,7 @@ class NonsenseVariable(ValueError):
     """A variable of visible devices that cannot be read; the text names it and what it may say."""
 
 
-def devices(name: str, value: str) -> tuple[str, ...] | None:
+def list_visible_devices(name: str, value: str) -> tuple[str, ...] | None:
     """The devices that a variable names, as it names them; None where it leaves all open. Raises NonsenseVariable."""
     text = value.strip()
     if name == _SELECTOR:
@@ -52,7 +52,7 @@ def devices(name: str, value: str) -> tuple[str, ...] | None:
     return tuple(dict.fromkeys(found))
 
 
-def for_ray(env: Mapping[str, str] = os.environ) -> dict[str, str]:
+def make_variables_for_ray(env: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Variables without which Ray is not even imported: on a node with AMD's driver it refuses ROCR_VISIBLE_DEVICES,
     which Slurm sets, without HIP's, whose numbers count within its devices. Raises NonsenseVariable."""
     made: dict[str, str] = {}
@@ -60,7 +60,7 @@ def for_ray(env: Mapping[str, str] = os.environ) -> dict[str, str]:
         if not vendor.nested:
             continue
         inner, outer = vendor.visible
-        named = devices(outer, env[outer]) if outer in env and inner not in env else None
+        named = list_visible_devices(outer, env[outer]) if outer in env and inner not in env else None
         if named is not None and vendor.instead in env:  # of which Ray wants the same
             made[inner] = env[vendor.instead]
         elif named is not None:
@@ -68,7 +68,9 @@ def for_ray(env: Mapping[str, str] = os.environ) -> dict[str, str]:
     return made
 
 
-def cap(vendor: Device, env: Mapping[str, str] = os.environ, there: int = sys.maxsize) -> tuple[int, str] | None:
+def count_visible_devices(
+    vendor: Device, env: Mapping[str, str] = os.environ, there: int = sys.maxsize
+) -> tuple[int, str] | None:
     """(how many of a vendor's ``there`` devices this process may use, which variable says so); None where none says
     anything.
 
@@ -77,7 +79,9 @@ def cap(vendor: Device, env: Mapping[str, str] = os.environ, there: int = sys.ma
     return min(((shown, name) for name, _, _, shown in _find_visible_choices(vendor, there, env)), default=None)
 
 
-def check(vendor: Device, there: int, uuids: Sequence[str] = (), env: Mapping[str, str] = os.environ) -> None:
+def check_visible_devices(
+    vendor: Device, there: int, uuids: Sequence[str] = (), env: Mapping[str, str] = os.environ
+) -> None:
     """Raises NonsenseVariable where a variable of visible devices names first what is none of the ``there`` devices:
     CUDA and HIP then show none at all. uuids: the devices' own, where the driver lists them; a variable may have the
     beginning of one."""
@@ -106,14 +110,14 @@ def _find_visible_choices(
         return not vendor.numbered or not device.isdigit() or int(device) < there
 
     for name in reversed(vendor.find_heeded_variables(env)):
-        named = devices(name, env[name]) if name in env else None
+        named = list_visible_devices(name, env[name]) if name in env else None
         if named is not None:
             shown = len(list(itertools.takewhile(is_known, named)))
             yield name, named, there, shown
             there = shown
 
 
-def name_devices(label: str, numbers: Sequence[str], env: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+def name_visible_devices(label: str, numbers: Sequence[str], env: Mapping[str, str] = os.environ) -> tuple[str, ...]:
     """What the vendor's variable calls those of this process's devices that Ray gave a task; () where it names no such
     device.
 
@@ -122,7 +126,7 @@ def name_devices(label: str, numbers: Sequence[str], env: Mapping[str, str] = os
     """
     vendor = BY_LABEL.get(label)
     told = vendor.find_heeded_variables(env)[0] if vendor and vendor.visible else ""
-    named = devices(told, env[told]) if told in env else None
+    named = list_visible_devices(told, env[told]) if told in env else None
     # Another vendor's variable names none where Ray has set it for a task without that one's devices.
     if vendor is None or named is None or named == tuple(numbers) or (not named and told != vendor.visible[0]):
         return tuple(numbers)
@@ -132,29 +136,32 @@ def name_devices(label: str, numbers: Sequence[str], env: Mapping[str, str] = os
 def build_vendor_variable(label: str, numbers: Sequence[str], env: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The vendor's own variable for those of this process's devices that Ray gave a task; {} for none.
 
-    numbers: as `name_devices` takes them; on a node of several vendors Ray sets the variable of one.
+    numbers: as `name_visible_devices` takes them; on a node of several vendors Ray sets the variable of one.
     """
-    names, joined = BY_LABEL[label].visible if label in BY_LABEL else (), ",".join(name_devices(label, numbers, env))
+    names, joined = (
+        BY_LABEL[label].visible if label in BY_LABEL else (),
+        ",".join(name_visible_devices(label, numbers, env)),
+    )
     return {name: f"level_zero:{joined}" if name == _SELECTOR else joined for name in names[:1] if joined}
 
 
-def first(spec: BackendSpec | None, env: Mapping[str, str] = os.environ) -> str:
+def name_first_visible_device(spec: BackendSpec | None, env: Mapping[str, str] = os.environ) -> str:
     """What the devices are called that a backend computes on where nobody gave it others: the first that are visible;
     "" for the CPU's."""
     made = _create_backend(spec)
     if made is None or made.device_vendor not in BY_LABEL or made.emulated:
         return ""
-    at = [device_number()] if not BY_LABEL[made.device_vendor].visible else made.ordinals
-    return ",".join(name_devices(made.device_vendor, [str(n) for n in at], env))
+    at = [find_device_number()] if not BY_LABEL[made.device_vendor].visible else made.ordinals
+    return ",".join(name_visible_devices(made.device_vendor, [str(n) for n in at], env))
 
 
-def build_variables(label: str, numbers: Sequence[str]) -> dict[str, str]:
+def build_visible_variables(label: str, numbers: Sequence[str]) -> dict[str, str]:
     """Variables of a task that Ray gave devices of a vendor: `build_vendor_variable`, and the number for runtimes that
     heed none."""
     return build_vendor_variable(label, numbers) | ({DEVICE_NUMBER: numbers[0]} if numbers else {})
 
 
-def for_child(spec: BackendSpec | None) -> dict[str, str]:
+def build_variables_for_child(spec: BackendSpec | None) -> dict[str, str]:
     """Variables of a child: the devices that are not its backend's are hidden.
 
     What is prepared must not depend on a GPU beside it, and no process of the CPU's opens one. A variable of another's

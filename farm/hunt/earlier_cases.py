@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from farm import lake as lakes
 from farm.reproduction.find import RowKey, StoredCase, load_stored_case
-from farm.work.sequences import MOST, crash_of
+from farm.work.sequences import MOST, read_sequence_crash
 from tasks.model import Status
 from tasks.wire import ToRun
 
@@ -38,10 +38,10 @@ class EarlierCases:
         return self._found[number]
 
 
-def earlier_cases(case: StoredCase, results: lakes.Lake) -> EarlierCases:
+def find_earlier_cases(case: StoredCase, results: lakes.Lake) -> EarlierCases:
     """Those of a row that died; those that its run has found, where it has."""
     row, keys = case.row, list[RowKey]()
-    told = crash_of(row)
+    told = read_sequence_crash(row)
     if told and told[2]:
         keys = [RowKey(case.key.run_id, case_id, case.key.backend) for case_id in told[2]]
     elif Status(row["status"]).deadly:

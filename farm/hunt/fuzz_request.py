@@ -9,7 +9,7 @@ from farm.lake import Lake
 from farm.plan import config as configs
 from farm.plan.config import CatalogConfig, Config, ConfigError
 from farm.plan.left_out import LeftOut
-from farm.plan.request import RunRequest, of_backends, of_dtypes
+from farm.plan.request import RunRequest, narrow_config_backends, narrow_config_dtypes
 from farm.plan.whose import FOLDER
 from tasks.cache import default_cache
 from tasks.catalogs.fuzz import GENERATED
@@ -31,13 +31,13 @@ def make_fuzz_request(
     named, in all dtypes that there are but for those that are named. Without a config, the lists of known failures in
     `FOLDER` count. Raises ConfigError."""
     if path:
-        config = configs.load(path)
+        config = configs.load_config(path)
     else:
         config = Config.model_validate(
             {"name": GENERATED, "catalogs": [{"name": GENERATED}], "backends": [{"name": "ort-cpu"}]}
         )
         if FOLDER.is_dir():
-            config = config.model_copy(update={"known_failures": configs.known_failures(FOLDER)})
+            config = config.model_copy(update={"known_failures": configs.load_known_failures(FOLDER)})
     generated = [c for c in config.catalogs if c.name == GENERATED]
     if not generated:
         raise ConfigError(
@@ -45,22 +45,22 @@ def make_fuzz_request(
             + "; for your own kernels, farm run draws cases with distributions: [fuzz]"
             * any(c.kernels for c in config.catalogs)
         )
-    left_out = tuple(_not_generated(config, generated, path))
+    left_out = tuple(_list_not_fuzzed(config, generated, path))
     more_of = {"samples": samples, "samples_for": {}, "checks": None, "distributions": ["own"]}
     chosen = [c.model_copy(update=more_of | {"dtypes": c.dtypes or ["*"]}) for c in generated]
     config = config.model_copy(update={"catalogs": chosen, "checks": ["forward"]})
     config = config if seed is None else config.model_copy(update={"seed": seed})
     if dtypes:
-        config = of_dtypes(
+        config = narrow_config_dtypes(
             config.model_copy(update={"catalogs": [c.model_copy(update={"dtypes": None}) for c in chosen]}), dtypes
         )
     if backends:
-        config = of_backends(config, backends)
-    policy = verdict.load(config.policy)
+        config = narrow_config_backends(config, backends)
+    policy = verdict.load_policy(config.policy)
     return RunRequest(config, policy, lake, default_cache(), path, tuple(ops), False, left_out=left_out, **more)
 
 
-def _not_generated(config: Config, generated: Sequence[CatalogConfig], path: str) -> Iterator[LeftOut]:
+def _list_not_fuzzed(config: Config, generated: Sequence[CatalogConfig], path: str) -> Iterator[LeftOut]:
     """What a config names and a fuzzing run does not do. Raises ConfigError where that is all that it checks."""
     others = dict.fromkeys(c.name for c in config.catalogs if c.name != GENERATED)
     if others:

@@ -133,7 +133,7 @@ class FuzzRounds:
             self.rounds, self.planned = self.rounds + 1, self.planned + _count_fuzz_cases(batches)
             self._last = [{"op": b.op, "dtype": b.dtype, "seed": b.seed, "wanted": dict(b.wanted)} for b in batches]
             self._keep(time.monotonic() - started)
-            lakes.write_run(self.plan.request.lake, self.run_id, self.run.record)
+            lakes.write_run_record(self.plan.request.lake, self.run_id, self.run.record)
             begun = time.monotonic()
             made = self._dispatch(batches, {})
             took = time.monotonic() - begun
@@ -151,12 +151,12 @@ class FuzzRounds:
         """As `Run.finish`."""
         record, lake = self.run.record, self.plan.request.lake
         record["children"] = {name: {k: round(v, 2) for k, v in spent.items()} for name, spent in self._spent.items()}
-        lakes.compact(lake, self.run_id, change)
+        lakes.compact_run(lake, self.run_id, change)
         rows = lakes.read(lake, self.run_id)
         record["planned"] = self.planned
         record["inventory"]["backends"] = {name: offer.record() for name, offer in self.plan.offers.items()}
         record["finished_at"] = datetime.datetime.now(datetime.timezone.utc).isoformat()
-        lakes.write_run(lake, self.run_id, record)
+        lakes.write_run_record(lake, self.run_id, record)
         return rows, "" if len(rows) == self.planned else f"{len(rows)} rows of {self.planned} planned"
 
     def without_rows(self, rows: pd.DataFrame) -> dict[str, list[str]]:

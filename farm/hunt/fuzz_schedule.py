@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from farm.work.durations import CASE_MS
-from tasks.model import FAILED, flags, names
-from tasks.model.failing import manner
+from tasks.model import FAILED, flags, name_statuses
+from tasks.model.failing import describe_failure_manner
 
 #: Cases of one group: those of one op and dtype under one seed.
 CHUNK = 8
@@ -26,14 +26,14 @@ QUIET = 300
 SEEN, KEPT = 3, 10
 #: What all cases of a finding have in common is its trigger if at most one of so many cases that pass has it too.
 RARE = 20
-_FAILED = frozenset(names(FAILED))
+_FAILED = frozenset(name_statuses(FAILED))
 #: Of a finding: backend, op, and how it failed (`tasks.model.failing.FailureManner`): status, kind, the rest.
 Key = tuple[str, str, str, str, str]
 
 
-def key_of(row: Mapping[str, Any]) -> Key:
+def make_fuzz_finding_key(row: Mapping[str, Any]) -> Key:
     """The finding that a failed row is one of, as long as nobody has made it smaller (`tasks.model.failing`)."""
-    how = manner(row)
+    how = describe_failure_manner(row)
     return str(row["backend"]), str(row["op"]), how.status, how.kind, " ".join(filter(None, how[2:]))
 
 
@@ -57,7 +57,7 @@ class FuzzArm:
     new: float = 0.0
 
 
-def _sum_arms(arms: Iterable[FuzzArm]) -> tuple[int, float]:
+def _sum_fuzz_arms(arms: Iterable[FuzzArm]) -> tuple[int, float]:
     """Cases and milliseconds."""
     some = list(arms)
     return sum(arm.cases for arm in some), sum(arm.ms for arm in some)
@@ -106,9 +106,9 @@ class FuzzSchedule:
     def ms(self, backend: str, op: str = "") -> float:
         """Milliseconds of a case of a backend (of one op, where that has been run often enough)."""
         both = self.arms, self.earlier
-        cases, ms = _sum_arms(arms[op, backend] for arms in both if (op, backend) in arms)
+        cases, ms = _sum_fuzz_arms(arms[op, backend] for arms in both if (op, backend) in arms)
         if cases < CHUNK:
-            cases, ms = _sum_arms(arm for arms in both for (_, b), arm in arms.items() if b == backend)
+            cases, ms = _sum_fuzz_arms(arm for arms in both for (_, b), arm in arms.items() if b == backend)
         return ms / cases if cases else self.guess_ms.get(backend, CASE_MS)
 
     def find_timed_backends(self) -> set[str]:
@@ -210,13 +210,13 @@ class FuzzSchedule:
             failed = row["status"] in _FAILED
             if failed or row["status"] == "imprecise":
                 self.interesting[place].add(int(row["sample"]))
-            words = frozenset(flags.words(row["flags"]))
+            words = frozenset(flags.split_row_flags(row["flags"]))
             self.own[row["backend"]] = self.own.get(row["backend"], words) & words
             if not failed:
                 if row["status"] == "pass":
                     self.passing[row["op"], row["backend"]].append(words)
                 continue
-            key = key_of(row)
+            key = make_fuzz_finding_key(row)
             if key not in self.triggers:
                 fresh.append(key)
                 arm.quiet, arm.new = 0, arm.new + 1.0

@@ -6,12 +6,12 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from farm.hunt.show_minimal import describe_trigger, is_exact_record
-from farm.report.tables.agreement import name_units
-from farm.report.words import number
+from farm.hunt.show_minimal import describe_failure_trigger, is_exact_record
+from farm.report.tables.agreement import name_row_units
+from farm.report.words import format_report_number
 from farm.reproduction.folder import CALL
 from tasks.hunt.minimise.specification import quote_specification
-from tasks.model import FAILED, Status, is_inexact, names
+from tasks.model import FAILED, Status, is_inexact_dtype, name_statuses
 from tasks.model.kind import KIND_BIASED, OF_NUMBERS
 
 #: Characters of an error that are told, of one in a title, and of a run.py that stands in the text.
@@ -45,22 +45,22 @@ def write_issue(record: Mapping[str, Any], run: str, files: Sequence[str] = ()) 
     happens, how it is shown, expected and got, triggers, the specification's sentence, words to search for
     duplicates."""
     parts = [
-        f"# {title_issue(record)}",
-        _describe_versions(record),
+        f"# {write_issue_title(record)}",
+        _describe_versions_for_issue(record),
         _describe_minimal_case(record),
-        *_render_script(run, files),
+        *_render_issue_script(run, files),
     ]
     parts += [
         _describe_wrong_result(record),
-        _describe_triggers(record),
-        _quote_specification(record),
+        _describe_triggers_for_issue(record),
+        _quote_specification_for_issue(record),
         _describe_other_backends(record),
         _make_search_words(record),
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def _render_script(run: str, files: Sequence[str]) -> list[str]:
+def _render_issue_script(run: str, files: Sequence[str]) -> list[str]:
     """The text of run.py, and what it takes: a tracker takes no text of any length, and nobody reads it."""
     if not run:
         return []
@@ -70,19 +70,19 @@ def _render_script(run: str, files: Sequence[str]) -> list[str]:
     return [f"## To reproduce\n\n{told}" + (f"\n\n```python\n{run.rstrip()}\n```" if len(run) <= _SCRIPT else "")]
 
 
-def title_issue(record: Mapping[str, Any]) -> str:
+def write_issue_title(record: Mapping[str, Any]) -> str:
     """ "[ort-cpu] Softmax of float16 with axis=0: wrong result", "Cast of float32 to bfloat16"; float32 alone is not
     told."""
     each = list(dict.fromkeys(record["finding"]["ops"]))
     ops = " + ".join(each) if len(each) <= _OPS else f"a graph of {', '.join(each[:_OPS])} and {len(each) - _OPS} more"
-    to = [x for x in record.get("results", ()) if x != record["dtype"] and is_inexact(x)]
+    to = [x for x in record.get("results", ()) if x != record["dtype"] and is_inexact_dtype(x)]
     some = [(k.partition(".")[2], v) for k, v in record["finding"]["attributes"].items()]
     some = [(name, v) for name, v in some if name != "to"][:3]  # a number for a dtype, which is told
     given = ", ".join(f"{name}={f'{v:g}' if isinstance(v, float) else v}" for name, v in some)
     modes = _use_tracker_words(", ".join(record["finding"]["modes"][:2]))
     dtype = "" if record["dtype"] == "float32" and not to else " to ".join([f"of {record['dtype']}", *to[:1]])
     how = " ".join(filter(None, [ops, dtype, f"with {given}" if given else "", f"({modes})" if modes else ""]))
-    return f"[{record['backend']}] {how}: {_describe_failing(record)}"
+    return f"[{record['backend']}] {how}: {_describe_failing_for_issue(record)}"
 
 
 def _use_tracker_words(words: str) -> str:
@@ -91,23 +91,23 @@ def _use_tracker_words(words: str) -> str:
     return words.replace("open sizes", "dynamic shapes").replace("at run time", "not constant")
 
 
-def _describe_failing(record: Mapping[str, Any]) -> str:
-    return _describe_manner(record) + (", intermittent" if record["flaky"] else "")
+def _describe_failing_for_issue(record: Mapping[str, Any]) -> str:
+    return _describe_manner_for_issue(record) + (", intermittent" if record["flaky"] else "")
 
 
-def _describe_manner(record: Mapping[str, Any]) -> str:
+def _describe_manner_for_issue(record: Mapping[str, Any]) -> str:
     """How it fails: the error, the shape or dtype that came, or values where they are few."""
     outcome = record["outcome"]
     status, kind, error = outcome["status"], outcome["kind"], outcome["error"] or ""
     if status == Status.ERROR:
-        return _pick_telling_line(_format_error(outcome) or "error")
+        return _pick_telling_error_line(_format_issue_error(outcome) or "error")
     if kind in ("shape", "dtype") and 0 < len(error) <= _TITLE:
         return f"wrong {error}"
     if status in (Status.WRONG, Status.IMPRECISE):
         values = _describe_few_values(record) if kind in (*OF_NUMBERS, "nonfinite") else ""
         return (f"{status} result" if values else _WRONG.get(kind, f"{status} result")) + values
     words = {
-        "crash": f"crash ({kind or _pick_telling_line(_format_error(outcome) or 'the process ends')})",
+        "crash": f"crash ({kind or _pick_telling_error_line(_format_issue_error(outcome) or 'the process ends')})",
         "timeout": "hangs",
         "oom": "runs out of memory",
     }
@@ -123,14 +123,14 @@ def _describe_few_values(record: Mapping[str, Any]) -> str:
     return f" ({got}, expected {expected})" if "," not in got else f" ([{got}], expected [{expected}])"
 
 
-def _format_error(outcome: Mapping[str, Any]) -> str:
+def _format_issue_error(outcome: Mapping[str, Any]) -> str:
     """The error; one of a word or two alone, as a KeyError's, with its type."""
     error = outcome["error"] or ""
     few = error and len(error.split()) <= 2 and outcome.get("error_type")
     return f"{outcome['error_type']}: {error}" if few else error
 
 
-def _pick_telling_line(error: str) -> str:
+def _pick_telling_error_line(error: str) -> str:
     """The first line of an error that says what is wrong, without places in sources and what every error of the runtime
     begins with."""
     lines = [
@@ -140,7 +140,7 @@ def _pick_telling_line(error: str) -> str:
     return line if len(line) <= _TITLE else f"{line[:_TITLE].rpartition(' ')[0]} …"
 
 
-def _describe_versions(record: Mapping[str, Any]) -> str:
+def _describe_versions_for_issue(record: Mapping[str, Any]) -> str:
     told = [f"{record['backend']} {record['runtime_version']}", f"device: {record['device']}"]
     if record["packages"]:
         told.append(f"packages: {' '.join(record['packages'])}")
@@ -157,7 +157,7 @@ def _describe_minimal_case(record: Mapping[str, Any]) -> str:
     if outcome["kind"] in OF_NUMBERS:
         lines.append(_describe_error_size(outcome, is_exact_record(record)))
     if outcome["error"]:
-        lines.append(f"```\n{_format_error(outcome)[:_ERROR].strip()}\n```")
+        lines.append(f"```\n{_format_issue_error(outcome)[:_ERROR].strip()}\n```")
     if record.get("known"):
         lines.append(f"Known cause: {record['known']}." + f" Published: {record['link']}" * bool(record.get("link")))
     if outcome.get("cause"):
@@ -179,17 +179,17 @@ def _describe_minimal_case(record: Mapping[str, Any]) -> str:
 
 def _describe_error_size(outcome: Mapping[str, Any], whole: bool) -> str:
     """How far the worst element is off, against what rounding explains; whole: nothing is rounded."""
-    far = f"Largest difference from the exact result: {number(outcome['max_diff'])}."
+    far = f"Largest difference from the exact result: {format_report_number(outcome['max_diff'])}."
     if whole:
         return far
     units, limit, ulps = (outcome[name] for name in ("error_units", "limit", "max_ulp"))
-    if name_units(outcome["op_class"] or "") == "ulps" and ulps is not None:
-        return f"{far} The worst element is {_format_large_count(ulps)} ulps off; the limit is {number(limit)}."
+    if name_row_units(outcome["op_class"] or "") == "ulps" and ulps is not None:
+        return f"{far} The worst element is {_format_large_count(ulps)} ulps off; the limit is {format_report_number(limit)}."
     if units is None or limit is None:
         return far
     return (
         f"{far} The error of the worst element is {_format_large_count(units)} times what rounding the inputs once can explain; "
-        f"the limit is {number(limit)} times."
+        f"the limit is {format_report_number(limit)} times."
     )
 
 
@@ -211,21 +211,23 @@ def _describe_wrong_result(record: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _describe_triggers(record: Mapping[str, Any]) -> str:
+def _describe_triggers_for_issue(record: Mapping[str, Any]) -> str:
     """What one change at a time gives: first what the failure needs. What is no valid model tells nothing."""
     rows = [
-        f"| {_use_tracker_words(x['what'])} | {_describe_toggle(x)} |"
+        f"| {_use_tracker_words(x['what'])} | {_describe_toggle_for_issue(x)} |"
         for x in sorted(record["triggers"], key=lambda x: (bool(x["fails"]), x["status"] != "pass"))
         if x["status"]
     ]
     return "\n".join(["## What triggers it", "", "| one change | result |", "|---|---|", *rows]) if rows else ""
 
 
-def _describe_toggle(one: Mapping[str, Any]) -> str:
-    return describe_trigger(one) if one["fails"] else _THEN.get(one["status"], f"another failure: {one['status']}")
+def _describe_toggle_for_issue(one: Mapping[str, Any]) -> str:
+    return (
+        describe_failure_trigger(one) if one["fails"] else _THEN.get(one["status"], f"another failure: {one['status']}")
+    )
 
 
-def _quote_specification(record: Mapping[str, Any]) -> str:
+def _quote_specification_for_issue(record: Mapping[str, Any]) -> str:
     found = quote_specification(record["op"], record["finding"]["ops"], list(record["finding"]["attributes"]))
     return "## What the specification says\n\n" + "\n>\n".join(f"> {x}" for x in found) if found else ""
 
@@ -237,7 +239,11 @@ def _describe_other_backends(record: Mapping[str, Any]) -> str:
     for backend, status in sorted(record.get("others", {}).items()):
         by_status.setdefault(status, []).append(backend)
     right = by_status.get(Status.PASS, [])
-    bad = [f"{name} ({status})" for status in names((*FAILED, Status.IMPRECISE)) for name in by_status.get(status, [])]
+    bad = [
+        f"{name} ({status})"
+        for status in name_statuses((*FAILED, Status.IMPRECISE))
+        for name in by_status.get(status, [])
+    ]
     told = [f"Correct: {', '.join(right)}."] * bool(right) + [f"Not correct: {', '.join(bad)}."] * bool(bad)
     if bad and not right:
         told.append("No other runtime gave the expected result.")
@@ -265,4 +271,6 @@ def _describe_crash_for_search(outcome: Mapping[str, Any]) -> str:
 
 def _list_error_words(outcome: Mapping[str, Any]) -> list[str]:
     """The words and numbers of an error that are long enough to be its own."""
-    return list(dict.fromkeys(re.findall(r"[A-Za-z]\w{4,}|\d{3,}", _pick_telling_line(_format_error(outcome)))))[:6]
+    return list(
+        dict.fromkeys(re.findall(r"[A-Za-z]\w{4,}|\d{3,}", _pick_telling_error_line(_format_issue_error(outcome))))
+    )[:6]

@@ -14,13 +14,17 @@ from farm.fleet import envs
 from farm.fleet.envs import Environment
 from farm.hunt import issue_text as issue
 from farm.reproduction import find, trial
-from farm.reproduction.again import ReproducedOutcome, run_child
+from farm.reproduction.again import ReproducedOutcome, run_case_in_child
 from farm.reproduction.find import RowKey, StoredCase
-from farm.reproduction.folder import CALL, RUN, round_leaf, write_folder
-from farm.reproduction.requirements import describe_place, list_requirements, pin_imports
-from farm.reproduction.writing import folder_case, form_of
+from farm.reproduction.folder import CALL, RUN, round_exact_leaf, write_finding_folder
+from farm.reproduction.requirements import (
+    describe_interpreter_of_case,
+    list_finding_requirements,
+    pin_import_requirements,
+)
+from farm.reproduction.writing import make_finding_case, make_form_of_case
 from tasks.backends.shared.recipe import NoProgram
-from tasks.judge.worst import beyond
+from tasks.judge.worst import list_elements_beyond
 from tasks.model import Leaf, Status
 from tasks.wire import Found
 
@@ -32,7 +36,7 @@ TIMES = 20
 ALL, FEW = 64, 8
 
 
-def make_files(case: StoredCase, found: Found, record: dict[str, Any], results: lakes.Lake) -> dict[str, bytes]:
+def make_minimal_files(case: StoredCase, found: Found, record: dict[str, Any], results: lakes.Lake) -> dict[str, bytes]:
     """Files by name; fills ``record`` with what was expected, what came, what other backends made of the stored case,
     and what its run.py showed.
 
@@ -43,7 +47,7 @@ def make_files(case: StoredCase, found: Found, record: dict[str, Any], results: 
     # What does not end gives nothing: it has just been seen not to. Nor does what was seen to fail fail again alone, or
     # always.
     seen = ReproducedOutcome(found.row.values())
-    outcome = seen if found.row.status == Status.TIMEOUT or record["before"] else run_child(minimal)
+    outcome = seen if found.row.status == Status.TIMEOUT or record["before"] else run_case_in_child(minimal)
     if record["flaky"]:
         outcome = replace(outcome, row=seen.row)
     record["expected"], record["got"] = _describe_minimal_values(minimal, outcome)
@@ -65,9 +69,9 @@ def _describe_minimal_values(minimal: StoredCase, outcome: ReproducedOutcome) ->
     many those that are furthest off."""
     leaves, actual = minimal.sample.expected(), outcome.actual or []
     places = [_find_furthest_elements(a, leaf, minimal) for a, leaf in zip(actual, leaves)] + [None] * len(leaves)
-    expected = [_format_values(round_leaf(leaf), at, leaf.dtype) for leaf, at in zip(leaves, places)]
+    expected = [_format_minimal_values(round_exact_leaf(leaf), at, leaf.dtype) for leaf, at in zip(leaves, places)]
     return "; ".join(expected), "; ".join(
-        _format_values(a, at) for a, at in itertools.zip_longest(actual, places[: len(actual)])
+        _format_minimal_values(a, at) for a, at in itertools.zip_longest(actual, places[: len(actual)])
     )
 
 
@@ -75,10 +79,10 @@ def _find_furthest_elements(a: np.ndarray, leaf: Leaf, minimal: StoredCase) -> n
     """Flat places of the elements that are furthest off in a result of many; None where all are told."""
     if a.size <= ALL or leaf.reference is None or a.shape != tuple(leaf.shape) or leaf.dtype == "str":
         return None
-    return beyond(a, leaf, minimal.sample.op_class, 0.0)[:FEW]
+    return list_elements_beyond(a, leaf, minimal.sample.op_class, 0.0)[:FEW]
 
 
-def _format_values(x: np.ndarray | None, places: np.ndarray | None = None, dtype: str = "") -> str:
+def _format_minimal_values(x: np.ndarray | None, places: np.ndarray | None = None, dtype: str = "") -> str:
     """places: of the elements that are told; None for the first ones."""
     if x is None:
         return "any numbers"
@@ -103,16 +107,16 @@ def _write_finding_folder(
     runtime, onnx and numpy alone."""
     backend = outcome.backend or minimal.spec.create()
     title = f"{record['op']} on {minimal.spec.name} {record['runtime_version']}: {record['outcome']['status']}"
-    title = " ".join(filter(None, [title, record["outcome"]["kind"]])) + "." + describe_place(minimal)
-    packages, times = list_requirements(minimal), TIMES if record["flaky"] else 1
+    title = " ".join(filter(None, [title, record["outcome"]["kind"]])) + "." + describe_interpreter_of_case(minimal)
+    packages, times = list_finding_requirements(minimal), TIMES if record["flaky"] else 1
     if times > 1:
         title += " It fails only sometimes: run it several times."
-    former = [(form_of(one, backend), one.group) for one in earlier]
+    former = [(make_form_of_case(one, backend), one.group) for one in earlier]
     try:
-        files = write_folder(folder_case(minimal, outcome, backend, title), packages, former)
-        if not minimal.environment and (more := [x for x in pin_imports(files) if x not in packages]):
+        files = write_finding_folder(make_finding_case(minimal, outcome, backend, title), packages, former)
+        if not minimal.environment and (more := [x for x in pin_import_requirements(files) if x not in packages]):
             packages += more  # a plug-in's module, what torch's test database takes
-            files = write_folder(folder_case(minimal, outcome, backend, title), packages, former)
+            files = write_finding_folder(make_finding_case(minimal, outcome, backend, title), packages, former)
     except NoProgram as error:
         return {}, f"none: {error}"
     listed = ", ".join([*packages, *envs.OWN_PACKAGES])
@@ -120,7 +124,7 @@ def _write_finding_folder(
         if minimal.environment and minimal.environment.existing:  # nothing else has that runtime
             listed, python = minimal.environment.label, minimal.interpreter
         else:
-            python = envs.interpreter(Environment(tuple(packages), launcher=minimal.spec.launcher), minimal.cache)
+            python = envs.build_interpreter(Environment(tuple(packages), launcher=minimal.spec.launcher), minimal.cache)
     except envs.EnvError as error:
         return {}, f"none: cannot build its clean environment ({listed}): {error}"
     with trial.write_temporary_script(files) as folder:

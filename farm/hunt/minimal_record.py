@@ -13,8 +13,8 @@ from farm import lake as lakes
 from farm.lake import minimal
 from farm.reproduction.find import StoredCase
 from farm.reproduction.folder import RUN
-from farm.reproduction.show import known_failure
-from tasks.backends.shared.artefacts import processor_name
+from farm.reproduction.show import find_known_failure_of_case
+from tasks.backends.shared.artefacts import read_processor_name
 from tasks.model import FORWARD
 from tasks.wire import Found
 
@@ -51,7 +51,7 @@ def describe_minimal(case: StoredCase, found: Found, strategy: str, seconds: flo
         "modes": [*facts.get("modes", []), *[check] * (check != FORWARD)],
         "after": len(facts["before"]) > 0,
     }
-    covering = known_failure(case, finding["ops"])
+    covering = find_known_failure_of_case(case, finding["ops"])
     return {
         "run_id": case.key.run_id,
         "case_id": case.key.case_id,
@@ -60,17 +60,17 @@ def describe_minimal(case: StoredCase, found: Found, strategy: str, seconds: flo
         "dtype": case.group.dtype,
         "runtime_version": row["runtime_version"],
         "device": row["device"],
-        "system": f"{platform.platform()}, {processor_name()}",
+        "system": f"{platform.platform()}, {read_processor_name()}",
         "packages": list(case.environment.packages) if case.environment else [],
         "strategy": strategy,
         "seconds": round(seconds, 1),
         "made_at": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "original": {name: _make_plain_json(row[name]) for name in (*_TOLD, "op", "shapes")},
+        "original": {name: _make_minimal_json(row[name]) for name in (*_TOLD, "op", "shapes")},
         "outcome": {name: getattr(found.row, name) for name in _TOLD},
         "known": covering.reason if covering else "",
         "link": covering.link if covering else "",
         **facts,
-        "finding": {**finding, "id": minimal.finding_id(finding)},
+        "finding": {**finding, "id": minimal.make_finding_id(finding)},
     }
 
 
@@ -79,7 +79,7 @@ def keep_minimal_record(
 ) -> None:
     """Write the record, its files and the minimal case itself to the lake, unless a smaller one is there of the same
     runtime: then that one is left, and the record says so. Raises LakeError."""
-    old = minimal.read_record(results, record["run_id"], record["case_id"], record["backend"])
+    old = minimal.read_minimal_record(results, record["run_id"], record["case_id"], record["backend"])
     same = old.get("runtime_version") == record["runtime_version"] and not record.get("by_parts")
     alike = all(old.get("finding", {}).get(name) == record["finding"][name] for name in ("status", "kind", "words"))
     if same and alike and _measure_minimal_case(old) < _measure_minimal_case(record):
@@ -97,5 +97,5 @@ def _measure_minimal_case(record: Mapping[str, Any]) -> tuple[bool, bool, float,
     return bool(record.get("flaky")), RUN not in record.get("files", ()), nodes, elements
 
 
-def _make_plain_json(value: Any) -> Any:
+def _make_minimal_json(value: Any) -> Any:
     return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)

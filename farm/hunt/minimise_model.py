@@ -8,16 +8,18 @@ from farm import lake as lakes
 from farm.lake.key import RowKey
 from farm.plan import request as requests
 from farm.reproduction.find import ReproduceError
-from farm.work.launch import run_request
+from farm.work.launch import launch_request
 from tasks.model import Status
 
 
-def key_of_model(model: str, inputs: Sequence[str], backend: str, lake: lakes.Lake) -> RowKey:
+def make_key_of_minimised_model(model: str, inputs: Sequence[str], backend: str, lake: lakes.Lake) -> RowKey:
     """Run a model on a backend, in child processes; the key of its worst row. Raises ConfigError, LakeError, and
     ReproduceError for one that cannot be judged."""
-    lakes.check_writable(lake)
-    request = requests.new("", lake, backends=[backend], model=model, inputs=inputs, how="processes", dashboard=False)
-    rows, record, missing = run_request(request)
+    lakes.check_lake_writable(lake)
+    request = requests.make_run_request(
+        "", lake, backends=[backend], model=model, inputs=inputs, how="processes", dashboard=False
+    )
+    rows, record, missing = launch_request(request)
     if missing or rows.empty:
         raise ReproduceError(f"{model} was not judged on {backend}: {missing or 'it left no row'}")
     row = min(rows.to_dict("records"), key=lambda row: Status(row["status"]).facts.severity)

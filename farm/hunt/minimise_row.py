@@ -14,13 +14,13 @@ import pyarrow.compute as pc
 
 from farm import lake as lakes
 from farm.fleet import scratch
-from farm.hunt.earlier_cases import earlier_cases
-from farm.hunt.minimal_files import make_files
+from farm.hunt.earlier_cases import find_earlier_cases
+from farm.hunt.minimal_files import make_minimal_files
 from farm.hunt.minimal_record import describe_minimal, keep_minimal_record
-from farm.hunt.minimise_search import HANG_S, run_search, version_here
+from farm.hunt.minimise_search import HANG_S, find_version_to_minimise, run_minimise_search
 from farm.reproduction import versions
 from farm.reproduction.find import ReproduceError, StoredCase
-from farm.work.sequences import crash_of
+from farm.work.sequences import read_sequence_crash
 from tasks.hunt.minimise.same import SOUGHT
 from tasks.hunt.minimise.strategies import ALL, BUDGET
 from tasks.model import DEADLY, Status
@@ -37,11 +37,11 @@ class KeptMinimal:
     lost: lakes.LakeError | None = None
 
 
-def check_case(case: StoredCase, packages: Sequence[str] = (), here: bool = False) -> StoredCase:
+def check_case_to_minimise(case: StoredCase, packages: Sequence[str] = (), here: bool = False) -> StoredCase:
     """The case on the backend as it is asked for: in an environment of ``packages``, or with what is ``here`` whatever
     its version. Raises ReproduceError for a row that did not fail, or another version of the runtime."""
     key, status = case.key, Status.INVALID if case.row.get("acquitted") else case.row["status"]
-    if told := crash_of(case.row):  # what it does alone is not what is sought
+    if told := read_sequence_crash(case.row):  # what it does alone is not what is sought
         case = replace(case, row={**case.row, "status": Status.CRASH.value, "kind": told[0], "stage": told[1]})
     elif status not in SOUGHT:
         raise ReproduceError(
@@ -51,17 +51,19 @@ def check_case(case: StoredCase, packages: Sequence[str] = (), here: bool = Fals
     case = versions.place_in_versions(case, packages)
     stored = case.row["runtime_version"]
     try:
-        found = version_here(case)
+        found = find_version_to_minimise(case)
     except ReproduceError as error:
         if packages or case.environment or not stored:  # it is that environment that cannot be had
             raise
-        raise ReproduceError(f"{error}; the row is of {stored}: {versions.suggest_packages(case, stored)}") from None
+        raise ReproduceError(
+            f"{error}; the row is of {stored}: {versions.suggest_packages_of_row(case, stored)}"
+        ) from None
     if (other := versions.describe_other_version(case, found)) and not here:
         raise ReproduceError(f"{other}, --here uses the installed one")
     return replace(case, row={**case.row, "runtime_version": found})
 
 
-def _sound_s(case: StoredCase, results: lakes.Lake) -> float | None:
+def _measure_sound_case_s(case: StoredCase, results: lakes.Lake) -> float | None:
     """Seconds that a case took, None where nobody knows; of one that hangs, what nine of ten took which gave numbers on
     its backend, those of the same op where there are any; where nobody knows, as long as any is waited for."""
     if case.row["status"] != Status.TIMEOUT:
@@ -79,17 +81,21 @@ def _measure_row_seconds(row: Mapping[str, Any]) -> float:
 
 
 def minimise_row(case: StoredCase, results: lakes.Lake, strategy: str = ALL, budget: int = BUDGET) -> KeptMinimal:
-    """Make a `check_case` case small, and keep what is left in the lake; where that cannot be written, a search of
+    """Make a `check_case_to_minimise` case small, and keep what is left in the lake; where that cannot be written, a search of
     minutes is not lost. Raises ReproduceError, LakeError."""
-    with tempfile.TemporaryDirectory(prefix="minimise-", dir=scratch.beside(case.cache, case.spec.launcher)) as folder:
-        earlier = earlier_cases(case, results)
+    with tempfile.TemporaryDirectory(
+        prefix="minimise-", dir=scratch.make_folder_for_child(case.cache, case.spec.launcher)
+    ) as folder:
+        earlier = find_earlier_cases(case, results)
         sys.stdout.flush()
-        found, seconds = run_search(case, strategy, budget, Path(folder), earlier, sound_s=_sound_s(case, results))
+        found, seconds = run_minimise_search(
+            case, strategy, budget, Path(folder), earlier, sound_s=_measure_sound_case_s(case, results)
+        )
         if found.error:
             return KeptMinimal(error=found.error)
         record = describe_minimal(case, found, strategy, seconds)
         record["after"] = [earlier.keys[number].case_id for number in record["before"]]
-        files = make_files(case, found, record, results)
+        files = make_minimal_files(case, found, record, results)
         try:
             keep_minimal_record(results, record, files, Path(found.item.pack) if found.item else None)
         except lakes.LakeError as error:

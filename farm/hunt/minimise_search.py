@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from farm.hunt.earlier_cases import EarlierCases
-from farm.reproduction.again import job_of, ready_backend
+from farm.reproduction.again import ask_backend_of_case, make_job_of_case
 from farm.reproduction.find import ReproduceError, StoredCase
 from farm.work.child_pool import POOL
-from farm.work.conversation import Ended, run_last, search
+from farm.work.conversation import Ended, run_last_in_child, search_in_child
 from farm.work.job import Job
-from farm.work.supervisor import CannotRun, rows_of
+from farm.work.supervisor import CannotRun, run_batch_rows
 from tasks import wire
 from tasks.model import Status
 from tasks.model.row import NAMES, Row
@@ -32,7 +32,7 @@ TIMES, LEAST_S, HANG_S = 5.0, 1.0, 10.0
 Told = Callable[[int, str], None]
 
 
-def limit_of(sound_s: float, hung: int, hangs: bool = False) -> float:
+def choose_step_limit_s(sound_s: float, hung: int, hangs: bool = False) -> float:
     """Seconds that a step may take where one that ends takes ``sound_s`` and ``hung`` have hung. hangs: whether the
     stored case does; where it does not, the first to hang is waited for as long as any, each other half as long as the
     one before."""
@@ -68,13 +68,13 @@ class MinimiseRunner:
         return wire.Tried(row=row)
 
     def _impatient(self) -> Job:
-        longest = limit_of(self.sound_s or 0.0, self.hung, self.hangs)
+        longest = choose_step_limit_s(self.sound_s or 0.0, self.hung, self.hangs)
         return replace(self.job, deadline_s=min(longest, self.job.limits.deadline_s))
 
     def _alone(self, job: Job, item: ToRun) -> Row:
         """A crash counts if it is one in a process that has run nothing before (`farm.work.supervisor`)."""
         try:
-            return row_of(list(rows_of(replace(job, run=(item,))))[-1])
+            return make_row_of_minimal(list(run_batch_rows(replace(job, run=(item,))))[-1])
         except CannotRun as error:
             raise ReproduceError(f"the backend no longer runs: {error}") from None
 
@@ -82,12 +82,12 @@ class MinimiseRunner:
         """The row of a case that is run after others in a process of their own."""
         assert self.earlier is not None
         POOL.forget(self.job)
-        row = run_last(self.job, [*(self.earlier[number] for number in wants.before), wants.item], POOL)
+        row = run_last_in_child(self.job, [*(self.earlier[number] for number in wants.before), wants.item], POOL)
         POOL.forget(self.job)
         return row
 
 
-def row_of(values: Mapping[str, Any]) -> Row:
+def make_row_of_minimal(values: Mapping[str, Any]) -> Row:
     """A row of the lake as its case's outcome."""
     found = {name: value for name, value in values.items() if name in NAMES}
     begun = found.get("started_at")
@@ -95,17 +95,17 @@ def row_of(values: Mapping[str, Any]) -> Row:
     return Row.of(found)
 
 
-def job_alone(case: StoredCase) -> Job:
+def make_job_to_minimise(case: StoredCase) -> Job:
     """The job that runs a case as its run did, without a search for its culprit."""
-    return job_of(case, case.asked, localise_s=0.0)
+    return make_job_of_case(case, case.asked, localise_s=0.0)
 
 
-def version_here(case: StoredCase) -> str:
+def find_version_to_minimise(case: StoredCase) -> str:
     """Version of the backend's runtime as it is here. Raises ReproduceError where it cannot be had."""
-    return ready_backend(case, job_alone(case)).info.runtime.runtime_version
+    return ask_backend_of_case(case, make_job_to_minimise(case)).info.runtime.runtime_version
 
 
-def run_search(
+def run_minimise_search(
     case: StoredCase,
     strategy: str,
     budget: int,
@@ -115,10 +115,10 @@ def run_search(
 ) -> tuple[Found, float]:
     """(what the search came to, seconds that it took). folder: for packs, the minimal case's stays; sound_s: what cases
     that end take. Raises ReproduceError."""
-    began, job = time.monotonic(), job_alone(case)
+    began, job = time.monotonic(), make_job_to_minimise(case)
     runner = MinimiseRunner(job, earlier, sound_s, _print_search_progress, case.row["status"] == Status.TIMEOUT)
-    what = wire.Minimise(row_of(case.row), strategy, budget, len(earlier or ()))
-    *_, answer = search(job, what, case.asked, folder, STEP_S, POOL, runner)
+    what = wire.Minimise(make_row_of_minimal(case.row), strategy, budget, len(earlier or ()))
+    *_, answer = search_in_child(job, what, case.asked, folder, STEP_S, POOL, runner)
     if sys.stderr.isatty():
         print(f"\r{' ' * 60}\r", end="", file=sys.stderr, flush=True)
     if isinstance(answer, Ended):

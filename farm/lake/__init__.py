@@ -1,6 +1,6 @@
 """The Parquet lake: stores opened, parts and tables read, written and compacted; rows, run records, traces, passports, manifests and minimal cases, and old ones upgraded."""
 
-from farm.lake.compaction import Change, compact
+from farm.lake.compaction import Change, compact_run
 from farm.lake.origin_columns import KEY, PASSPORT_KEY, PASSPORT_SCHEMA, SCHEMA, TRACE_KEY, TRACE_SCHEMA, Origin
 from farm.lake.passports import find_passports, read_passports
 from farm.lake.store import (
@@ -9,18 +9,18 @@ from farm.lake.store import (
     LakeError,
     LakeWarning,
     Where,
-    append,
-    check_writable,
-    from_stream,
-    known_runs,
+    append_part,
+    check_lake_writable,
+    explain_other_run,
+    list_known_runs,
+    make_row_batch,
+    make_row_stream,
     open_lake,
-    other_run,
     read,
+    read_row_stream,
     read_run,
     read_table,
     run_ids,
-    to_batch,
-    to_stream,
-    write_run,
+    write_run_record,
 )
-from farm.lake.traces import read_trace, steps_of
+from farm.lake.traces import read_trace, read_trace_steps

@@ -54,7 +54,7 @@ class BesideTable:
                 return place
             for holder in (entry, row, origin):
                 if hasattr(holder, name):
-                    return _drop_surrogates(getattr(holder, name))
+                    return _drop_lone_surrogates(getattr(holder, name))
             raise AttributeError(name)
 
         columns = [pa.array([value(f.name, *one) for one in found], f.type) for f in self.schema]
@@ -74,12 +74,12 @@ class BesideTable:
 
     def write(self, lake: Lake, run_id: str, table: pa.Table, name: str) -> None:
         write = partial(pq.write_table, table, filesystem=lake.filesystem, compression="zstd")
-        store.write_beside(lake, run_id, f"_{self.name}-{name}.parquet", write)
+        store.write_run_file(lake, run_id, f"_{self.name}-{name}.parquet", write)
 
     def compact(self, lake: Lake, run_id: str) -> None:
         """Make one file of a run's. As with the rows, what is merged is there before what it is made of goes; a file
         that cannot be read, or has columns that this farm does not know, leaves all as they are. Raises OSError."""
-        old = store.list_parts(lake, run_id, self.name)
+        old = store.list_lake_parts(lake, run_id, self.name)
         if len(old) < 2:
             return
         try:
@@ -121,7 +121,7 @@ class BesideTable:
     def _read_files(self, lake: Lake, run_id: str, where: Where) -> list[pa.Table]:
         """What the files of a run have, but for what ``where`` leaves out by the key alone. Raises FileNotFoundError
         for one that is gone since they were listed."""
-        paths = store.list_parts(lake, run_id, self.name)
+        paths = store.list_lake_parts(lake, run_id, self.name)
         return [x for path in paths if (x := self._read_file(lake, path, where)) is not None]
 
     def _read_file(self, lake: Lake, path: str, where: Where) -> pa.Table | None:
@@ -158,20 +158,22 @@ PASSPORTS = BesideTable("passports", PASSPORT_SCHEMA, PASSPORT_KEY)
 TABLES = (TRACE, PASSPORTS)
 
 
-def from_stream(data: bytes) -> list[pa.RecordBatch]:
+def read_beside_stream(data: bytes) -> list[pa.RecordBatch]:
     """Read what `Table.to_stream` made."""
     return list(pa.ipc.open_stream(data)) if data else []
 
 
-def append(lake: Lake, run_id: str, rows: Sequence[pa.RecordBatch], beside: Sequence[pa.RecordBatch] = ()) -> None:
+def append_rows_and_beside(
+    lake: Lake, run_id: str, rows: Sequence[pa.RecordBatch], beside: Sequence[pa.RecordBatch] = ()
+) -> None:
     """Write rows and their entries in tables beside them. Those are there first, so that no row is ever without them.
     Raises OSError."""
     for table in TABLES:
         if own := [batch for batch in beside if batch.schema.equals(table.schema)]:
             table.write(lake, run_id, pa.Table.from_batches(own), uuid.uuid4().hex)
-    store.append(lake, run_id, rows)
+    store.append_part(lake, run_id, rows)
 
 
-def _drop_surrogates(value: object) -> object:
+def _drop_lone_surrogates(value: object) -> object:
     """The value without lone surrogates, which an error's text may contain."""
     return value.encode(errors="replace").decode() if isinstance(value, str) else value

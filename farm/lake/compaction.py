@@ -22,13 +22,13 @@ from farm.lake.store import (
     AnyLake,
     Lake,
     LakeWarning,
-    coded_schema,
-    in_schema,
+    code_lake_schema,
+    find_kept_rows,
+    fit_table_to_schema,
     keep_unique_rows,
-    kept_of,
-    list_parts,
+    list_lake_parts,
     open_lake,
-    open_part,
+    open_lake_part,
     put_part,
     read_table,
 )
@@ -41,7 +41,7 @@ Change = Callable[[pa.Table], pa.Table]
 AT_ONCE, GROUP_ROWS, GROUPS = 125_000, 4096, 4
 #: Columns of few different texts are copied as numbers, which takes a third of the time, and written so: numbers have
 #: no dictionary, which nearly always would be given up again.
-_COPIED = coded_schema(SCHEMA, but=("case_id",))
+_COPIED = code_lake_schema(SCHEMA, but=("case_id",))
 _FEW = [field.name for field in _COPIED if pa.types.is_dictionary(field.type)]
 #: Columns that readers choose rows by: only these have statistics, which cost a fifth of writing.
 ASKED = [*KEY, "check", "catalog", "op", "variant", "dtype", "distribution", "status", "vendor"]
@@ -63,7 +63,7 @@ class NewerWarning(LakeWarning):
     """A part has columns that compaction would drop."""
 
 
-def compact(results: AnyLake, run_id: str, change: Change | None = None) -> None:
+def compact_run(results: AnyLake, run_id: str, change: Change | None = None) -> None:
     """Merge the parts of a finished run into one, without duplicates, and with what ``change`` makes of its rows; so
     for the tables beside them.
 
@@ -73,12 +73,12 @@ def compact(results: AnyLake, run_id: str, change: Change | None = None) -> None
     makes the same file; who compacts others merges both: the last one to end leaves one part.
     """
     lake = open_lake(results)
-    while len(old := list_parts(lake, run_id)) > 1 or (old and change is not None):
+    while len(old := list_lake_parts(lake, run_id)) > 1 or (old and change is not None):
         try:
             if change is None:
                 name = hashlib.sha256("".join(path.rpartition("/")[2] for path in old).encode()).hexdigest()[:32]
                 with _keep_arrow_pages():
-                    put_part(lake, run_id, partial(_write_pieces, lake, old), name)
+                    put_part(lake, run_id, partial(_write_compacted_pieces, lake, old), name)
             else:
                 for path in old:
                     next(_iterate_row_groups(lake, path, ()), None)
@@ -110,7 +110,7 @@ def _keep_arrow_pages() -> Iterator[None]:
         pa.set_memory_pool(before)
 
 
-def _read_ahead(pieces: Iterator[pa.Table]) -> Iterator[pa.Table]:
+def _read_pieces_ahead(pieces: Iterator[pa.Table]) -> Iterator[pa.Table]:
     """The same items; each is read while the one before it is written."""
     with ThreadPoolExecutor(1) as reader:
         coming = reader.submit(next, pieces, None)
@@ -122,7 +122,7 @@ def _read_ahead(pieces: Iterator[pa.Table]) -> Iterator[pa.Table]:
 def _iterate_unique_rows(lake: Lake, paths: Sequence[str]) -> Iterator[pa.Table]:
     """The rows of the parts without duplicates, in pieces. Raises LakeWarning."""
     keys = [one for path in paths for one in _iterate_row_groups(lake, path, [*KEY, "attempts"])]
-    kept = kept_of(pa.concat_tables(keys).unify_dictionaries()) if keys else None
+    kept = find_kept_rows(pa.concat_tables(keys).unify_dictionaries()) if keys else None
     at, waiting, rows = 0, [], 0
     for path in paths:
         for table in _iterate_row_groups(lake, path, _COPIED.names):
@@ -141,14 +141,14 @@ def _iterate_row_groups(lake: Lake, path: str, columns: Sequence[str]) -> Iterat
     schema = pa.schema([_COPIED.field(name) for name in columns])
     try:
         with lake.filesystem.open_input_file(path) as file:
-            part, present = open_part(file, _FEW)
+            part, present = open_lake_part(file, _FEW)
             if lost := sorted(present.difference(SCHEMA.names)):
                 words = f"{path} has the column {lost[0]}, which this farm does not know"
                 raise NewerWarning(f"{words}: the run stays in its parts; the farm that wrote them compacts it")
             for group in range(part.num_row_groups):
                 empty = _find_empty_columns(part.metadata.row_group(group))
                 table = part.read_row_group(group, [n for n in columns if n in present and n not in empty])
-                yield in_schema(table, schema)
+                yield fit_table_to_schema(table, schema)
     except (pa.ArrowException, OSError) as error:
         raise LakeWarning(f"{path}: {error}") from None
 
@@ -169,19 +169,19 @@ def _sort_by_op(table: pa.Table) -> pa.Table:
     op = op if pa.types.is_dictionary(op.type) else op.dictionary_encode()
     place = np.append(pc.rank(op.dictionary).to_numpy(), 0).astype("int32")
     order = np.argsort(place[op.indices.fill_null(len(place) - 1).to_numpy()], kind="stable")
-    columns = [one if _is_constant(one) else one.take(pa.array(order)) for one in table.columns]
+    columns = [one if _is_constant_column(one) else one.take(pa.array(order)) for one in table.columns]
     return pa.Table.from_arrays(columns, schema=table.schema)
 
 
-def _is_constant(column: pa.ChunkedArray) -> bool:
+def _is_constant_column(column: pa.ChunkedArray) -> bool:
     """Whether a column of one chunk has the same value in all rows, as far as is known."""
     if not column.null_count and pa.types.is_dictionary(column.type):
         return bool(column.num_chunks == 1 and len(column.chunk(0).dictionary) == 1)
     return bool(column.null_count == len(column))
 
 
-def _write_pieces(lake: Lake, old: Sequence[str], path: str) -> None:
-    _write_compacted_part(lake, _read_ahead(_iterate_unique_rows(lake, old)), path)
+def _write_compacted_pieces(lake: Lake, old: Sequence[str], path: str) -> None:
+    _write_compacted_part(lake, _read_pieces_ahead(_iterate_unique_rows(lake, old)), path)
 
 
 def _write_compacted_part(lake: Lake, tables: Iterable[pa.Table], path: str) -> None:

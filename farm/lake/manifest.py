@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from farm.lake import beside
-from farm.lake.store import RECORD, AnyLake, Lake, LakeError, list_parts, open_lake, run_ids
+from farm.lake.store import RECORD, AnyLake, Lake, LakeError, list_lake_parts, open_lake, run_ids
 from farm.version import farm_version
 from tasks.model import Refusal
-from tasks.nearest import nearest
+from tasks.nearest import suggest_nearest_names
 
 #: Beside the parts of a run; dataset readers leave it alone for its underscore.
 MANIFEST = "_manifest.json"
@@ -143,7 +143,7 @@ def check_manifest(results: AnyLake, run_id: str, key: Path | None = None) -> Ch
     return CheckedManifest(changed, missing, added, told, valid, trusted, len(files))
 
 
-def new_key(path: Path) -> Path:
+def write_manifest_key(path: Path) -> Path:
     """Write a new private key to a file that is not there yet, readable by its owner alone, and its public key beside
     it, whose path is returned. Raises NoSignature."""
     from cryptography.hazmat.primitives import serialization as pem
@@ -168,11 +168,11 @@ def _encode_manifest(manifest: dict[str, Any]) -> bytes:
 def _digest_run_files(lake: Lake, run_id: str) -> dict[str, str]:
     """SHA-256 of a run's parts, tables beside them and record, by name. Raises LakeError."""
     if run_id not in (known := run_ids(lake)):
-        raise LakeError(f"no run {run_id!r} in {lake.uri!r}{nearest(run_id, known)}")
+        raise LakeError(f"no run {run_id!r} in {lake.uri!r}{suggest_nearest_names(run_id, known)}")
     found = {}
     for path in [
-        *list_parts(lake, run_id),
-        *(path for table in beside.TABLES for path in list_parts(lake, run_id, table.name)),
+        *list_lake_parts(lake, run_id),
+        *(path for table in beside.TABLES for path in list_lake_parts(lake, run_id, table.name)),
         lake.path(run_id, RECORD),
     ]:
         digest = hashlib.sha256()

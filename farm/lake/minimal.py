@@ -23,7 +23,7 @@ FOLDER = "_minimal"
 RECORD, PACK = "minimal.json", "case.pack"
 
 
-def finding_id(finding: Mapping[str, Any]) -> str:
+def make_finding_id(finding: Mapping[str, Any]) -> str:
     """Equal for minimal cases of one defect: backend, ops, status, kind, the first sentence of the masked error,
     attributes that are not the default (which of its words one has, but not which number) and modes."""
     names = ("backend", "ops", "status", "kind", "words", "modes", "after")
@@ -72,7 +72,7 @@ def write_minimal_case(results: AnyLake, record: Mapping[str, Any], files: Mappi
     return folder
 
 
-def read_record(results: AnyLake, run_id: str, case_id: str, backend: str) -> dict[str, Any]:
+def read_minimal_record(results: AnyLake, run_id: str, case_id: str, backend: str) -> dict[str, Any]:
     """The record of a row's minimal case; {} if it has none. Raises LakeError."""
     lake = open_lake(results)
     try:
@@ -100,7 +100,7 @@ def read_minimal_cases(results: AnyLake, runs: Iterable[str] | None = None) -> l
                 continue
             if isinstance(record, dict) and {"run_id", "case_id", "backend", "finding"} <= record.keys():
                 # By today's definition, whichever wrote it.
-                finding = {**record["finding"], "id": finding_id(record["finding"])}
+                finding = {**record["finding"], "id": make_finding_id(record["finding"])}
                 found.append({**record, "finding": finding, "folder": info.path})
     return found
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from farm.version import farm_version
 from tasks.model import BackendInfo, trace
-from tasks.model.row import Column, Row, column, columns_of
+from tasks.model.row import Column, Row, declare_row_column, list_declared_columns
 from tasks.passport import SumReading
 
 
@@ -19,38 +19,40 @@ from tasks.passport import SumReading
 class Origin:
     """What all rows of one job have in common: the run, the backend, and where it ran."""
 
-    run_id: str = column("string", "origin", "the launch this row belongs to", default="")
-    backend: str = column("string", "origin", "runtime-device[@version]", default="")
-    vendor: str = column("string", "origin", "who ships the runtime", default="")
-    device: str = column("string", "origin", "the device as the runtime names it", default="")
-    device_ids: str | None = column(
+    run_id: str = declare_row_column("string", "origin", "the launch this row belongs to", default="")
+    backend: str = declare_row_column("string", "origin", "runtime-device[@version]", default="")
+    vendor: str = declare_row_column("string", "origin", "who ships the runtime", default="")
+    device: str = declare_row_column("string", "origin", "the device as the runtime names it", default="")
+    device_ids: str | None = declare_row_column(
         "string",
         "origin",
         "devices of its node that the case ran on, as the visible-devices variable names them; empty for the CPU, but for a core that "
         "was screened",
     )
-    node: str | None = column("string", "origin", "host that ran the case, or the name its Ray node was given")
-    runtime_version: str = column(
+    node: str | None = declare_row_column(
+        "string", "origin", "host that ran the case, or the name its Ray node was given"
+    )
+    runtime_version: str = declare_row_column(
         "string",
         "origin",
         "version of the runtime, and of the vendor's toolkit where that is no Python package (CANN, ROCm, SynapseAI)",
         default="",
     )
-    build: str | None = column(
+    build: str | None = declare_row_column(
         "string",
         "origin",
         "what tells builds of one version apart: the runtime's commit (torch, ONNX Runtime), an image's digest where $FARM_IMAGE_DIGEST tells it",
     )
-    environment: str | None = column(
+    environment: str | None = declare_row_column(
         "string",
         "origin",
         "what it ran in: farm (the farm's own), the path of an interpreter that was there, uv and the key of one that was built (`farm envs list`); "
         "a launcher's command stands before it",
     )
-    driver_version: str = column(
+    driver_version: str = declare_row_column(
         "string", "origin", "version of the device's driver; of the kernel, where that brings it", default=""
     )
-    farm_version: str = column(
+    farm_version: str = declare_row_column(
         "string",
         "origin",
         "version and commit of the farm that judged; .dirty: with changes that are not committed",
@@ -81,11 +83,11 @@ class Origin:
 class Vote:
     """What a vote on a generated case changed (`farm.policies.vote`), after the run; of other rows it is null."""
 
-    acquitted: str | None = column(
+    acquitted: str | None = declare_row_column(
         "string", "outcome", "why nobody is blamed for this row, whose reference is suspect: the row is invalid"
     )
-    was_status: str | None = column("string", "outcome", "its status before it was acquitted")
-    was_kind: str | None = column("string", "outcome", "its kind before it was acquitted")
+    was_status: str | None = declare_row_column("string", "outcome", "its status before it was acquitted")
+    was_kind: str | None = declare_row_column("string", "outcome", "its kind before it was acquitted")
 
 
 #: The name of a row's case, made of the row.
@@ -93,7 +95,13 @@ CASE_ID = Column(
     "case_id", "string", "", "check/op[.variant]/dtype[/distribution]/sample[@seed]; stable across runs", "case"
 )
 #: One row per outcome has these, in this order.
-COLUMNS = (columns_of(Origin)[0], CASE_ID, *columns_of(Origin)[1:], *columns_of(Row), *columns_of(Vote))
+COLUMNS = (
+    list_declared_columns(Origin)[0],
+    CASE_ID,
+    *list_declared_columns(Origin)[1:],
+    *list_declared_columns(Row),
+    *list_declared_columns(Vote),
+)
 #: A row is one outcome: readers keep the last row of each key.
 KEY = ["run_id", "case_id", "backend"]
 
@@ -149,14 +157,14 @@ PASSPORT_COLUMNS = (
     *(c for c in COLUMNS if c.name in KEY),
     Column("reading", "int32", "1", "place of the reading in its case, from 0", "case"),
     *(c for c in COLUMNS if c.name in OF_PASSPORT),
-    *columns_of(SumReading),
+    *list_declared_columns(SumReading),
 )
 PASSPORT_KEY = [*KEY, "reading"]
 PASSPORT_SCHEMA = _make_lake_schema(PASSPORT_COLUMNS, "1")
 
 
 @functools.cache
-def columns_digest() -> str:
+def digest_lake_columns() -> str:
     """Digest of the names and types of the columns. Rows travel without a schema; writer and reader must agree on
     it."""
     return hashlib.sha256(repr([(field.name, str(field.type)) for field in SCHEMA]).encode()).hexdigest()[:8]

@@ -11,7 +11,7 @@ import numpy as np
 from farm.lake.beside import PASSPORTS
 from farm.lake.store import AnyLake, Where
 from tasks.passport import SumReading
-from tasks.passport.known import KnownSum, Passport, short_name
+from tasks.passport.known import KnownSum, Passport, shorten_op_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,7 +41,9 @@ def find_passports(
     found: dict[str, list[Passport]] = {}
     for key, lines in frame.groupby(["backend", *_WHOSE], dropna=False, sort=True):
         newest = lines[lines["run_id"] == max(lines["run_id"])]
-        sums = tuple(KnownSum(short_name(x["op"]), x["dtype"], _make_reading(x)) for x in newest.to_dict("records"))
+        sums = tuple(
+            KnownSum(shorten_op_name(x["op"]), x["dtype"], _make_passport_reading(x)) for x in newest.to_dict("records")
+        )
         backend, version, build, driver, device = ("" if x is None or x != x else str(x) for x in key)
         found.setdefault(backend, []).append(Passport(newest["run_id"].iloc[0], version, build, driver, device, sums))
     return {backend: tuple(passports) for backend, passports in found.items()}
@@ -51,7 +53,7 @@ def find_passports(
 _WHOSE = ("runtime_version", "build", "driver_version", "device")
 
 
-def _make_reading(line: Mapping[Any, Any]) -> SumReading:
+def _make_passport_reading(line: Mapping[Any, Any]) -> SumReading:
     """The reading of a line of the table."""
     values: dict[str, Any] = {f.name: line[f.name] for f in fields(SumReading) if line.get(f.name) is not None}
     lists = {k: tuple(int(n) for n in v) for k, v in values.items() if isinstance(v, (list, np.ndarray))}

@@ -22,7 +22,7 @@ from farm.lake import upgrade
 from farm.lake.origin_columns import KEY, SCHEMA, Origin
 from tasks.model import Refusal
 from tasks.model.row import Row
-from tasks.nearest import near
+from tasks.nearest import find_near_names
 
 if TYPE_CHECKING:  # a third of a second that only whoever reads rows pays for
     import pandas as pd
@@ -93,8 +93,8 @@ def open_lake(uri: AnyLake) -> Lake:
     if "://" not in text:
         return Lake(pafs.LocalFileSystem(), os.path.abspath(text), text)
     try:
-        filesystem, root = pafs.FileSystem.from_uri(_with_options(text))
-        filesystem = _add_timeouts(filesystem) if filesystem.type_name == "s3" else filesystem
+        filesystem, root = pafs.FileSystem.from_uri(_add_store_options(text))
+        filesystem = _add_s3_timeouts(filesystem) if filesystem.type_name == "s3" else filesystem
     except (pa.ArrowException, OSError) as error:
         raise LakeError(f"results {text!r}: {_shorten_store_error(error)}") from None
     if not root.strip("/") and not isinstance(filesystem, pafs.LocalFileSystem):
@@ -102,7 +102,7 @@ def open_lake(uri: AnyLake) -> Lake:
     return Lake(filesystem, root.rstrip("/"), text)
 
 
-def _with_options(uri: str) -> str:
+def _add_store_options(uri: str) -> str:
     """The URI with default options of its server, where it does not set them itself."""
     more = "&" if "?" in uri else "?"
     if uri.startswith(("gs://", "gcs://")) and "retry_limit_seconds" not in uri:
@@ -114,7 +114,7 @@ def _with_options(uri: str) -> str:
     return f"{uri}{more}endpoint_override={host.rstrip('/')}&scheme={scheme or 'https'}"
 
 
-def _add_timeouts(filesystem: pafs.FileSystem) -> pafs.FileSystem:
+def _add_s3_timeouts(filesystem: pafs.FileSystem) -> pafs.FileSystem:
     """The same S3 server with timeouts, which its URI has no option for."""
     _, (options,) = filesystem.__reduce__()
     if options["access_key"] and not options["secret_key"]:  # s3://anonymous@bucket: its meaning is Arrow's to know
@@ -133,7 +133,7 @@ def _shorten_store_error(error: Exception) -> str:
     return text[:WORDS] + " …" if len(text) > WORDS else text
 
 
-def check_writable(lake: Lake) -> None:
+def check_lake_writable(lake: Lake) -> None:
     """Raise LakeError unless a file can be written to the lake's root and removed again."""
     probe = f"{lake.root}/_write-{uuid.uuid4().hex[:8]}"
     try:
@@ -149,7 +149,7 @@ def check_writable(lake: Lake) -> None:
         ) from None
 
 
-def to_batch(rows: Sequence[Row], origin: Origin) -> pa.RecordBatch:
+def make_row_batch(rows: Sequence[Row], origin: Origin) -> pa.RecordBatch:
     """Rows of one origin as Arrow."""
     common, told, columns = vars(origin), [vars(row) for row in rows], []
     for field in SCHEMA:
@@ -175,17 +175,17 @@ def _make_arrow_array(values: list[Any], kind: pa.DataType) -> pa.Array:
         return pa.array([v.encode(errors="replace").decode() if isinstance(v, str) else v for v in values], kind)
 
 
-def to_stream(rows: Sequence[Row], origin: Origin) -> bytes:
+def make_row_stream(rows: Sequence[Row], origin: Origin) -> bytes:
     """Rows of one origin, serialized: an Arrow message without its schema, which took longer to read than the rows."""
-    return to_batch(rows, origin).serialize().to_pybytes()
+    return make_row_batch(rows, origin).serialize().to_pybytes()
 
 
-def from_stream(data: bytes) -> list[pa.RecordBatch]:
-    """Read what `to_stream` made."""
+def read_row_stream(data: bytes) -> list[pa.RecordBatch]:
+    """Read what `make_row_stream` made."""
     return [pa.ipc.read_record_batch(pa.py_buffer(data), SCHEMA)]
 
 
-def append(lake: Lake, run_id: str, batches: Sequence[pa.RecordBatch]) -> None:
+def append_part(lake: Lake, run_id: str, batches: Sequence[pa.RecordBatch]) -> None:
     """Write rows as one immutable part, visible all at once. Raises OSError."""
     table = pa.Table.from_batches(batches, schema=SCHEMA)
     if table.num_rows:
@@ -194,10 +194,10 @@ def append(lake: Lake, run_id: str, batches: Sequence[pa.RecordBatch]) -> None:
 
 def put_part(lake: Lake, run_id: str, write: Callable[[str], None], name: str = "") -> None:
     """Make a part of a run, visible all at once: ``write`` writes a file at the path it is given. Raises OSError."""
-    write_beside(lake, run_id, f"part-{name or uuid.uuid4().hex}.parquet", write)
+    write_run_file(lake, run_id, f"part-{name or uuid.uuid4().hex}.parquet", write)
 
 
-def write_beside(lake: Lake, run_id: str, name: str, write: Callable[[str], None]) -> None:
+def write_run_file(lake: Lake, run_id: str, name: str, write: Callable[[str], None]) -> None:
     """Make a file of a run, visible all at once: ``write`` writes it at the path it is given. Raises OSError."""
     target = lake.path(run_id, name)
     # An object store shows a file when it is complete; a directory needs the detour.
@@ -216,7 +216,7 @@ def write_beside(lake: Lake, run_id: str, name: str, write: Callable[[str], None
         raise
 
 
-def write_run(lake: Lake, run_id: str, record: dict[str, Any]) -> None:
+def write_run_record(lake: Lake, run_id: str, record: dict[str, Any]) -> None:
     """Write the record of a run, replacing it all at once where the filesystem can. Raises OSError."""
     text = json.dumps(record, indent=1).encode()
 
@@ -224,7 +224,7 @@ def write_run(lake: Lake, run_id: str, record: dict[str, Any]) -> None:
         with lake.filesystem.open_output_stream(path) as file:
             file.write(text)
 
-    write_beside(lake, run_id, RECORD, write)
+    write_run_file(lake, run_id, RECORD, write)
 
 
 def read_run(results: AnyLake, run_id: str) -> dict[str, Any]:
@@ -249,14 +249,16 @@ def read_run(results: AnyLake, run_id: str) -> dict[str, Any]:
 
 def _name_nearest_runs(lake: Lake, run_id: str) -> str:
     known = run_ids(lake)
-    return f"; there is {', '.join(near(run_id, known, 0.3) or known[-3:])}" if known else "; it holds no run"
+    return (
+        f"; there is {', '.join(find_near_names(run_id, known, 0.3) or known[-3:])}" if known else "; it holds no run"
+    )
 
 
 def run_ids(results: AnyLake) -> list[str]:
     """Ids of the runs in a lake, oldest first (they begin with their date). A copy of a run's folder beside it is left
     out, with a LakeWarning that names both. Raises LakeError."""
     lake = open_lake(results)
-    found = _list_directory(lake, lake.root)
+    found = _list_lake_directory(lake, lake.root)
     ids = sorted(i.base_name[4:] for i in found if i.type == pafs.FileType.Directory and i.base_name.startswith("run="))
     copies = {
         name: of
@@ -269,7 +271,7 @@ def run_ids(results: AnyLake) -> list[str]:
     return [name for name in ids if name not in copies]
 
 
-def known_runs(results: AnyLake) -> list[str]:
+def list_known_runs(results: AnyLake) -> list[str]:
     """`run_ids` of a lake that must have runs. Raises LakeError, which says what is there instead."""
     lake = open_lake(results)
     if known := run_ids(lake):
@@ -281,7 +283,7 @@ def known_runs(results: AnyLake) -> list[str]:
     )
 
 
-def other_run(path: str, said: str) -> str:
+def explain_other_run(path: str, said: str) -> str:
     """What is wrong with a folder that is called as a run is, but not as the run ``said`` of its rows; "" for
     nothing."""
     name = path.rpartition("/run=")[2]
@@ -301,7 +303,7 @@ def _read_run_id(lake: Lake, name: str) -> str:
         return name
 
 
-def _list_directory(lake: Lake, path: str) -> list[pafs.FileInfo]:
+def _list_lake_directory(lake: Lake, path: str) -> list[pafs.FileInfo]:
     """The entries of a directory; none if it does not exist. Raises LakeError."""
     try:
         # A part that is deleted between its name and its size is an error of the listing.
@@ -336,7 +338,7 @@ def read_table(
     """
     lake = open_lake(results)
     schema = pa.schema([f for f in SCHEMA if columns is None or f.name in columns], SCHEMA.metadata)
-    schema = coded_schema(schema) if coded else schema
+    schema = code_lake_schema(schema) if coded else schema
     tables: list[pa.Table] = []
 
     def read_part(path: str) -> pa.Table | Exception:
@@ -351,7 +353,7 @@ def read_table(
         runs = [run_id] if run_id is not None else run_ids(lake)
         todo = [
             (r, path)
-            for r, some in zip(runs, pool.map(lambda r: list_parts(lake, r), runs), strict=True)
+            for r, some in zip(runs, pool.map(lambda r: list_lake_parts(lake, r), runs), strict=True)
             for path in some
         ]
         listed = {path for _, path in todo}
@@ -366,7 +368,7 @@ def read_table(
                     text = (str(got).splitlines() or [""])[0]
                     warnings.warn(f"{path}: skipped, not a readable part ({text})", LakeWarning, stacklevel=2)
             # Compacted since they were listed: their rows are in a part that is there now.
-            todo = [(one, path) for one in gone for path in list_parts(lake, one) if path not in listed]
+            todo = [(one, path) for one in gone for path in list_lake_parts(lake, one) if path not in listed]
             listed.update(path for _, path in todo)
     return pa.concat_tables([schema.empty_table(), *tables])
 
@@ -375,7 +377,7 @@ def _read_part_table(lake: Lake, path: str, schema: pa.Schema, where: Where) -> 
     """The requested rows and columns of a part. Raises ArrowException, OSError."""
     codes = [f.name for f in schema if pa.types.is_dictionary(f.type)]
     with lake.filesystem.open_input_file(path) as file:
-        part, present = open_part(file, codes, pre_buffer=not lake.is_local)
+        part, present = open_lake_part(file, codes, pre_buffer=not lake.is_local)
         if not where.keys() <= present:
             return schema.empty_table()
         names = [name for name in {**dict.fromkeys(schema.names), **where} if name in present]
@@ -384,10 +386,12 @@ def _read_part_table(lake: Lake, path: str, schema: pa.Schema, where: Where) -> 
         table = part.read_row_groups(_select_row_groups(part.metadata, where), names, use_threads=not where)
     for name, some in where.items():
         table = table.filter(_mask_values_among(table[name], pa.array(list(some), SCHEMA.field(name).type)))
-    return in_schema(table, schema)
+    return fit_table_to_schema(table, schema)
 
 
-def open_part(file: pa.NativeFile, coded: Collection[str], pre_buffer: bool = False) -> tuple[pq.ParquetFile, set[str]]:
+def open_lake_part(
+    file: pa.NativeFile, coded: Collection[str], pre_buffer: bool = False
+) -> tuple[pq.ParquetFile, set[str]]:
     """A part of which the texts of some columns are read as numbers, and its columns. Raises ArrowException, of a
     foreign file too."""
     try:
@@ -434,16 +438,16 @@ def _mask_values_among(column: pa.ChunkedArray, some: pa.Array) -> pa.ChunkedArr
     return pa.chunked_array(told, pa.bool_())
 
 
-def coded_schema(schema: pa.Schema, but: Collection[str] = ()) -> pa.Schema:
+def code_lake_schema(schema: pa.Schema, but: Collection[str] = ()) -> pa.Schema:
     """The same schema, with strings encoded as dictionaries."""
     coded = pa.dictionary(pa.int32(), pa.string())
     return pa.schema([f.with_type(coded) if f.type == pa.string() and f.name not in but else f for f in schema])
 
 
-def in_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
+def fit_table_to_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """The table with just the schema's columns, null where it has none; rows of an older schema say the same in this
     one's columns. Raises ArrowException for foreign types."""
-    table = upgrade.upgrade_rows(table)
+    table = upgrade.upgrade_lake_rows(table)
     there = set(table.column_names)
     columns = []
     for field in schema:
@@ -452,9 +456,9 @@ def in_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def list_parts(lake: Lake, run_id: str, table: str = "") -> list[str]:
+def list_lake_parts(lake: Lake, run_id: str, table: str = "") -> list[str]:
     """Paths of a run's part files, or of those of a table beside its rows, ``_TABLE-*.parquet``. Raises LakeError."""
-    files = [i for i in _list_directory(lake, lake.path(run_id)) if i.type == pafs.FileType.File]
+    files = [i for i in _list_lake_directory(lake, lake.path(run_id)) if i.type == pafs.FileType.File]
     found = [i for i in files if i.base_name.endswith(".parquet")]
     return sorted(
         i.path for i in found if (i.base_name.startswith(f"_{table}-") if table else i.base_name[0] not in "._")
@@ -472,7 +476,7 @@ def read(results: AnyLake, run_id: str | None = None, where: Where | None = None
         raise LakeError(f"no run {run_id!r} in {lake.uri!r}{_name_nearest_runs(lake, run_id)}")
     frame: pd.DataFrame = keep_unique_rows(read_table(lake, run_id, where=where)).to_pandas()
     for said in frame["run_id"].unique() if run_id is not None else ():
-        if words := other_run(lake.path(str(run_id)), said):
+        if words := explain_other_run(lake.path(str(run_id)), said):
             warnings.warn(words, CopyWarning, stacklevel=2)
     frame.attrs["results"] = lake.uri  # so that a report can say where its rows are
     return frame
@@ -480,11 +484,11 @@ def read(results: AnyLake, run_id: str | None = None, where: Where | None = None
 
 def keep_unique_rows(table: pa.Table) -> pa.Table:
     """One row per key: the one with the most attempts, the last of equals. Rows stay in their order."""
-    kept = kept_of(table)
+    kept = find_kept_rows(table)
     return table if kept is None else table.filter(kept)
 
 
-def kept_of(table: pa.Table) -> pa.Array | None:
+def find_kept_rows(table: pa.Table) -> pa.Array | None:
     """The rows that `keep_unique_rows` keeps; None for all."""
     keys = table.select([*KEY, "attempts"]).to_pandas()
     if not keys.duplicated(KEY).any():

@@ -23,7 +23,7 @@ def read_trace(results: AnyLake, run_id: str | None = None, where: Where | None 
     return TRACE.read(results, run_id, where)
 
 
-def steps_of(results: AnyLake, run_id: str, case_id: str, backend: str) -> list[TraceStep]:
+def read_trace_steps(results: AnyLake, run_id: str, case_id: str, backend: str) -> list[TraceStep]:
     """The steps of one row, in order; empty if it has no trace. Raises LakeError."""
     found = read_trace(results, run_id, {"case_id": [case_id], "backend": [backend]})
     lines = found.astype(object).where(found.notna(), None).to_dict("records")

@@ -51,20 +51,20 @@ _NO_DIFFERENCES = r"(?s)^(?P<before>.*?) \(no differences: (?P<why>.*)\)(?P<afte
 _DIFFERENCES = r"^(finite differences|complex step|differences in \d+ digits)"
 
 
-def code_of(cause: str | None) -> str:
+def find_cause_code(cause: str | None) -> str:
     """The code of a cause (`tasks.model.kind`) by its sentence: arithmetic is told from the rest; "" for none."""
     if not cause:
         return ""
     return CAUSE_ARITHMETIC if any(_ARITHMETIC.search(words) for words in cause.split(" or ")) else CAUSE_OTHER
 
 
-def _fill_causes(table: pa.Table) -> pa.Table:
+def _fill_old_causes(table: pa.Table) -> pa.Table:
     coded = table["cause"].cast(pa.string()).combine_chunks().dictionary_encode()
-    codes = pa.array([code_of(x) for x in coded.dictionary.to_pylist()], pa.string())
+    codes = pa.array([find_cause_code(x) for x in coded.dictionary.to_pylist()], pa.string())
     return table.append_column("cause_code", codes.take(coded.indices))
 
 
-def _fill_acquitted(table: pa.Table) -> pa.Table:
+def _fill_old_acquitted(table: pa.Table) -> pa.Table:
     status, kind, error = (table[name].cast(pa.string()) for name in ("status", "kind", "error"))
     voted = pc.and_(
         pc.equal(status, Status.INVALID.value), pc.is_in(kind, pa.array([KIND_SUSPECT, KIND_ORACLE]))
@@ -79,7 +79,7 @@ def _fill_acquitted(table: pa.Table) -> pa.Table:
     return table.set_column(table.column_names.index("error"), "error", told)
 
 
-def _fill_execution(table: pa.Table) -> pa.Table:
+def _fill_old_execution(table: pa.Table) -> pa.Table:
     placement = table["placement"].cast(pa.string())
     parts = pc.extract_regex(placement, _EXECUTION)
     found = pc.is_valid(parts)
@@ -91,7 +91,7 @@ def _fill_execution(table: pa.Table) -> pa.Table:
     return table.set_column(table.column_names.index("placement"), "placement", told)
 
 
-def _fill_oracle(table: pa.Table) -> pa.Table:
+def _fill_old_oracle(table: pa.Table) -> pa.Table:
     oracle = table["oracle"].cast(pa.string())
     none = pa.scalar(None, pa.bool_())
     own = pc.ends_with(oracle, _OWN_TOLERANCE)
@@ -113,23 +113,26 @@ def _fill_oracle(table: pa.Table) -> pa.Table:
 
 UPGRADES = (
     LakeUpgrade(
-        "acquitted", ("was_status", "was_kind", "acquitted", "error"), ("status", "kind", "error"), _fill_acquitted
+        "acquitted", ("was_status", "was_kind", "acquitted", "error"), ("status", "kind", "error"), _fill_old_acquitted
     ),
-    LakeUpgrade("cause_code", ("cause_code",), ("cause",), _fill_causes),
-    LakeUpgrade("execution", ("execution", "placement"), ("placement",), _fill_execution),
+    LakeUpgrade("cause_code", ("cause_code",), ("cause",), _fill_old_causes),
+    LakeUpgrade("execution", ("execution", "placement"), ("placement",), _fill_old_execution),
     LakeUpgrade(
-        "own_tolerance", ("own_tolerance", "by_differences", "no_second_oracle", "oracle"), ("oracle",), _fill_oracle
+        "own_tolerance",
+        ("own_tolerance", "by_differences", "no_second_oracle", "oracle"),
+        ("oracle",),
+        _fill_old_oracle,
     ),
 )
 
 
 def list_needed_columns(asked: Collection[str], present: Collection[str]) -> list[str]:
-    """What is to be read of a part beside the columns ``asked`` for, so that `upgrade_rows` can fill those."""
+    """What is to be read of a part beside the columns ``asked`` for, so that `upgrade_lake_rows` can fill those."""
     older = [x for x in UPGRADES if x.since not in present and not set(x.fills).isdisjoint(asked)]
     return [name for x in older for name in x.reads if name in present and name not in asked]
 
 
-def upgrade_rows(table: pa.Table) -> pa.Table:
+def upgrade_lake_rows(table: pa.Table) -> pa.Table:
     """Rows of a part as this farm would have written them. What lacks the columns to be read is left as it is."""
     for one in UPGRADES:
         if one.since not in table.column_names and set(one.reads) <= set(table.column_names):

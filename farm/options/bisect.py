@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from farm.commandline import CommandParser, cache_option, former_option, results_option
+from farm.commandline import CommandParser, add_cache_option, add_former_option, add_results_option
 
 
 def make_parser() -> CommandParser:
@@ -26,8 +26,8 @@ def make_parser() -> CommandParser:
     parser.add_argument(
         "--packages", dest="more", action="extend", nargs="+", default=[], metavar="REQUIREMENT", help=words
     )
-    former_option(parser, "--with", "--packages", nargs=None)  # the case may come behind it
+    add_former_option(parser, "--with", "--packages", nargs=None)  # the case may come behind it
     parser.add_argument("--run", default="last", help="id of the run that has the case (default: last)")
-    results_option(parser)
-    cache_option(parser)
+    add_results_option(parser)
+    add_cache_option(parser)
     return parser

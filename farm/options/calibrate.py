@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from farm.commandline import CommandParser, list_option, results_option
+from farm.commandline import CommandParser, add_list_option, add_results_option
 from farm.policies.margins import LEAST, LEAST_ROUNDED_ONCE, MARGIN, QUANTILE
 
 
@@ -15,8 +15,8 @@ def make_parser() -> CommandParser:
         f"its ops' largest error units, and at least {LEAST:g} ({LEAST_ROUNDED_ONCE:g} in 16 bits); ops beyond it are named, not accommodated.",
         epilog="exit code: 0; 2 a bad command line, lake or policy",
     )
-    list_option(parser, "--backends", "NAME", "backends assumed to be right: torch-cpu,ort-cpu", required=True)
-    results_option(parser)
+    add_list_option(parser, "--backends", "NAME", "backends assumed to be right: torch-cpu,ort-cpu", required=True)
+    add_results_option(parser)
     parser.add_argument("--run", default="last", help="id of a run, last (default), or all: the newest of every case")
     parser.add_argument(
         "--quantile", type=float, default=QUANTILE, metavar="Q", help=f"of the ops' maxima (default {QUANTILE})"

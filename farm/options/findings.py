@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from farm.commandline import CommandParser, cache_option, former_option, results_option
+from farm.commandline import CommandParser, add_cache_option, add_former_option, add_results_option
 from tasks.hunt.minimise.strategies import BUDGET
 
 
@@ -16,7 +16,7 @@ def make_parser() -> CommandParser:
         "modes are one defect. Failures without a minimal case are counted separately.",
         epilog="exit code: 0; 2 something named is missing",
     )
-    results_option(parser)
+    add_results_option(parser)
     parser.add_argument("--run", default="all", help="id of a run, last, or all (default)")
     parser.add_argument(
         "--minimise",
@@ -50,6 +50,6 @@ def make_parser() -> CommandParser:
         "text, the minimal case",
     )
     parser.add_argument("--csv", metavar="FILE", help="write the table")
-    former_option(parser, "--budget", "--runs")
-    cache_option(parser)
+    add_former_option(parser, "--budget", "--runs")
+    add_cache_option(parser)
     return parser

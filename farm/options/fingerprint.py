@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from farm.commandline import CommandParser, budget_option, list_option, results_option
+from farm.commandline import CommandParser, add_budget_option, add_list_option, add_results_option
 from farm.work import executor_registry
 from tasks.catalogs.critical import DTYPES
 from tasks.catalogs.gemm.catalog import FLOAT8
@@ -25,11 +25,11 @@ def make_parser() -> CommandParser:
         metavar="BACKEND|CONFIG",
         help="e.g. torch-cpu ort-cpu; of a config (*.yaml) all its backends",
     )
-    list_option(parser, "--ops", "GLOB", "only these ops of the catalogs critical and gemm")
-    list_option(
+    add_list_option(parser, "--ops", "GLOB", "only these ops of the catalogs critical and gemm")
+    add_list_option(
         parser, "--dtypes", "NAME", f"only these dtypes (default: {', '.join(x for own in READ.values() for x in own)})"
     )
-    budget_option(parser, "each op and backend once before any of them twice; what was not read is said")
+    add_budget_option(parser, "each op and backend once before any of them twice; what was not read is said")
     parser.add_argument("--kept", action="store_true", help="show what the lake has; ask no device")
     parser.add_argument(
         "--diff",
@@ -39,7 +39,7 @@ def make_parser() -> CommandParser:
     )
     parser.add_argument("--tree", action="store_true", help="draw each distinct order below the table")
     parser.add_argument("--json", action="store_true", help="one JSON object per reading, and nothing else")
-    results_option(parser)
-    executor_registry.on_option(parser)
+    add_results_option(parser)
+    executor_registry.add_executor_option(parser)
     parser.add_argument("--address", metavar="ADDRESS", help="an existing Ray cluster")
     return parser

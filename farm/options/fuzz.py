@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from farm.commandline import CommandParser, list_option, results_option
+from farm.commandline import CommandParser, add_list_option, add_results_option
 from farm.work import executor_registry
 
 #: Seconds of a run that is told neither seconds nor cases.
@@ -27,17 +27,17 @@ def make_parser() -> CommandParser:
     parser.add_argument(
         "--seed", type=int, metavar="N", help="the seed that all cases are derived from (default: the config's, or 0)"
     )
-    list_option(parser, "--backends", "NAME", "only these backends")
-    list_option(parser, "--ops", "GLOB", "only these ops")
-    list_option(parser, "--dtypes", "NAME", "only these dtypes")
-    results_option(parser)
+    add_list_option(parser, "--backends", "NAME", "only these backends")
+    add_list_option(parser, "--ops", "GLOB", "only these ops")
+    add_list_option(parser, "--dtypes", "NAME", "only these dtypes")
+    add_results_option(parser)
     parser.add_argument(
         "--resume",
         metavar="RUN_ID",
         help="resume a run ('last': the newest one), to the bounds that it had where none are given",
     )
     parser.add_argument("--address", metavar="ADDRESS", help="an existing Ray cluster ('auto', host:port, ray://…)")
-    executor_registry.on_option(parser)
+    executor_registry.add_executor_option(parser)
     parser.add_argument(
         "--cpus", type=int, metavar="N", help="run at most N jobs at once on this machine's CPUs (default: all)"
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from farm.commandline import CommandParser, results_option
+from farm.commandline import CommandParser, add_results_option
 
 
 def make_parser() -> CommandParser:
@@ -17,7 +17,7 @@ def make_parser() -> CommandParser:
         "the run is incomplete, an op or a backend that it names has no valid case, no speedup was measured, or no record says which "
         "failures are known",
     )
-    results_option(parser)
+    add_results_option(parser)
     parser.add_argument("--run", default="last", help="id of a run, or last (default)")
     parser.add_argument("--config", metavar="FILE", help="use this config's gate instead of the run's")
     for name, words in (("junit", "JUnit XML"), ("sarif", "SARIF 2.1.0"), ("markdown", "a summary in Markdown")):

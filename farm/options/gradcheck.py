@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from farm.commandline import CommandParser, results_option
+from farm.commandline import CommandParser, add_results_option
 
 
 def make_parser() -> CommandParser:
@@ -42,6 +42,6 @@ def make_parser() -> CommandParser:
     parser.add_argument(
         "--table", action="store_true", help="instead print the two-oracle table of a run's rows as CSV"
     )
-    results_option(parser, "the lake of --table (default: results)")
+    add_results_option(parser, "the lake of --table (default: results)")
     parser.add_argument("--run", default="last", help="the run for --table: an id, last (default) or all")
     return parser

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from farm.commandline import CommandParser, results_option
+from farm.commandline import CommandParser, add_results_option
 
 
 def make_parser() -> CommandParser:
@@ -26,7 +26,7 @@ def make_parser() -> CommandParser:
         help="its inputs by name, one file for each --model",
     )
     parser.add_argument("--run", metavar="RUN_ID", help="the culprits that this run located ('last': the newest)")
-    results_option(parser, "the lake that --run is in")
+    add_results_option(parser, "the lake that --run is in")
     parser.add_argument(
         "--out", required=True, metavar="FOLDER", help="the folder to write to; nodes that are already there are kept"
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from farm.commandline import CommandParser, results_option
+from farm.commandline import CommandParser, add_results_option
 from farm.report.tables.along import ALONG
 
 
@@ -17,7 +17,7 @@ def make_parser() -> CommandParser:
     parser.add_argument(
         "ops", nargs="*", metavar="OP", help="globs, with or without catalog and variant (default: all)"
     )
-    results_option(parser)
+    add_results_option(parser)
     parser.add_argument("--backend", default="*", metavar="GLOB", help="only these backends")
     parser.add_argument("--dtype", default="*", metavar="GLOB", help="only these dtypes")
     words = "runs (default), or versions of the runtime, its builds (commit, image), driver or farm, where a version's outcome is that of its newest run"

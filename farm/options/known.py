@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from farm.commandline import CommandParser, key_argument, results_option
+from farm.commandline import CommandParser, add_key_argument, add_results_option
 from farm.plan.whose import FOLDER, WHOSE
 
 
@@ -27,7 +27,7 @@ def make_parser() -> CommandParser:
         one.add_argument(
             "lists", nargs="*", type=Path, metavar="FILE", help="lists, folders, configs (default: the run's)"
         )
-        results_option(one)
+        add_results_option(one)
         one.add_argument("--run", default="last", help="id of a run, last (default), or all")
         one.add_argument("--backend", metavar="GLOB", default="*", help="only these backends")
         if name != "seen":
@@ -36,8 +36,8 @@ def make_parser() -> CommandParser:
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    key_argument(parser)
-    results_option(parser)
+    add_key_argument(parser)
+    add_results_option(parser)
     parser.add_argument("--reason", required=True, help="why it fails")
     parser.add_argument("--owner", default="", help="who takes care of it")
     parser.add_argument("--link", default="", help="where it is reported")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from farm.commandline import CommandParser, cache_option, key_argument, results_option
+from farm.commandline import CommandParser, add_cache_option, add_key_argument, add_results_option
 
 
 def make_parser() -> CommandParser:
@@ -14,13 +14,13 @@ def make_parser() -> CommandParser:
         "pieces.",
         epilog="exit code: 0 a culprit is named; 1 none could be; 2 no such case, or none that can be localised",
     )
-    key_argument(parser)
-    results_option(parser)
+    add_key_argument(parser)
+    add_results_option(parser)
     parser.add_argument("--seconds", type=float, default=60.0, metavar="S", help="how long to search (default: 60)")
     parser.add_argument(
         "--out",
         metavar="FOLDER",
         help="also write a folder with only the culprit's nodes, as farm reproduce --out does",
     )
-    cache_option(parser)
+    add_cache_option(parser)
     return parser

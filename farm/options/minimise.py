@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from farm.commandline import CommandParser, cache_option, former_option, key_argument, packages_option, results_option
+from farm.commandline import (
+    CommandParser,
+    add_cache_option,
+    add_former_option,
+    add_key_argument,
+    add_packages_option,
+    add_results_option,
+)
 from tasks.hunt.minimise import strategies
 
 
@@ -17,11 +24,11 @@ def make_parser() -> CommandParser:
         "longer fails, or only sometimes; 2 no such case, or none that failed; 3 a minimal case, but no run.py that shows it: "
         "the output says what it lacks",
     )
-    key_argument(parser, ", or the seed of a generated case", nargs="?", default="")
+    add_key_argument(parser, ", or the seed of a generated case", nargs="?", default="")
     parser.add_argument("--model", metavar="FILE", help="your own model instead of a row: it is run and judged first")
     parser.add_argument("--inputs", metavar="FILE", help="its inputs by name in an .npz file")
     parser.add_argument("--backend", metavar="NAME", help="the backend to run it on")
-    results_option(parser)
+    add_results_option(parser)
     parser.add_argument(
         "--strategy",
         default=strategies.ALL,
@@ -36,11 +43,11 @@ def make_parser() -> CommandParser:
         metavar="N",
         help=f"at most this many runs of the backend (default: {strategies.BUDGET})",
     )
-    packages_option(parser)
+    add_packages_option(parser)
     parser.add_argument(
         "--here", action="store_true", help="use the installed version of the runtime, even if it is not the row's"
     )
     parser.add_argument("--out", metavar="DIR", help="also write the finding and the issue text to a directory")
-    former_option(parser, "--budget", "--runs")
-    cache_option(parser)
+    add_former_option(parser, "--budget", "--runs")
+    add_cache_option(parser)
     return parser

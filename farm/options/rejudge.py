@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from farm.commandline import CommandParser, results_option
+from farm.commandline import CommandParser, add_results_option
 from tasks.judge import verdict
 
 
@@ -14,9 +14,12 @@ def make_parser() -> CommandParser:
         epilog="exit code: 0 nothing changes; 1 a row has another status; 2 bad policy or command line",
     )
     parser.add_argument(
-        "--policy", required=True, metavar="P", help=f"{', '.join(verdict.names())} or a path/to/policy.json"
+        "--policy",
+        required=True,
+        metavar="P",
+        help=f"{', '.join(verdict.list_policy_names())} or a path/to/policy.json",
     )
-    results_option(parser)
+    add_results_option(parser)
     parser.add_argument("--run", default="last", help="id of a run, last (default), or all: the newest of every case")
     parser.add_argument("--all", action="store_true", help="print every changed cell")
     parser.add_argument("--out", metavar="FILE", help="write the rejudged rows to a .parquet or .csv file")

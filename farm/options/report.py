@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from farm.commandline import CommandParser, former_option
+from farm.commandline import CommandParser, add_former_option
 from farm.report.tables.checklist_items import CHECKLISTS
 
 
@@ -66,5 +66,5 @@ def make_parser() -> CommandParser:
         choices=sorted(CHECKLISTS),
         help="only show a vendor's checklist: every item proved n of n, failed, or not run with the reason",
     )
-    former_option(one, "--inputs", "--every-input")
+    add_former_option(one, "--inputs", "--every-input")
     return parser

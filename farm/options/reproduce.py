@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from farm.commandline import CommandParser, cache_option, key_argument, packages_option, results_option
+from farm.commandline import CommandParser, add_cache_option, add_key_argument, add_packages_option, add_results_option
 
 
 def make_parser() -> CommandParser:
@@ -13,12 +13,12 @@ def make_parser() -> CommandParser:
         "own environment, in a process of that environment (built first if it is missing).",
         epilog="exit code: 0 same status as stored; 1 another status, or a run.py that does not show it; 2 no such case",
     )
-    key_argument(parser, ", or seed:NUMBER")
-    results_option(parser)
+    add_key_argument(parser, ", or seed:NUMBER")
+    add_results_option(parser)
     parser.add_argument("--backend", metavar="NAME", help="run the case on this backend instead")
     words = "run it on this device of the machine, numbered as in a row's device_ids (default: the first)"
     parser.add_argument("--device", type=int, metavar="NUMBER", help=words)
-    packages_option(parser)
+    add_packages_option(parser)
     parser.add_argument(
         "--out",
         metavar="FOLDER",
@@ -27,5 +27,5 @@ def make_parser() -> CommandParser:
     parser.add_argument(
         "--child", action="store_true", help="run it in a child process: for a case that crashes or hangs"
     )
-    cache_option(parser)
+    add_cache_option(parser)
     return parser

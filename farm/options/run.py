@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from farm.commandline import CommandParser, budget_option, list_option, results_option
+from farm.commandline import CommandParser, add_budget_option, add_list_option, add_results_option
 from farm.work import executor_registry
 
 
@@ -28,30 +28,30 @@ def make_parser() -> CommandParser:
         "module:function that returns one",
     )
     words = "its inputs by name in an .npz file, or several files for as many samples"
-    list_option(parser, "--inputs", "FILE", words, commas=False)
+    add_list_option(parser, "--inputs", "FILE", words, commas=False)
     words = (
         "or inputs that are drawn: x=float32[4,8], ids=int64[2,16]<100 (from 0 on, below 100), sr=int64[] (a scalar); "
         "--samples draws several times. With neither, get_inputs() of the model's file is called"
     )
-    list_option(parser, "--input", "NAME=DTYPE[SIZES]", words, commas=False)
+    add_list_option(parser, "--input", "NAME=DTYPE[SIZES]", words, commas=False)
     parser.add_argument("--dry-run", action="store_true", help="print the cells and where they can run; run nothing")
-    list_option(parser, "--ops", "GLOB", "only these ops (a list: a,b or a b)")
-    list_option(parser, "--dtypes", "NAME", "only these dtypes")
-    list_option(parser, "--backends", "NAME", "only these backends")
+    add_list_option(parser, "--ops", "GLOB", "only these ops (a list: a,b or a b)")
+    add_list_option(parser, "--dtypes", "NAME", "only these dtypes")
+    add_list_option(parser, "--backends", "NAME", "only these backends")
     words = (
         "only these checks; of a model of your own, which has forward alone, these instead: levels, shapes, replay …"
     )
-    list_option(parser, "--checks", "NAME", words)
+    add_list_option(parser, "--checks", "NAME", words)
     parser.add_argument("--samples", type=int, metavar="N", help="at most N samples per op and dtype, on every backend")
-    budget_option(parser, "running the most informative cells first; --resume runs what was left out")
-    results_option(parser)
+    add_budget_option(parser, "running the most informative cells first; --resume runs what was left out")
+    add_results_option(parser)
     parser.add_argument("--resume", metavar="RUN_ID", help="resume a run ('last': the newest)")
     parser.add_argument(
         "--address",
         metavar="ADDRESS",
         help="an existing Ray cluster ('auto', host:port, ray://…); default: only this machine",
     )
-    executor_registry.on_option(parser)
+    executor_registry.add_executor_option(parser)
     parser.add_argument(
         "--offline", action="store_true", help="download nothing: a backend runs with what is installed or built here"
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from farm.commandline import CommandParser, cache_option, results_option
+from farm.commandline import CommandParser, add_cache_option, add_results_option
 from farm.work import executor_registry
 
 
@@ -24,8 +24,8 @@ def make_parser() -> CommandParser:
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the operands (default: 0)")
     parser.add_argument("--address", metavar="ADDRESS", help="an existing Ray cluster; default: this machine")
-    executor_registry.on_option(parser)
+    executor_registry.add_executor_option(parser)
     parser.add_argument("--resume", metavar="RUN_ID", help="screen what a run has no rows of ('last': the newest)")
-    results_option(parser)
-    cache_option(parser)
+    add_results_option(parser)
+    add_cache_option(parser)
     return parser

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from farm.commandline import CommandParser, results_option
+from farm.commandline import CommandParser, add_results_option
 
 
 def make_parser() -> CommandParser:
@@ -15,7 +15,7 @@ def make_parser() -> CommandParser:
         "checks it.",
         epilog="exit code: 0; 2 a run or a key is missing",
     )
-    results_option(parser)
+    add_results_option(parser)
     parser.add_argument("--run", default="last", help="id of a run, or last (default)")
     either = parser.add_mutually_exclusive_group(required=True)
     either.add_argument("--key", type=Path, metavar="FILE", help="private key in PEM")

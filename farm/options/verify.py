@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from farm.commandline import CommandParser, cache_option, former_option, results_option
+from farm.commandline import CommandParser, add_cache_option, add_former_option, add_results_option
 
 
 def make_parser() -> CommandParser:
@@ -15,7 +15,7 @@ def make_parser() -> CommandParser:
         "outcomes repeat.",
         epilog="exit code: 0 everything is as it was; 1 something is not; 2 bad input; 3 nothing could be run again",
     )
-    results_option(parser)
+    add_results_option(parser)
     parser.add_argument("--run", default="last", help="id of a run, or last (default)")
     parser.add_argument(
         "--signed-by",
@@ -29,6 +29,6 @@ def make_parser() -> CommandParser:
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of the sample (default: 0)")
     parser.add_argument("--csv", metavar="FILE", help="write the rows that were run again")
-    former_option(parser, "--sample", "--rows")
-    cache_option(parser)
+    add_former_option(parser, "--sample", "--rows")
+    add_cache_option(parser)
     return parser

@@ -27,11 +27,11 @@ from farm.plan.model import (
     Skip,
 )
 from tasks import catalogs, checks
-from tasks.backends import BackendSpec, list_registered
+from tasks.backends import BackendSpec, list_backends
 from tasks.judge import verdict
-from tasks.model import DISTRIBUTIONS, DTYPES, np_dtype
+from tasks.model import DISTRIBUTIONS, DTYPES, get_numpy_dtype
 from tasks.model.dtypes import NATIVE
-from tasks.nearest import near, nearest
+from tasks.nearest import find_near_names, suggest_nearest_names
 from tasks.plugins import PluginError
 
 #: Reads lists of thousands of lines ten times as fast, where PyYAML has libyaml; it says less of what is no YAML.
@@ -49,19 +49,19 @@ backends: [torch-cpu]
 """
 
 
-def _read_text(file: Path) -> str:
+def _read_config_text(file: Path) -> str:
     """The YAML of a config's file. Raises OSError and UnicodeDecodeError."""
     text = file.read_bytes().decode()
     return _OF_KERNELS.format(module=json.dumps(file.name)) if file.suffix == ".py" else text
 
 
-def load(path: str | Path, within: tuple[Path, ...] = ()) -> Config:
+def load_config(path: str | Path, within: tuple[Path, ...] = ()) -> Config:
     """Read and validate a config file and those that it includes; a Python file stands for a config of its kernels.
 
     within: the files that include this one, outermost first. Raises ConfigError.
     """
     file = Path(path)
-    node, data = read_yaml(file)
+    node, data = read_config_yaml(file)
     known = data.get("known_failures")
     if isinstance(known, str | list):  # files and entries may stand side by side
         listed = [known] if isinstance(known, str) else known
@@ -73,9 +73,11 @@ def load(path: str | Path, within: tuple[Path, ...] = ()) -> Config:
     except pydantic.ValidationError as error:
         # A key that is missing may be the one that is misspelt.
         found = sorted(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
-        raise ConfigError("\n".join(_explain(file, node, e) for e in found[:5])) from None
+        raise ConfigError("\n".join(_explain_config_error(file, node, e) for e in found[:5])) from None
     own = [
-        kernels.resolve_paths(c, file.parent) if c.name in ("user", kernels.NODES, *kernels.OF_OWN_MODELS) else c
+        kernels.resolve_catalog_paths(c, file.parent)
+        if c.name in ("user", kernels.NODES, *kernels.OF_OWN_MODELS)
+        else c
         for c in config.catalogs
     ]
     config = config.model_copy(update={"catalogs": own})
@@ -85,25 +87,25 @@ def load(path: str | Path, within: tuple[Path, ...] = ()) -> Config:
         config = config.model_copy(update={"policy": str((file.parent / config.policy).resolve())})
 
     def refuse(key: tuple[Any, ...], text: str) -> None:
-        raise ConfigError(f"{_place(file, node, key)}: {'.'.join(map(str, key))}: {text}")
+        raise ConfigError(f"{_find_yaml_place(file, node, key)}: {'.'.join(map(str, key))}: {text}")
 
-    _check_names(config, lambda *key: _place(file, node, key))
+    _check_config_names(config, lambda *key: _find_yaml_place(file, node, key))
     if config.include:
-        config = include.join(config, _load_includes(file, config, within, refuse), refuse)
-    _check_builds(config, refuse)
+        config = include.join_included_configs(config, _load_includes(file, config, within, refuse), refuse)
+    _check_config_builds(config, refuse)
     return config
 
 
-def read_yaml(file: Path) -> tuple[Any, dict[str, Any]]:
+def read_config_yaml(file: Path) -> tuple[Any, dict[str, Any]]:
     """A YAML file's tree, which knows line numbers, and its content. Raises ConfigError."""
     try:
-        text = _read_text(file)
+        text = _read_config_text(file)
         node = yaml.compose(text, Loader=yaml.SafeLoader)
-        _check_nodes(file, node)
+        _check_config_keys(file, node)
         data = yaml.safe_load(text)
     except FileNotFoundError:
         others = sorted(str(p) for p in (file.parent if file.parent.is_dir() else Path("configs")).glob("*.yaml"))
-        raise ConfigError(f"{file}: no such file{nearest(str(file), others)}") from None
+        raise ConfigError(f"{file}: no such file{suggest_nearest_names(str(file), others)}") from None
     except OSError as error:
         raise ConfigError(f"{file}: cannot be read ({error})") from None
     except yaml.MarkedYAMLError as error:
@@ -111,9 +113,11 @@ def read_yaml(file: Path) -> tuple[Any, dict[str, Any]]:
         where = f"{file}:{mark.line + 1}:{mark.column + 1}" if mark else str(file)
         raise ConfigError(f"{where}: not YAML: {error.problem or error.context}") from None
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{_line(file, error.object[: error.start].decode())}: not UTF-8 ({error.reason})") from None
+        raise ConfigError(
+            f"{_find_config_line(file, error.object[: error.start].decode())}: not UTF-8 ({error.reason})"
+        ) from None
     except yaml.reader.ReaderError as error:
-        raise ConfigError(f"{_line(file, text[: error.position])}: not YAML: {error.reason}") from None
+        raise ConfigError(f"{_find_config_line(file, text[: error.position])}: not YAML: {error.reason}") from None
     except (yaml.YAMLError, RecursionError) as error:
         raise ConfigError(f"{file}: not YAML: {error}") from None
     if not isinstance(data, dict):
@@ -133,63 +137,63 @@ def _load_includes(
             circle = [p.name for p in within[within.index(path.resolve()) :]]
             refuse(("include", i), f"{name} includes itself: {' → '.join([*circle, path.name])}")
         if not path.is_file():
-            near = nearest(name, sorted(p.name for p in file.parent.glob("*.yaml")))
+            near = suggest_nearest_names(name, sorted(p.name for p in file.parent.glob("*.yaml")))
             refuse(("include", i), f"no such file {path}{near}")
-        parts.append((str(path), load(path, within)))
+        parts.append((str(path), load_config(path, within)))
     return parts
 
 
-def is_config(name: str) -> bool:
+def is_config_path(name: str) -> bool:
     """Whether what is given beside names of backends is the path of a config."""
     return name.endswith((".yaml", ".yml"))
 
 
-def backends_of(what: Iterable[str], where: str) -> list[BackendSpec]:
+def read_config_backends(what: Iterable[str], where: str) -> list[BackendSpec]:
     """Backends given by name, or by the path of a config that has them. Raises ConfigError; ``where``: who asks."""
     found: list[BackendSpec] = []
     for name in what:
-        if is_config(name):
-            found += [b.spec() for b in load(name).backends]
+        if is_config_path(name):
+            found += [b.spec() for b in load_config(name).backends]
         else:
             backend = BackendConfig(name=name)
-            check_backend(backend, where)
+            check_config_backend(backend, where)
             found.append(backend.spec())
     return found
 
 
-def files(path: str | Path) -> list[Path]:
+def list_config_files(path: str | Path) -> list[Path]:
     """The file of a config that could be loaded, and those that it includes."""
     file = Path(path)
-    named = yaml.safe_load(_read_text(file)).get("include") or []
-    return [file, *(inner for name in named for inner in files(file.parent / name))]
+    named = yaml.safe_load(_read_config_text(file)).get("include") or []
+    return [file, *(inner for name in named for inner in list_config_files(file.parent / name))]
 
 
-def place(path: str | Path, key: tuple[Any, ...]) -> str:
+def find_config_place(path: str | Path, key: tuple[Any, ...]) -> str:
     """file:line:column of a key in a config file."""
     file = Path(path)
-    return _place(file, yaml.compose(_read_text(file), Loader=yaml.SafeLoader), key)
+    return _find_yaml_place(file, yaml.compose(_read_config_text(file), Loader=yaml.SafeLoader), key)
 
 
 def locate(path: str | Path, key: tuple[Any, ...]) -> str:
     """How an error at a key of a config begins: "file:line:column: key: ". Of a Python file, which has no keys, "": its
     kernels' errors have their own place."""
-    return "" if Path(path).suffix == ".py" else f"{place(path, key)}: {'.'.join(map(str, key))}: "
+    return "" if Path(path).suffix == ".py" else f"{find_config_place(path, key)}: {'.'.join(map(str, key))}: "
 
 
 def _read_known_failures(file: Path, node: Any, name: str) -> list[dict[str, Any]]:
     """The known failures of a file of their own, of all in a folder, or of those that a glob matches; named from the
     config's directory. Raises ConfigError."""
-    path, where = file.parent / name, _place(file, node, ("known_failures",))
+    path, where = file.parent / name, _find_yaml_place(file, node, ("known_failures",))
     if path.is_dir():
         paths = sorted(path.glob("*.yaml"))
     else:
         paths = [Path(p) for p in sorted(glob.glob(str(path)))] if glob.has_magic(name) else [path]
     if not paths:
         raise ConfigError(f"{where}: known_failures: {path}: no YAML file there")
-    return [entry for one in paths for entry in _entries(one, f"{where}: known_failures")]
+    return [entry for one in paths for entry in _read_known_entries(one, f"{where}: known_failures")]
 
 
-def _entries(path: Path, where: str) -> list[dict[str, Any]]:
+def _read_known_entries(path: Path, where: str) -> list[dict[str, Any]]:
     found = []
     try:
         text = path.read_text()
@@ -200,8 +204,8 @@ def _entries(path: Path, where: str) -> list[dict[str, Any]]:
                 first = error.errors()[0]
                 key = ".".join(map(str, first["loc"])) or "entry"
                 extra = first["type"] == "extra_forbidden"
-                text = _unknown(first["loc"][-1], KnownFailure) if extra else _words(first)
-                raise ConfigError(f"{where}: {place(path, (i, *first['loc']))}: {key}: {text}") from None
+                text = _explain_unknown_key(first["loc"][-1], KnownFailure) if extra else _reword_pydantic_error(first)
+                raise ConfigError(f"{where}: {find_config_place(path, (i, *first['loc']))}: {key}: {text}") from None
     except OSError as error:
         raise ConfigError(f"{where}: {path}: {error.strerror}") from None
     except (yaml.YAMLError, ValueError, TypeError) as error:
@@ -209,21 +213,21 @@ def _entries(path: Path, where: str) -> list[dict[str, Any]]:
     return found
 
 
-def known_failures(path: Path) -> list[KnownFailure]:
+def load_known_failures(path: Path) -> list[KnownFailure]:
     """The known failures of a config, of a list of them, or of all lists in a folder. Raises ConfigError."""
     if path.is_dir():
-        return [known for one in sorted(path.glob("*.yaml")) for known in known_failures(one)]
+        return [known for one in sorted(path.glob("*.yaml")) for known in load_known_failures(one)]
     with contextlib.suppress(OSError, yaml.YAMLError, ValueError):  # which is said of the list as well
         if isinstance(yaml.load(path.read_text(), Loader=QUICK), dict):
-            return list(load(path).known_failures)
-    return [KnownFailure.model_validate(entry) for entry in _entries(path, "known failures")]
+            return list(load_config(path).known_failures)
+    return [KnownFailure.model_validate(entry) for entry in _read_known_entries(path, "known failures")]
 
 
-def _line(file: Path, before: str) -> str:
+def _find_config_line(file: Path, before: str) -> str:
     return f"{file}:{before.count(chr(10)) + 1}:{len(before) - before.rfind(chr(10))}"
 
 
-def _check_nodes(file: Path, root: Any) -> None:
+def _check_config_keys(file: Path, root: Any) -> None:
     """Raise ConfigError for a key that is no string (an unquoted "on" is none) or is given twice in a mapping,
     and for a scalar that is not what it looks like (a 13th month)."""
     left, met, scalars = [root], set(), yaml.SafeLoader("")
@@ -255,10 +259,10 @@ def _check_nodes(file: Path, root: Any) -> None:
                 seen.add(key.value)
 
 
-def _explain(file: Path, node: Any, error: Any) -> str:
+def _explain_config_error(file: Path, node: Any, error: Any) -> str:
     place = tuple(error["loc"])
     key = ".".join(map(str, place)) or "the config"
-    text = _words(error)
+    text = _reword_pydantic_error(error)
     if error["type"] == "extra_forbidden":
         models: dict[str, type[pydantic.BaseModel]] = {
             "catalogs": CatalogConfig,
@@ -272,15 +276,15 @@ def _explain(file: Path, node: Any, error: Any) -> str:
             model = Flaky if place[1] == "flaky" else Floor
         if place[2:3] == ("own",) and len(place) > 3:
             model = OwnModel
-        text = _unknown(place[-1], model)
-    return f"{_place(file, node, place)}: {key}: {text}"
+        text = _explain_unknown_key(place[-1], model)
+    return f"{_find_yaml_place(file, node, place)}: {key}: {text}"
 
 
-def _unknown(key: Any, model: type[pydantic.BaseModel]) -> str:
-    return f"unknown key{nearest(str(key), sorted(f.alias or name for name, f in model.model_fields.items()))}"
+def _explain_unknown_key(key: Any, model: type[pydantic.BaseModel]) -> str:
+    return f"unknown key{suggest_nearest_names(str(key), sorted(f.alias or name for name, f in model.model_fields.items()))}"
 
 
-def _words(error: Any) -> str:
+def _reword_pydantic_error(error: Any) -> str:
     """Pydantic's error in our words, with the fix."""
     text, kind, given = str(error["msg"]).removeprefix("Value error, "), error["type"], error["input"]
     if kind == "missing":
@@ -294,7 +298,7 @@ def _words(error: Any) -> str:
     return text if kind == "value_error" or isinstance(given, dict | list) else f"{text}, not {given!r}"
 
 
-def _place(file: Path, node: Any, key: tuple[Any, ...]) -> str:
+def _find_yaml_place(file: Path, node: Any, key: tuple[Any, ...]) -> str:
     """file:line:column of a key in the YAML tree, as deep as it can be followed; of a Python file its name, which has
     no keys."""
     if file.suffix == ".py":
@@ -314,7 +318,7 @@ def _place(file: Path, node: Any, key: tuple[Any, ...]) -> str:
     return f"{file}:{mark.line + 1}:{mark.column + 1}"
 
 
-def _check_names(config: Config, place: Any) -> None:
+def _check_config_names(config: Config, place: Any) -> None:
     def refuse(key: tuple[Any, ...], text: str) -> None:
         raise ConfigError(f"{place(*key)}: {'.'.join(map(str, key))}: {text}")
 
@@ -325,87 +329,91 @@ def _check_names(config: Config, place: Any) -> None:
         for i, name in enumerate(catalog.checks or [])
     ]
     for key, name in asked:
-        if name not in (valid := checks.names()):
-            raise ConfigError(f"{place(*key)}: checks: unknown check {name!r}{nearest(name, valid)}")
-    _check_dtypes(config.dtypes, lambda k: str(place("dtypes", k)))
-    if not config.policy.endswith(".json") and config.policy not in verdict.names():
+        if name not in (valid := checks.list_check_names()):
+            raise ConfigError(f"{place(*key)}: checks: unknown check {name!r}{suggest_nearest_names(name, valid)}")
+    _check_config_dtypes(config.dtypes, lambda k: str(place("dtypes", k)))
+    if not config.policy.endswith(".json") and config.policy not in verdict.list_policy_names():
         raise ConfigError(
-            f"{place('policy')}: policy: unknown {config.policy!r}{nearest(config.policy, verdict.names())}"
+            f"{place('policy')}: policy: unknown {config.policy!r}{suggest_nearest_names(config.policy, verdict.list_policy_names())}"
         )
     try:
-        verdict.load(config.policy)
+        verdict.load_policy(config.policy)
     except verdict.PolicyError as error:
         raise ConfigError(f"{place('policy')}: policy: {error}") from None
     for i, catalog in enumerate(config.catalogs):
-        if catalog.name not in catalogs.list_registered():
-            near = nearest(catalog.name, sorted(catalogs.list_registered()))
+        if catalog.name not in catalogs.list_catalogs():
+            near = suggest_nearest_names(catalog.name, sorted(catalogs.list_catalogs()))
             raise ConfigError(f"{place('catalogs', i, 'name')}: catalogs: unknown catalog {catalog.name!r}{near}")
         for k, name in enumerate(catalog.distributions):
             if name not in DISTRIBUTIONS:
                 where = place("catalogs", i, "distributions", k)
-                raise ConfigError(f"{where}: distributions: unknown {name!r}{nearest(name, list(DISTRIBUTIONS))}")
+                raise ConfigError(
+                    f"{where}: distributions: unknown {name!r}{suggest_nearest_names(name, list(DISTRIBUTIONS))}"
+                )
         if catalog.dtypes == []:
             refuse(("catalogs", i, "dtypes"), "it is empty: name at least one")
-        kernels.check(catalog, ("catalogs", i), refuse, any(b.packages or b.python for b in config.backends))
-        _check_dtypes(catalog.dtypes or [], lambda k, i=i: str(place("catalogs", i, "dtypes", k)))  # type: ignore[misc]
+        kernels.check_config_kernels(
+            catalog, ("catalogs", i), refuse, any(b.packages or b.python for b in config.backends)
+        )
+        _check_config_dtypes(catalog.dtypes or [], lambda k, i=i: str(place("catalogs", i, "dtypes", k)))  # type: ignore[misc]
     seen: set[str] = set()
     for i, backend in enumerate(config.backends):
-        check_backend(backend, str(place("backends", i)))
+        check_config_backend(backend, str(place("backends", i)))
         if backend.name in seen:
             raise ConfigError(f"{place('backends', i)}: backends: {backend.name!r} is named twice")
         seen.add(backend.name)
 
 
-def _check_builds(config: Config, refuse: kernels.Refuse) -> None:
+def _check_config_builds(config: Config, refuse: kernels.Refuse) -> None:
     for i, backend in enumerate(config.backends):
         with contextlib.suppress(PluginError):  # a line of the preflight
             made = backend.spec().create()
-            if all(checks.of_another_kind(name, made) for name in config.all_checks):
+            if all(checks.name_check_of_another_kind(name, made) for name in config.all_checks):
                 told = f"{backend.name} runs none of the config's checks ({', '.join(config.all_checks)})"
                 refuse(("backends", i), f"{told}: add {'one of ' * (len(made.checks) > 1)}{', '.join(made.checks)}")
 
 
-def _check_dtypes(names: list[str], where: Callable[[int], str]) -> None:
+def _check_config_dtypes(names: list[str], where: Callable[[int], str]) -> None:
     for k, name in enumerate(names):
-        check_dtype(name, where(k))
+        check_config_dtype(name, where(k))
         if name in names[:k]:
             raise ConfigError(f"{where(k)}: dtypes: {name!r} is named twice")
 
 
-def check_dtype(name: str, where: str) -> None:
+def check_config_dtype(name: str, where: str) -> None:
     """Raise ConfigError unless ``name`` is a dtype or "*"."""
     if name == "*":
         return
     if name not in DTYPES:
         common = sorted((d for d in DTYPES if d in NATIVE or d == "bfloat16"), key=lambda d: "float" not in d)
         raise ConfigError(
-            f"{where}: dtypes: unknown dtype {name!r}{nearest(name, DTYPES if near(name, DTYPES) else common)}"
+            f"{where}: dtypes: unknown dtype {name!r}{suggest_nearest_names(name, DTYPES if find_near_names(name, DTYPES) else common)}"
         )
     try:
-        np_dtype(name)
+        get_numpy_dtype(name)
     except TypeError as error:
         raise ConfigError(f"{where}: dtypes: {error}") from None
 
 
-def backend_names() -> list[str]:
+def list_backend_names() -> list[str]:
     """Names of all backends, but for those of plugins that cannot be imported."""
     found = []
-    for runtime, part in list_registered().items():
+    for runtime, part in list_backends().items():
         with contextlib.suppress(PluginError):
             found += [f"{runtime}-{device}" for device in part.load().devices]
     return found
 
 
-def check_backend(backend: BackendConfig, where: str) -> None:
+def check_config_backend(backend: BackendConfig, where: str) -> None:
     """Raise ConfigError unless the backend's runtime is known and takes its options."""
     try:
         backend.spec().create()
     except KeyError:
         name = backend.like or backend.name
-        known = backend_names()
-        rule = f" (a backend is <runtime>-<device>, the runtimes are {', '.join(sorted(list_registered()))})"
+        known = list_backend_names()
+        rule = f" (a backend is <runtime>-<device>, the runtimes are {', '.join(sorted(list_backends()))})"
         raise ConfigError(
-            f"{where}: backends: unknown backend {name!r}{nearest(name, known)}{rule * (not near(name, known, TYPO))}"
+            f"{where}: backends: unknown backend {name!r}{suggest_nearest_names(name, known)}{rule * (not find_near_names(name, known, TYPO))}"
         ) from None
     except ValueError as error:
         raise ConfigError(f"{where}: backends: {error}") from None

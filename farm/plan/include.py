@@ -14,7 +14,7 @@ from farm.plan.model import BackendConfig, CatalogConfig, Config, Skip
 ONCE = ("seed", "checks", "policy", "deadline_s", "localise_s", "race_s", "node_wait_s", "isolation")
 
 
-def join(own: Config, parts: Sequence[tuple[str, Config]], refuse: Refuse) -> Config:
+def join_included_configs(own: Config, parts: Sequence[tuple[str, Config]], refuse: Refuse) -> Config:
     """The config with those that it includes (name and config, as loaded) in it.
 
     A file's catalogs are given to the backends that the file names itself; a file that names none gives them to all
@@ -31,8 +31,8 @@ def join(own: Config, parts: Sequence[tuple[str, Config]], refuse: Refuse) -> Co
                 at = (key,) if key in own.model_fields_set else ("include", i)
                 refuse(at, f"{key} is {given[key]!r} here and {value!r} in {name}; a run has one")
     dtypes = next((c.dtypes for c in (own, *(p for _, p in parts)) if "dtypes" in c.model_fields_set), own.dtypes)
-    included = _backends([], parts, refuse)
-    backends = _backends(own.backends, parts, refuse)
+    included = _join_config_backends([], parts, refuse)
+    backends = _join_config_backends(own.backends, parts, refuse)
     if own.backends and not own.catalogs:
         refuse(("backends",), "they need catalogs in this file: those of an included file are for that file's backends")
     catalogs: list[CatalogConfig] = []
@@ -43,7 +43,7 @@ def join(own: Config, parts: Sequence[tuple[str, Config]], refuse: Refuse) -> Co
         for catalog in config.catalogs:
             pinned = catalog.model_copy(
                 update={
-                    "backends": [glob.escape(b.name) for b in its if _takes(catalog, b)],
+                    "backends": [glob.escape(b.name) for b in its if _takes_backend(catalog, b)],
                     "dtypes": catalog.dtypes or (None if config is own or config.dtypes == dtypes else config.dtypes),
                 }
             )
@@ -56,7 +56,9 @@ def join(own: Config, parts: Sequence[tuple[str, Config]], refuse: Refuse) -> Co
     )
 
 
-def _backends(own: Sequence[BackendConfig], parts: Sequence[tuple[str, Config]], refuse: Refuse) -> list[BackendConfig]:
+def _join_config_backends(
+    own: Sequence[BackendConfig], parts: Sequence[tuple[str, Config]], refuse: Refuse
+) -> list[BackendConfig]:
     """The backends of all files, each once. Two files that define one backend differently are refused."""
     found = {b.name: (b, ("backends", i), "here") for i, b in enumerate(own)}
     for i, (name, part) in enumerate(parts):
@@ -79,13 +81,13 @@ def _refuse_globs_of_included(
     """Refuse globs that match included backends and none of the file's own: they would give the catalog to nobody."""
     if (
         own
-        and not any(_takes(catalog, b) for b in own)
-        and (others := [b.name for b in included if _takes(catalog, b)])
+        and not any(_takes_backend(catalog, b) for b in own)
+        and (others := [b.name for b in included if _takes_backend(catalog, b)])
     ):
         refuse(
             at, f"{others[0]} is an included file's; name it in this file's backends to give it a catalog of this file"
         )
 
 
-def _takes(catalog: CatalogConfig, backend: BackendConfig) -> bool:
+def _takes_backend(catalog: CatalogConfig, backend: BackendConfig) -> bool:
     return any(fnmatch.fnmatchcase(backend.name, pattern) for pattern in catalog.backends)

@@ -13,8 +13,8 @@ from tasks.catalogs import user_definitions
 from tasks.catalogs.models import classes, drawn_inputs, of_file, table
 from tasks.catalogs.user import keys, sources
 from tasks.catalogs.user.ops import BASELINES, FUNCTIONS
-from tasks.catalogs.user.schema import mistakes
-from tasks.nearest import nearest
+from tasks.catalogs.user.schema import list_declaration_mistakes
+from tasks.nearest import suggest_nearest_names
 from tasks.training import networks
 
 #: Share of a case's deadline that a reference script may take: it is to end before the process that waits for it is
@@ -31,13 +31,13 @@ OF_OWN_MODELS = (MODELS, TRAINING)
 Refuse = Callable[[tuple[Any, ...], str], None]
 
 
-def resolve_paths(catalog: CatalogConfig, folder: Path) -> CatalogConfig:
+def resolve_catalog_paths(catalog: CatalogConfig, folder: Path) -> CatalogConfig:
     """The catalog with its root and its files absolute; they are relative to ``folder``, that of the config."""
     if catalog.name == NODES:
         return catalog.model_copy(update={"path": str((folder / catalog.path).resolve())} if catalog.path else {})
     root = (folder / catalog.root).resolve()
     if catalog.name in OF_OWN_MODELS:
-        return _models(catalog, root)
+        return _resolve_model_paths(catalog, root)
 
     def absolute(name: str) -> str:
         path, colon, function = name.rpartition(":") if ":" in name and not name.endswith(".py") else (name, "", "")
@@ -49,13 +49,15 @@ def resolve_paths(catalog: CatalogConfig, folder: Path) -> CatalogConfig:
     )
 
 
-def _models(catalog: CatalogConfig, root: Path) -> CatalogConfig:
+def _resolve_model_paths(catalog: CatalogConfig, root: Path) -> CatalogConfig:
     if not catalog.own:
         return catalog
     own = [
         m.model_copy(
             update={
-                "model": whole if is_function(whole := model_in(m.model, root)) else str((root / whole).resolve()),
+                "model": whole
+                if is_model_function(whole := find_model_in_file(m.model, root))
+                else str((root / whole).resolve()),
                 "inputs": m.inputs if m.drawn_inputs else [str((root / x).resolve()) for x in m.files],
             }
         )
@@ -65,18 +67,18 @@ def _models(catalog: CatalogConfig, root: Path) -> CatalogConfig:
     return catalog.model_copy(update={"root": str(root), "own": own, "ops": ops})
 
 
-def is_function(model: str) -> bool:
+def is_model_function(model: str) -> bool:
     """Whether a model is given as "module:function"."""
     return ":" in model and not model.endswith(".onnx")
 
 
-def model_in(model: str, root: Path) -> str:
+def find_model_in_file(model: str, root: Path) -> str:
     """A model of one's own with its class, where only its Python file is named and that has one; else as it is."""
     if not model.endswith(".py"):
         return model
     try:
-        name = classes.find_models(root / model).model
-    except (OSError, SyntaxError):  # told by `check`
+        name = classes.find_model_classes(root / model).model
+    except (OSError, SyntaxError):  # told by `check_config_kernels`
         return model
     return f"{model}:{name}" if name else model
 
@@ -90,15 +92,15 @@ def _check_own_models(catalog: CatalogConfig, at: tuple[Any, ...], refuse: Refus
         if (own.name, "") in table.MODELS:
             refuse((*key, "name"), f"the catalog has a network {own.name!r}: take another name")
         names.add(own.name)
-        if is_function(own.model):
+        if is_model_function(own.model):
             _check_module_exists(own.model.rpartition(":")[0], catalog.root, (*key, "model"), refuse)
             beside = _read_module_names(own.model, catalog.root, (*key, "model"), refuse)
-            _check_arguments(own, catalog.root, beside, key, refuse)
+            _check_model_arguments(own, catalog.root, beside, key, refuse)
         elif not Path(own.model).exists():
             refuse((*key, "model"), f"no such file {own.model}")
         elif own.model.endswith(".py"):
             try:
-                told_of = classes.find_models(Path(own.model)).refusal(os.path.relpath(own.model))
+                told_of = classes.find_model_classes(Path(own.model)).refusal(os.path.relpath(own.model))
             except SyntaxError as error:
                 told_of = f"{own.model}:{error.lineno}: {error.msg}"
             refuse((*key, "model"), told_of)
@@ -117,7 +119,7 @@ def _check_own_trainings(catalog: CatalogConfig, at: tuple[Any, ...], refuse: Re
         if own.name in names or own.name in networks.BUILT_IN:
             refuse((*key, "name"), f"the name {own.name!r} is given twice, or the catalog has it: take another")
         names.add(own.name)
-        if not is_function(own.model):
+        if not is_model_function(own.model):
             refuse(
                 (*key, "model"), f"{own.model!r} names no function that returns what is trained: write module:function"
             )
@@ -130,14 +132,14 @@ def _explain_wrong_input(text: str, whole: bool) -> str:
     """What is wrong with an input that is to be drawn; whole: its dtype and sizes are asked for, which an ONNX model
     knows."""
     try:
-        one = drawn_inputs.parse_input(text)
+        one = drawn_inputs.parse_drawn_input(text)
     except ValueError as error:
         return str(error)
     lacking = [what for what, given in (("dtype", one.dtype), ("sizes", one.shape is not None)) if not given]
     return f"{text!r} has no {lacking[0]}: write {drawn_inputs.FORM}" if whole and lacking else ""
 
 
-def check(
+def check_config_kernels(
     catalog: CatalogConfig, at: tuple[Any, ...], refuse: Refuse, elsewhere: bool = False, task: bool = False
 ) -> None:
     """Refuse what is wrong with the modules and kernels of a catalog, as far as it shows without importing them.
@@ -172,7 +174,7 @@ def check(
         if kernel.name in names:
             refuse((*key, "name"), f"the name {kernel.name!r} is given twice (kernels.{names[kernel.name]} has it)")
         names[kernel.name] = i
-        for inner, text in mistakes(kernel):
+        for inner, text in list_declaration_mistakes(kernel):
             refuse((*key, *inner), text)
         for what in FUNCTIONS:
             if what == "kernel" and task and kernel.is_task:
@@ -190,7 +192,7 @@ def check(
 
 
 def _check_module_exists(module: str, root: str, key: tuple[Any, ...], refuse: Refuse, elsewhere: bool = False) -> None:
-    file = sources.locate(module, root)
+    file = sources.locate_module_source(module, root)
     if file is None:
         if elsewhere:
             return
@@ -204,14 +206,14 @@ def _read_module_names(given: str, root: str, key: tuple[Any, ...], refuse: Refu
     """The names at the top of the file of a "module:name", None where its source does not show them. Refuses one whose
     source shows that it cannot be imported, or that there is no such name in it."""
     module, _, name = given.rpartition(":")
-    file = sources.locate(module, root)
+    file = sources.locate_module_source(module, root)
     assert file is not None
     try:
-        if lacking := sources.first_lacking(file, root):
+        if lacking := sources.find_first_lacking_import(file, root):
             line, package = lacking
             refuse(key, f"{file}:{line}: there is no module {package!r} here: install it beside the farm")
-        names = sources.top_names(file)
-        there = classes.find_models(file).whole
+        names = sources.list_names_at_top(file)
+        there = classes.find_model_classes(file).whole
     except SyntaxError as error:
         refuse(key, f"{file}:{error.lineno}: {error.msg}")
         return None
@@ -220,21 +222,23 @@ def _read_module_names(given: str, root: str, key: tuple[Any, ...], refuse: Refu
     first = name.partition(".")[0]
     if names is not None and first not in names:
         public = there or sorted(x for x in names if not x.startswith("_"))
-        refuse(key, f"{given}: there is no {first!r} in it{nearest(first, public)}")
+        refuse(key, f"{given}: there is no {first!r} in it{suggest_nearest_names(first, public)}")
     return names
 
 
-def _check_arguments(own: OwnModel, root: str, beside: set[str] | None, at: tuple[Any, ...], refuse: Refuse) -> None:
+def _check_model_arguments(
+    own: OwnModel, root: str, beside: set[str] | None, at: tuple[Any, ...], refuse: Refuse
+) -> None:
     """Refuse inputs that the source shows not to fit the arguments of forward. beside: names at the top of the model's
     file."""
     module, _, name = own.model.rpartition(":")
-    file = sources.locate(module, root)
+    file = sources.locate_module_source(module, root)
     taken = classes.read_forward_arguments(file, name) if file is not None else None
     if taken is None or taken.more or own.files:
         return
     if own.drawn_inputs:
         given = [
-            drawn_inputs.parse_input(text).name
+            drawn_inputs.parse_drawn_input(text).name
             for text in own.drawn_inputs
             if not _explain_wrong_input(text, whole=True)
         ]
@@ -246,19 +250,19 @@ def _check_arguments(own: OwnModel, root: str, beside: set[str] | None, at: tupl
     signature = f"forward({', '.join(taken.names)})"
     for x in given:
         if x not in taken.names:
-            refuse(key, f"{own.model}: {signature} has no argument {x!r}{nearest(x, taken.names)}")
+            refuse(key, f"{own.model}: {signature} has no argument {x!r}{suggest_nearest_names(x, taken.names)}")
     if lacking := [x for x in taken.needed if x not in given]:
         asked = " ".join(f"--input '{x}=float32[4,8]'" for x in (lacking if own.drawn_inputs else taken.needed))
         way = "" if own.drawn_inputs else f", or let {of_file.INPUTS}() in its file return them"
         refuse(key, f"{own.model}: {signature} has no input for {', '.join(map(repr, lacking))}: {asked}{way}")
 
 
-def announce(config: Config, home: str = "", hidden: Sequence[str] = ()) -> None:
+def announce_config_kernels(config: Config, home: str = "", hidden: Sequence[str] = ()) -> None:
     """Tell this process the definitions; its children are told by their supervisors. home: the backend in whose
     environment the user's modules are imported, "" for the farm's own; hidden: folders that a kernel's process is not
     to read."""
     found = [
-        {"at": i, "root": c.root, "modules": c.modules, "kernels": [keys.write(k) for k in c.kernels]}
+        {"at": i, "root": c.root, "modules": c.modules, "kernels": [keys.write_declaration(k) for k in c.kernels]}
         for i, c in enumerate(config.catalogs)
         if c.name == "user"
     ]
@@ -288,21 +292,21 @@ def announce(config: Config, home: str = "", hidden: Sequence[str] = ()) -> None
     for backend in config.backends:
         if backend.name == home:
             made["home"] = backend.spec().to_json()
-    user_definitions.announce(json.dumps(made) if found or nodes or models or trainings else "")
+    user_definitions.announce_definitions(json.dumps(made) if found or nodes or models or trainings else "")
 
 
-def culprit(dies: Callable[[], bool]) -> tuple[tuple[Any, ...], str] | None:
+def find_deadly_kernel(dies: Callable[[], bool]) -> tuple[tuple[Any, ...], str] | None:
     """Key and name of the first module or kernel announced with which alone ``dies`` is true; None if there is none."""
-    whole = user_definitions.get_announcement()
+    whole = user_definitions.get_announced_definitions()
     given = json.loads(whole or "{}")
     try:
         for source in given.get("sources", []):
             for what in ("modules", "kernels"):
                 for i, one in enumerate(source[what]):
                     alone = source | {"modules": [], "kernels": []} | {what: [one]}
-                    user_definitions.announce(json.dumps(given | {"sources": [alone]}))
+                    user_definitions.announce_definitions(json.dumps(given | {"sources": [alone]}))
                     if dies():
                         return ("catalogs", source["at"], what, i), one if what == "modules" else one["kernel"]
     finally:
-        user_definitions.announce(whole)
+        user_definitions.announce_definitions(whole)
     return None

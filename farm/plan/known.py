@@ -15,13 +15,13 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from farm.plan.model import Config, KnownFailure
-from farm.plan.patterns import matcher, names, select_names
+from farm.plan.patterns import list_pattern_names, make_pattern_matcher, select_names_by_pattern
 from farm.plan.whose import WHOSE as WHOSE
 from tasks.catalogs.base import Entry
 from tasks.model import EPS, JUDGED, Status, flags
-from tasks.model import names as words
-from tasks.model.errors import mask_details
-from tasks.model.failing import manner
+from tasks.model import name_statuses as words
+from tasks.model.errors import mask_error_details
+from tasks.model.failing import describe_failure_manner
 from tasks.model.kind import OF_NUMBERS
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ COLUMNS = {
     **{"status": "", "kind": "", "stage": "", "error_type": "", "error": "", "cause": "", "culprit": ""},
     **{"runtime_version": "", "started_at": "", "error_units": 0.0},
 }
-#: The column of the ops of a row's minimal case, sorted, if the rows are asked about them (`asks`).
+#: The column of the ops of a row's minimal case, sorted, if the rows are asked about them (`ask_for_reduced_ops`).
 REDUCED = "reduced_ops"
 
 
@@ -58,12 +58,12 @@ class Met:
     first: np.ndarray
 
 
-def seen_on(entry: KnownFailure, backend: str) -> bool:
+def was_known_seen_on(entry: KnownFailure, backend: str) -> bool:
     """Whether a known failure was seen on a backend that it names."""
-    return not entry.seen or matcher(entry.seen)([backend])
+    return not entry.seen or make_pattern_matcher(entry.seen)([backend])
 
 
-def parse_entries(run: Mapping[str, Any]) -> list[KnownFailure] | None:
+def parse_known_entries(run: Mapping[str, Any]) -> list[KnownFailure] | None:
     """The known failures of a run's record; None where it holds no config (an older or damaged record)."""
     config = run.get("config")
     if not isinstance(config, Mapping):
@@ -74,43 +74,45 @@ def parse_entries(run: Mapping[str, Any]) -> list[KnownFailure] | None:
         return None
 
 
-def with_entries(run: Mapping[str, Any], entries: Sequence[KnownFailure]) -> dict[str, Any]:
+def put_known_entries(run: Mapping[str, Any], entries: Sequence[KnownFailure]) -> dict[str, Any]:
     """A run's record, with these known failures in place of its own."""
     config = run.get("config")
     told = {"known_failures": [entry.model_dump() for entry in entries]}
     return {**run, "config": {**(config if isinstance(config, Mapping) else {}), **told}}
 
 
-def day_of(time: Any) -> str:
+def find_day_of_time(time: Any) -> str:
     """The day of a timestamp, as in 2027-01-31; "" for none."""
     return "" if time is None or time != time else str(time)[:10]
 
 
-def asks(entries: Sequence[KnownFailure]) -> bool:
+def ask_for_reduced_ops(entries: Sequence[KnownFailure]) -> bool:
     """Whether some of them name the ops of a case made small, which the rows are to have as `REDUCED`."""
     return any(k.reduced for k in entries)
 
 
-def match_rows(rows: Any, entries: Sequence[KnownFailure]) -> Met:
+def match_known_to_rows(rows: Any, entries: Sequence[KnownFailure]) -> Met:
     """Which of the known failures cover which rows of a lake; columns that the rows lack are as in `COLUMNS`."""
     if not entries:
         none = np.full(len(rows), -1)
         return Met(none, none, none, (), (), frozenset(), np.zeros(len(rows), dtype=bool))
     told = {
         c: np.array(rows[c].fillna(absent) if c in rows else [absent] * len(rows))
-        for c, absent in _select_columns(entries)
+        for c, absent in _select_columns_of_known(entries)
     }
     if "started_at" in told:
-        told["started_at"] = np.array([day_of(value) for value in told["started_at"]], dtype=object)
+        told["started_at"] = np.array([find_day_of_time(value) for value in told["started_at"]], dtype=object)
     told[REDUCED] = rows[REDUCED].to_numpy() if REDUCED in rows else np.full(len(rows), None)
     judged, right = np.isin(told["status"], words(JUDGED)), told["status"] == Status.PASS.value
     entry, other, near = np.full((3, len(rows)), -1)
     first = np.zeros(len(rows), dtype=bool)
     seen, unseen, tried, covering = set[int](), set[int](), set[int](), set[int]()
     for backend in dict.fromkeys(told["backend"]):  # few known failures are about one backend
-        mine = np.array([k for k, known in enumerate(entries) if matcher([known.backend])([backend])], dtype="int64")
+        mine = np.array(
+            [k for k, known in enumerate(entries) if make_pattern_matcher([known.backend])([backend])], dtype="int64"
+        )
         places = np.flatnonzero(told["backend"] == backend)
-        here = np.array([seen_on(entries[k], backend) for k in mine], dtype=bool)
+        here = np.array([was_known_seen_on(entries[k], backend) for k in mine], dtype=bool)
         named, covered = _match_known_failures(
             [entries[k] for k in mine], {c: column[places] for c, column in told.items()}, here
         )
@@ -124,9 +126,11 @@ def match_rows(rows: Any, entries: Sequence[KnownFailure]) -> Met:
         tried.update(mine[(named | covered).any(axis=1)].tolist())
     gone = unseen - seen
     for backend in dict.fromkeys(told["backend"]) if gone else ():
-        mine = np.array([k for k in sorted(gone) if matcher([entries[k].backend])([backend])], dtype="int64")
+        mine = np.array(
+            [k for k in sorted(gone) if make_pattern_matcher([entries[k].backend])([backend])], dtype="int64"
+        )
         places = np.flatnonzero((told["backend"] == backend) & right & (entry < 0))
-        here = np.array([seen_on(entries[k], backend) for k in mine], dtype=bool)
+        here = np.array([was_known_seen_on(entries[k], backend) for k in mine], dtype=bool)
         named, _ = _match_known_failures(
             [entries[k] for k in mine], {c: column[places] for c, column in told.items()}, here
         )
@@ -135,7 +139,7 @@ def match_rows(rows: Any, entries: Sequence[KnownFailure]) -> Met:
     return Met(entry, other, near, tuple(sorted(gone)), idle, frozenset(covering), first)
 
 
-def _select_columns(entries: Sequence[KnownFailure]) -> Iterator[tuple[str, Any]]:
+def _select_columns_of_known(entries: Sequence[KnownFailure]) -> Iterator[tuple[str, Any]]:
     """The columns that these known failures ask for, and what stands for one that is not there."""
     dear = {"started_at": "expires", "runtime_version": "versions", "error_units": "seen"}
     return ((c, x) for c, x in COLUMNS.items() if c not in dear or any(getattr(k, dear[c]) for k in entries))
@@ -166,22 +170,24 @@ def _match_known_failures(
         said = {glob: np.zeros(len(place), dtype=bool) for glob in globs}
         for glob, hit in said.items():
             several = (glob,) if isinstance(glob, str) else glob
-            named = select_names(several, index) if any(map(has_magic, several)) else several
+            named = select_names_by_pattern(several, index) if any(map(has_magic, several)) else several
             hit[[code for name in named for code in index.get(name, ())]] = True
         return np.array([said[glob][codes] for glob in globs], dtype=bool).reshape(len(globs), len(values))
 
     called = list(zip(told["op"], told["variant"]))
     ops = [k.op for k in entries]
-    named = match(ops, called, lambda value: names(Entry(value[0], value[1], ())))
+    named = match(ops, called, lambda value: list_pattern_names(Entry(value[0], value[1], ())))
     covered = match(
-        ops, called, lambda value: [x for op in _list_release_names(value[0]) for x in names(Entry(op, value[1], ()))]
+        ops,
+        called,
+        lambda value: [x for op in _list_release_names(value[0]) for x in list_pattern_names(Entry(op, value[1], ()))],
     )
     for column in ("dtype", "distribution", "check"):
         theirs = match([getattr(k, column) for k in entries], told[column])
         named, covered = named & theirs, covered & theirs
     for key, column, holds in _LIFE:
         if any(asked := [getattr(k, key) for k in entries]):
-            theirs = _match_values(asked, told[column], holds)
+            theirs = _match_known_values(asked, told[column], holds)
             named, covered = named & theirs, covered & theirs
     covered &= (told["status"] != Status.PASS.value) & match([k.kind for k in entries], told["kind"])
     covered &= match([k.status for k in entries], told["status"], _list_covering_statuses)
@@ -195,13 +201,13 @@ def _match_known_failures(
     for i, known in enumerate(entries):
         if known.reduced:
             named[i] = False
-        if _asks_manner(known):
+        if _does_known_ask_manner(known):
             for j in np.flatnonzero(covered[i]):
                 covered[i, j] = _failed_as_known(known, {c: told[c][j] for c in (*_WAY, "status", "kind", REDUCED)})
     return named, covered
 
 
-def _match_values(asked: Sequence[Any], values: np.ndarray, holds: Callable[[Any, Any], bool]) -> np.ndarray:
+def _match_known_values(asked: Sequence[Any], values: np.ndarray, holds: Callable[[Any, Any], bool]) -> np.ndarray:
     """Known failures × rows: what each asks for holds for the row's value; what asks for nothing holds always."""
     place = {value: k for k, value in enumerate(dict.fromkeys(values))}
     codes = np.array([place[value] for value in values], dtype="int64")
@@ -213,7 +219,7 @@ def _match_values(asked: Sequence[Any], values: np.ndarray, holds: Callable[[Any
 
 
 @functools.cache
-def _of_version(specifiers: str, told: str) -> bool:
+def _match_known_version(specifiers: str, told: str) -> bool:
     """Whether a runtime's version, the first that is told ("torch 2.13.0+cpu, …"), is one of these; what is none never
     is."""
     found = re.search(r"\d+(\.\d+)+[^\s,]*", told)
@@ -240,25 +246,25 @@ def _is_by_day(last: str, day: str) -> bool:
 
 #: Which known failures hold for a case at all: their key, the column that it asks, and how.
 _LIFE: tuple[tuple[str, str, Callable[[Any, Any], bool]], ...] = (
-    ("versions", "runtime_version", _of_version),
+    ("versions", "runtime_version", _match_known_version),
     ("expires", "started_at", _is_by_day),
-    ("flags", "flags", lambda globs, said: flags.has(said, globs)),
+    ("flags", "flags", lambda globs, said: flags.matches_row_flags(said, globs)),
 )
 #: Columns of how an outcome failed, beside status and kind.
 _WAY = ("stage", "error_type", "error", "cause", "culprit")
 
 
-def _asks_manner(known: KnownFailure) -> bool:
+def _does_known_ask_manner(known: KnownFailure) -> bool:
     return bool(known.reduced) or any(getattr(known, name) not in ("*", "") for name in _WAY)
 
 
 def _failed_as_known(known: KnownFailure, row: Mapping[str, Any]) -> bool:
     """Whether an outcome failed in the way of a known failure, as far as that says more than status and kind."""
-    how = manner(row)
+    how = describe_failure_manner(row)
     return (
         all(fnmatchcase(getattr(how, name), getattr(known, name)) for name in ("stage", "error_type"))
         and all(fnmatchcase(row[name], getattr(known, name)) for name in ("cause", "culprit"))
-        and mask_details(known.error) in how.words
+        and mask_error_details(known.error) in how.words
         and (not known.reduced or sorted(known.reduced) == sorted(row[REDUCED] or ()))
     )
 
@@ -281,17 +287,17 @@ def _find_first_match(matches: np.ndarray, places: np.ndarray) -> np.ndarray:
     return np.where(matches.any(axis=0), places[matches.argmax(axis=0)], -1)
 
 
-def not_known(rows: Any, config: Config) -> Any:
+def drop_known_rows(rows: Any, config: Config) -> Any:
     """The rows that no known failure of the config covers."""
-    return rows[match_rows(rows, config.known_failures).entry < 0]
+    return rows[match_known_to_rows(rows, config.known_failures).entry < 0]
 
 
-def unmet(config: Config, matrix: Matrix) -> Iterator[str]:
+def explain_unmet_known(config: Config, matrix: Matrix) -> Iterator[str]:
     """One line about the known failures of the run's backends that name no op it plans: most likely misspelt or gone.
 
     Not of a catalog that the config does not have or takes a part of: lists of known failures are shared.
     """
-    called = list({n for g in matrix.groups for n in names(Entry(g.op, g.variant, ()))})
+    called = list({n for g in matrix.groups for n in list_pattern_names(Entry(g.op, g.variant, ()))})
     backends = [s.name for s in matrix.backends]
     parts = {c.name for c in config.catalogs if "*" not in c.ops or c.exclude}
     whole = {c.name for c in config.catalogs} - parts
@@ -299,8 +305,8 @@ def unmet(config: Config, matrix: Matrix) -> Iterator[str]:
     def here(op: str) -> bool:
         return op.partition(":")[0] in whole if ":" in op else not parts
 
-    mine = [k for k in config.known_failures if here(k.op) and matcher([k.backend])(backends)]
-    idle = [f"{k.op} on {k.backend}" for k in mine if not matcher([k.op])(called)]
+    mine = [k for k in config.known_failures if here(k.op) and make_pattern_matcher([k.backend])(backends)]
+    idle = [f"{k.op} on {k.backend}" for k in mine if not make_pattern_matcher([k.op])(called)]
     if idle:
         more = f", and {len(idle) - 3} more" if len(idle) > 3 else ""
         yield f"known_failures: {len(idle)} of {len(mine)} match no planned op: {', '.join(idle[:3])}{more}"

@@ -9,7 +9,7 @@ from typing import Any
 
 from tasks import checks
 from tasks.catalogs.base import Catalog, Entry
-from tasks.model import DISTRIBUTIONS, EXHAUSTIVE, is_inexact
+from tasks.model import DISTRIBUTIONS, EXHAUSTIVE, is_inexact_dtype
 
 #: Names in a line; the record has all.
 SHOWN = 3
@@ -35,7 +35,11 @@ class LeftOut:
     of: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        what = f"{few(self.names)} {self.by} {few(self.of)}" if self.of else few(self.names)
+        what = (
+            f"{shorten_names_left_out(self.names)} {self.by} {shorten_names_left_out(self.of)}"
+            if self.of
+            else shorten_names_left_out(self.names)
+        )
         return f"{what}: {self.why}"
 
     def record(self) -> dict[str, Any]:
@@ -43,13 +47,13 @@ class LeftOut:
         return asdict(self) | {"text": str(self)}
 
 
-def few(names: Sequence[str]) -> str:
+def shorten_names_left_out(names: Sequence[str]) -> str:
     """The first names and how many more there are."""
     more = len(names) - SHOWN
     return ", ".join(names[:SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
-def format_pattern(catalog: str, pattern: str) -> str:
+def format_op_pattern(catalog: str, pattern: str) -> str:
     """A pattern of ops as lines have it; the catalog alone for all of them."""
     return catalog if pattern == "*" else f"{catalog}:{pattern.removeprefix(f'{catalog}:')}"
 
@@ -122,7 +126,7 @@ class AskedCells:
                     )
 
     def _qualify_pattern(self, pattern: str) -> str:
-        return format_pattern(self.catalog.name, pattern)
+        return format_op_pattern(self.catalog.name, pattern)
 
     def _describe_lacking_value(self, key: str, value: str, pattern: str, entries: Sequence[Entry]) -> LeftOut:
         why = self._explain_missing_value(key, value, entries) or self._explain_missing_combination(entries, key, value)
@@ -149,7 +153,7 @@ class AskedCells:
         return f"no samples of the distribution {', '.join(values)}, but {has}" + EVERY * (EXHAUSTIVE in values)
 
     def _explain_unasked(self, check: str, entries: Sequence[Entry]) -> str:
-        whys = [checks.get_or_default(check).unasked(entry, self.catalog) for entry in entries]
+        whys = [checks.get_check_or_default(check).unasked(entry, self.catalog) for entry in entries]
         return "; ".join(dict.fromkeys(whys)) if all(whys) else ""
 
     def _dtypes(self, entry: Entry) -> set[str]:
@@ -160,7 +164,9 @@ class AskedCells:
         """Why ops that have each value have no cell of all of them."""
         given = {k: [value] if k == key else self.values[k] for k in KEYS}
         dtypes = {x for e in entries for x in self._dtypes(e) if x in given[DTYPES] or "*" in given[DTYPES]}
-        if all(checks.get_or_default(c).gradient for c in given[CHECKS]) and not any(map(is_inexact, dtypes)):
+        if all(checks.get_check_or_default(c).gradient for c in given[CHECKS]) and not any(
+            map(is_inexact_dtype, dtypes)
+        ):
             return NO_GRADIENT
         has: dict[str, Callable[[Entry], Collection[str]]] = {
             CHECKS: lambda e: [c for c in given[CHECKS] if not self._explain_unasked(c, [e])],

@@ -13,26 +13,28 @@ from typing import Any
 import pydantic
 import yaml
 
-from farm.plan.config import QUICK, known_failures
+from farm.plan.config import QUICK, load_known_failures
 from farm.plan.model import ConfigError, KnownFailure
-from tasks.model import Refusal, Status, label_of
-from tasks.model.errors import gist, mask_details
-from tasks.model.failing import manner
+from tasks.model import Refusal, Status, label_op
+from tasks.model.errors import mask_error_details, shorten_error_gist
+from tasks.model.failing import describe_failure_manner
 
 #: Characters of an error that an entry quotes at most.
 QUOTED = 100
 
 
-def entry_of(row: Mapping[str, Any], alike: Sequence[Mapping[str, Any]], told: Mapping[str, Any]) -> dict[str, Any]:
+def write_known_entry(
+    row: Mapping[str, Any], alike: Sequence[Mapping[str, Any]], told: Mapping[str, Any]
+) -> dict[str, Any]:
     """What an entry says that covers a row and those of its op, dtype, backend and check that failed ``alike`` (the row
     among them). told: what a person adds: reason, owner, …; of a case made small also reduced and flags, and then any
     op is meant.
     """
-    how, causes = manner(row), {line.get("cause") or "" for line in alike}
+    how, causes = describe_failure_manner(row), {line.get("cause") or "" for line in alike}
     said = {
         "op": f"{row['op'].partition(':')[0]}:*"
         if told.get("reduced")
-        else glob.escape(label_of(row["op"], row["variant"])),
+        else glob.escape(label_op(row["op"], row["variant"])),
         **{
             name: glob.escape(str(row[name])) for name in ("dtype", "backend", "check", "distribution") if row.get(name)
         },
@@ -50,10 +52,10 @@ def entry_of(row: Mapping[str, Any], alike: Sequence[Mapping[str, Any]], told: M
 
 def quote_common_start(errors: Sequence[str]) -> str:
     """The beginning of an error, as far as others that are alike have it too; "" where nothing tells."""
-    said, others = gist(errors[0]).split(), [mask_details(error) for error in errors]
+    said, others = shorten_error_gist(errors[0]).split(), [mask_error_details(error) for error in errors]
     while said:
         text = " ".join(said)
-        plain, last = mask_details(text), mask_details(said[-1])
+        plain, last = mask_error_details(text), mask_error_details(said[-1])
         if len(text) <= QUOTED and any(map(str.isalpha, last)) and all(plain in other for other in others):
             return text
         said.pop()
@@ -71,7 +73,7 @@ class EntryPlace:
         return f"{self.file}:{self.node.start_mark.line + 1}"
 
 
-def named_list(config: Path, backend: str) -> Path | None:
+def find_known_list(config: Path, backend: str) -> Path | None:
     """The list to which a known failure of a backend is added, of those that a config or one that it includes names:
     the backend's own file in a folder or among those that a glob matches, else the last of the named files. None where
     the config is not there (any more) or names none."""
@@ -80,7 +82,7 @@ def named_list(config: Path, backend: str) -> Path | None:
     root, found = yaml.compose(config.read_text(), Loader=QUICK), None
     for key, value in root.value if isinstance(root, yaml.MappingNode) else ():
         if key.value == "include":
-            found = next(filter(None, (named_list(config.parent / x.value, backend) for x in value.value)), found)
+            found = next(filter(None, (find_known_list(config.parent / x.value, backend) for x in value.value)), found)
         if key.value == "known_failures":
             nodes = value.value if isinstance(value, yaml.SequenceNode) else [value]
             named = [config.parent / x.value for x in nodes if isinstance(x, yaml.ScalarNode)]
@@ -90,34 +92,38 @@ def named_list(config: Path, backend: str) -> Path | None:
     return found
 
 
-def places(path: Path) -> dict[KnownFailure, EntryPlace]:
+def find_known_places(path: Path) -> dict[KnownFailure, EntryPlace]:
     """Where the entries stand of a list, of all lists in a folder, or of a config and the files that it names."""
     if path.is_dir():
-        return {k: v for one in sorted(path.glob("*.yaml")) for k, v in places(one).items()}
+        return {k: v for one in sorted(path.glob("*.yaml")) for k, v in find_known_places(one).items()}
     root = yaml.compose(path.read_text(), Loader=QUICK)
     if not isinstance(root, yaml.MappingNode):
-        return {} if root is None else _read_entries(path, root)
+        return {} if root is None else _read_known_entries_of(path, root)
     found: dict[KnownFailure, EntryPlace] = {}
     for key, value in root.value:
         if key.value == "known_failures":
-            found |= _read_entries(path, value)
+            found |= _read_known_entries_of(path, value)
         if key.value == "include":
-            found |= {k: v for inner in value.value for k, v in places(path.parent / inner.value).items()}
+            found |= {k: v for inner in value.value for k, v in find_known_places(path.parent / inner.value).items()}
     return found
 
 
-def _read_entries(path: Path, node: yaml.Node) -> dict[KnownFailure, EntryPlace]:
+def _read_known_entries_of(path: Path, node: yaml.Node) -> dict[KnownFailure, EntryPlace]:
     """Those of an item of a config or of a list: entries, and names of files."""
     if isinstance(node, yaml.ScalarNode):
-        return {k: v for one in sorted(glob.glob(str(path.parent / node.value))) for k, v in places(Path(one)).items()}
+        return {
+            k: v
+            for one in sorted(glob.glob(str(path.parent / node.value)))
+            for k, v in find_known_places(Path(one)).items()
+        }
     if isinstance(node, yaml.SequenceNode):
-        return {k: v for one in node.value for k, v in _read_entries(path, one).items()}
+        return {k: v for one in node.value for k, v in _read_known_entries_of(path, one).items()}
     entry = KnownFailure.model_validate(yaml.SafeLoader("").construct_document(node))
     assert isinstance(node, yaml.MappingNode), "an entry is a mapping"
     return {entry: EntryPlace(path, node)}
 
 
-def check_entry(entry: Mapping[str, Any]) -> KnownFailure:
+def check_known_entry(entry: Mapping[str, Any]) -> KnownFailure:
     """Raises ConfigError for what is none."""
     try:
         return KnownFailure.model_validate(entry)
@@ -129,7 +135,7 @@ def check_entry(entry: Mapping[str, Any]) -> KnownFailure:
         raise ConfigError(f"no known failure: {key}: {said}") from None
 
 
-def append(file: Path, known: KnownFailure) -> None:
+def append_known_entry(file: Path, known: KnownFailure) -> None:
     """Write one more entry to the end of a list, which is made if it is not there; what stands in it stays as it is.
 
     Raises ConfigError.
@@ -137,20 +143,22 @@ def append(file: Path, known: KnownFailure) -> None:
     entry = yaml.safe_dump([known.model_dump(mode="json")], sort_keys=False, allow_unicode=True, width=120)
     try:
         before = file.read_text() if file.exists() else ""
-        there = known_failures(file) if file.exists() else []
+        there = load_known_failures(file) if file.exists() else []
         if before and not before.endswith("\n"):
             before += "\n"
         after = re.sub(r"^\[\s*\]\s*$", "", before, flags=re.MULTILINE) + entry
         file.parent.mkdir(parents=True, exist_ok=True)
-        _replace_file(file, after, [*there, known], f"not a list of one entry per item; add this by hand:\n{entry}")
+        _replace_known_file(
+            file, after, [*there, known], f"not a list of one entry per item; add this by hand:\n{entry}"
+        )
     except OSError as error:
         raise Refusal(f"{file}: cannot be written ({error.strerror}); choose another with --file") from None
 
 
-def add_seen(file: Path, seen: Mapping[EntryPlace, tuple[KnownFailure, Sequence[str]]]) -> None:
+def add_backends_seen(file: Path, seen: Mapping[EntryPlace, tuple[KnownFailure, Sequence[str]]]) -> None:
     """Add backends to the key ``seen`` of entries of a file, which have one; all else in it stays as it is. Raises
     ConfigError."""
-    text, there = file.read_text(), known_failures(file)
+    text, there = file.read_text(), load_known_failures(file)
     for place, (entry, backends) in sorted(seen.items(), key=lambda one: -one[0].node.start_mark.line):
         value = next(value for key, value in place.node.value if key.value == "seen")
         written = yaml.safe_dump([*entry.seen, *backends], default_flow_style=True, width=10_000).strip()
@@ -158,17 +166,17 @@ def add_seen(file: Path, seen: Mapping[EntryPlace, tuple[KnownFailure, Sequence[
         changed = entry.model_copy(update={"seen": (*entry.seen, *backends)})
         there = [changed if known == entry else known for known in there]
     try:
-        _replace_file(file, text, there, "cannot be edited; add the backends to seen by hand")
+        _replace_known_file(file, text, there, "cannot be edited; add the backends to seen by hand")
     except OSError as error:
         raise Refusal(f"{file}: cannot be written ({error.strerror})") from None
 
 
-def _replace_file(file: Path, text: str, expected: Sequence[KnownFailure], otherwise: str) -> None:
+def _replace_known_file(file: Path, text: str, expected: Sequence[KnownFailure], otherwise: str) -> None:
     """Write a file of known failures anew, if that holds the expected ones. Raises ConfigError, OSError."""
     aside = file.with_name(f".{file.name}.{os.getpid()}.yaml")
     try:
         aside.write_text(text)
-        if known_failures(aside) != list(expected):
+        if load_known_failures(aside) != list(expected):
             raise ConfigError(f"{file}: {otherwise}")
         os.replace(aside, file)
     finally:

@@ -18,16 +18,16 @@ from farm.plan.left_out import (
     SOURCES,
     AskedCells,
     LeftOut,
-    format_pattern,
+    format_op_pattern,
     merge_left_out,
 )
-from farm.plan.patterns import is_glob, matcher, names
+from farm.plan.patterns import is_glob_pattern, list_pattern_names, make_pattern_matcher
 from tasks import catalogs, checks
 from tasks.backends import BackendSpec
 from tasks.catalogs.base import Entry
 from tasks.devices import CALLED
-from tasks.model import Group, is_inexact
-from tasks.nearest import nearest
+from tasks.model import Group, is_inexact_dtype
+from tasks.nearest import suggest_nearest_names
 from tasks.plugins import PluginError
 
 #: Columns of the lake that tell one group of the matrix from another.
@@ -59,9 +59,9 @@ class Matrix:
         """Planned cells, as reports count them: an op in a dtype under a check on a backend, whatever its inputs are
         drawn from. on: which backends count (default: all)."""
         planned = self.wanted > 0 if on is None else self.wanted[:, np.asarray(on, dtype=bool)] > 0
-        places = {group: k for k, group in enumerate(dict.fromkeys(map(_name_cell, self.groups)))}
+        places = {group: k for k, group in enumerate(dict.fromkeys(map(_name_planned_cell, self.groups)))}
         merged = np.zeros((len(places), planned.shape[1]), dtype=bool)
-        np.logical_or.at(merged, [places[_name_cell(group)] for group in self.groups], planned)
+        np.logical_or.at(merged, [places[_name_planned_cell(group)] for group in self.groups], planned)
         return int(merged.sum())
 
     def without_cells(self, checks: Sequence[str]) -> str:
@@ -94,7 +94,7 @@ class UnknownOp(ConfigError):
         self.pattern = pattern
 
 
-def build(config: Config, entries: Mapping[str, Sequence[Entry]], ops: Sequence[str] = ()) -> Matrix:
+def build_matrix(config: Config, entries: Mapping[str, Sequence[Entry]], ops: Sequence[str] = ()) -> Matrix:
     """The matrix of a config.
 
     ``entries``: per catalog, its list; ``ops``: globs that narrow it further.
@@ -117,39 +117,43 @@ def build(config: Config, entries: Mapping[str, Sequence[Entry]], ops: Sequence[
         dtypes = config.dtypes if catalog.dtypes is None else catalog.dtypes
         listed = entries[catalog.name]
         _check_ops_exist(catalog, listed)
-        samples = [samples_of(catalog, spec.name) for spec in specs]
+        samples = [count_configured_samples(catalog, spec.name) for spec in specs]
         if not any(samples):
             continue
-        chosen, excluded, narrow = matcher(catalog.ops), matcher(catalog.exclude), matcher(ops)
+        chosen, excluded, narrow = (
+            make_pattern_matcher(catalog.ops),
+            make_pattern_matcher(catalog.exclude),
+            make_pattern_matcher(ops),
+        )
         its = [b for b, n in enumerate(samples) if n]
         one = AskedCells(
-            catalogs.get(catalog.name),
+            catalogs.get_catalog(catalog.name),
             values={CHECKS: catalog.checks or config.checks, DTYPES: dtypes, SOURCES: catalog.distributions},
             named=[key for key in KEYS if key in catalog.model_fields_set | config.model_fields_set],
             devices={devices[b] for b in its},
             unfit={check for check, fits in takes.items() if not any(fits[its])},
-            parts={pattern: [] for pattern in _collect_patterns(catalog, listed, ops)},
+            parts={pattern: [] for pattern in _collect_op_patterns(catalog, listed, ops)},
         )
         asked.append(one)
-        matches = {pattern: matcher([pattern]) for pattern in one.parts}
+        matches = {pattern: make_pattern_matcher([pattern]) for pattern in one.parts}
         able = [check for check in one.values[CHECKS] if takes[check].any()]
         for entry in listed:
-            known = names(entry)
+            known = list_pattern_names(entry)
             if not chosen(known) or excluded(known) or (ops and not narrow(known)):
                 continue
             of = [pattern for pattern in one.parts if matches[pattern](known)]
             for pattern in of:
                 one.parts[pattern].append(entry)
-            its_checks = [c for c in able if not checks.get_or_default(c).unasked(entry, one.catalog)]
-            for dtype, given in _select_dtypes(entry, dtypes, samples, devices):
+            its_checks = [c for c in able if not checks.get_check_or_default(c).unasked(entry, one.catalog)]
+            for dtype, given in _select_planned_dtypes(entry, dtypes, samples, devices):
                 for check in its_checks:
-                    if checks.get_or_default(check).gradient and not is_inexact(dtype):
+                    if checks.get_check_or_default(check).gradient and not is_inexact_dtype(dtype):
                         continue
-                    many, there = _count(check, tuple(given), takes[check], counted)
+                    many, there = _count_planned_samples(check, tuple(given), takes[check], counted)
                     for distribution in catalog.distributions:
                         if (
                             distribution in entry.distributions
-                            and distribution in checks.get_or_default(check).distributions
+                            and distribution in checks.get_check_or_default(check).distributions
                         ):
                             cell = (entry.op, entry.variant, dtype, check, distribution)
                             rows[cell] = list(map(max, many, rows[cell])) if cell in rows else many
@@ -158,9 +162,9 @@ def build(config: Config, entries: Mapping[str, Sequence[Entry]], ops: Sequence[
                                 one.on[dtype].update(there)
                                 for pattern in of:
                                     one.had[pattern] |= {(CHECKS, check), (DTYPES, dtype), (SOURCES, distribution)}
-        left += _of_pairs(one, [(specs[b].name, b) for b in its], unfit)
+        left += _list_unplanned_pairs(one, [(specs[b].name, b) for b in its], unfit)
     for one in asked:
-        left += _find_unmatched(one, entries[one.catalog.name], [x for x in asked if x.catalog is one.catalog])
+        left += _find_unmatched_patterns(one, entries[one.catalog.name], [x for x in asked if x.catalog is one.catalog])
         left += one.left_out(set().union(*(other.planned_keys for other in asked if other.catalog is one.catalog)))
     groups = [
         Group(op, variant, dtype, max(samples), config.seed, check, distribution)
@@ -172,10 +176,14 @@ def build(config: Config, entries: Mapping[str, Sequence[Entry]], ops: Sequence[
     left += _find_unused_catalogs_and_backends(config, groups, wanted, specs, unfit)
     matrix = Matrix(groups, specs, wanted, left_out=merge_left_out(left), places=list(places.values()))
     for skip in config.skip:
-        match_op, match_dtype, match_backend = matcher(skip.ops), matcher(skip.dtypes), matcher(skip.backends)
+        match_op, match_dtype, match_backend = (
+            make_pattern_matcher(skip.ops),
+            make_pattern_matcher(skip.dtypes),
+            make_pattern_matcher(skip.backends),
+        )
         columns = [b for b, spec in enumerate(specs) if match_backend([spec.name])]
         for g, group in enumerate(groups):
-            if match_dtype([group.dtype]) and match_op(names(Entry(group.op, group.variant, ()))):
+            if match_dtype([group.dtype]) and match_op(list_pattern_names(Entry(group.op, group.variant, ()))):
                 for b in columns:
                     if wanted[g, b]:
                         wanted[g, b] = 0
@@ -183,27 +191,33 @@ def build(config: Config, entries: Mapping[str, Sequence[Entry]], ops: Sequence[
     return matrix
 
 
-def _collect_patterns(catalog: CatalogConfig, listed: Sequence[Entry], ops: Sequence[str]) -> list[str]:
+def _collect_op_patterns(catalog: CatalogConfig, listed: Sequence[Entry], ops: Sequence[str]) -> list[str]:
     """What a config, or the command line, names of a catalog's ops: each is planned or has a line. Kernels of one's own
     are named by their declaration."""
     if ops:
-        return [pattern for pattern in ops if any(matcher([pattern])(names(entry)) for entry in listed)]
+        return [
+            pattern
+            for pattern in ops
+            if any(make_pattern_matcher([pattern])(list_pattern_names(entry)) for entry in listed)
+        ]
     if catalog.name == "user" and catalog.ops == ["*"]:
         return [entry.op for entry in listed]
     return list(dict.fromkeys(catalog.ops))
 
 
-def _find_unmatched(asked: AskedCells, listed: Sequence[Entry], all_of_it: Sequence[AskedCells]) -> Iterator[LeftOut]:
+def _find_unmatched_patterns(
+    asked: AskedCells, listed: Sequence[Entry], all_of_it: Sequence[AskedCells]
+) -> Iterator[LeftOut]:
     """Patterns that match no op that is left, wherever the config lists the catalog."""
     for pattern in asked.parts:
         if any(one.parts.get(pattern) for one in all_of_it):
             continue
-        there = any(matcher([pattern])(names(entry)) for entry in listed)
+        there = any(make_pattern_matcher([pattern])(list_pattern_names(entry)) for entry in listed)
         why = "the config's ops and exclude leave it out" if there else "it matches no op"
-        yield LeftOut("ops", (format_pattern(asked.catalog.name, pattern),), why)
+        yield LeftOut("ops", (format_op_pattern(asked.catalog.name, pattern),), why)
 
 
-def _of_pairs(
+def _list_unplanned_pairs(
     asked: AskedCells, backends: Sequence[tuple[str, int]], unfit: Mapping[str, Sequence[str]]
 ) -> Iterator[LeftOut]:
     """Checks that are not planned on some backend, or in some dtype, and dtypes that are not on some backend."""
@@ -211,8 +225,12 @@ def _of_pairs(
         for name, b in backends:
             if unfit[check][b]:
                 yield LeftOut(CHECKS, (check,), unfit[check][b], "on", (name,))
-        if checks.get_or_default(check).gradient and (CHECKS, check) in asked.planned_keys and DTYPES in asked.named:
-            whole = [d for d in asked.values[DTYPES] if (DTYPES, d) in asked.planned_keys and not is_inexact(d)]
+        if (
+            checks.get_check_or_default(check).gradient
+            and (CHECKS, check) in asked.planned_keys
+            and DTYPES in asked.named
+        ):
+            whole = [d for d in asked.values[DTYPES] if (DTYPES, d) in asked.planned_keys and not is_inexact_dtype(d)]
             yield from (LeftOut(CHECKS, (check,), NO_GRADIENT, "in", (dtype,)) for dtype in whole)
     there = set().union(*asked.on.values())
     for dtype in asked.values[DTYPES] if DTYPES in asked.named else ():
@@ -229,7 +247,7 @@ def _find_unused_catalogs_and_backends(
     unfit: Mapping[str, Sequence[str]],
 ) -> Iterator[LeftOut]:
     """Catalogs that no backend is given, and backends that nothing is planned for."""
-    given = {b: [c for c in config.catalogs if samples_of(c, spec.name)] for b, spec in enumerate(specs)}
+    given = {b: [c for c in config.catalogs if count_configured_samples(c, spec.name)] for b, spec in enumerate(specs)}
     there = {catalog.name for some in given.values() for catalog in some}
     for catalog in config.catalogs:
         if catalog.name not in there:
@@ -242,7 +260,7 @@ def _find_unused_catalogs_and_backends(
         yield LeftOut("backends", (specs[b].name,), why or none)
 
 
-def _select_dtypes(
+def _select_planned_dtypes(
     entry: Entry, wanted: Sequence[str], samples: Sequence[int], devices: Sequence[str | None]
 ) -> Iterator[tuple[str, Sequence[int]]]:
     """(dtype, samples of each backend) of an op: a dtype that no CPU computes is asked of devices alone that have
@@ -257,7 +275,7 @@ def _select_dtypes(
             yield dtype, asked
 
 
-def _count(
+def _count_planned_samples(
     check: str,
     given: tuple[int, ...],
     takes: np.ndarray,
@@ -266,7 +284,7 @@ def _count(
     """How many samples of a check each backend has where a config asks for ``given``, and the backends that run any;
     kept in ``counted``, for a matrix asks the same of each of its cells."""
     if (check, given) not in counted:
-        many = [checks.get_or_default(check).wanted(n) if n else 0 for n in given]
+        many = [checks.get_check_or_default(check).wanted(n) if n else 0 for n in given]
         counted[check, given] = many, [b for b, n in enumerate(many) if n and takes[b]]
     return counted[check, given]
 
@@ -283,12 +301,12 @@ def _find_torch_device(spec: BackendSpec) -> str | None:
 def _explain_unfit_check(spec: BackendSpec, check: str) -> str:
     """Why cells of a check are not planned for a backend; "" if they are."""
     try:
-        return checks.explain_exclusion(check, spec.create())
+        return checks.explain_check_exclusion(check, spec.create())
     except PluginError:  # a line of the preflight
-        return "" if checks.get_or_default(check).runs else "its package cannot be imported"
+        return "" if checks.get_check_or_default(check).runs else "its package cannot be imported"
 
 
-def samples_of(catalog: CatalogConfig, backend: str) -> int:
+def count_configured_samples(catalog: CatalogConfig, backend: str) -> int:
     """How many samples of an op and dtype a config gives a backend; 0 if the catalog is not for it."""
     if not any(fnmatch.fnmatchcase(backend, p) for p in catalog.backends):
         return 0
@@ -298,7 +316,7 @@ def samples_of(catalog: CatalogConfig, backend: str) -> int:
     return catalog.samples
 
 
-def _name_cell(group: Group) -> tuple[str, str, str, str]:
+def _name_planned_cell(group: Group) -> tuple[str, str, str, str]:
     return group.check, group.op, group.variant, group.dtype
 
 
@@ -306,9 +324,11 @@ def _check_ops_exist(catalog: CatalogConfig, listed: Sequence[Entry]) -> None:
     """Raise ConfigError for an op named in the config that the catalog does not have."""
     valid: list[str] | None = None
     for pattern in [*catalog.ops, *catalog.exclude]:
-        if is_glob(pattern):
+        if is_glob_pattern(pattern):
             continue
         if valid is None:
-            valid = sorted({n for e in listed for n in names(e)})
+            valid = sorted({n for e in listed for n in list_pattern_names(e)})
         if pattern not in valid:
-            raise UnknownOp(pattern, f"catalogs.{catalog.name}.ops: no op {pattern!r}{nearest(pattern, valid)}")
+            raise UnknownOp(
+                pattern, f"catalogs.{catalog.name}.ops: no op {pattern!r}{suggest_nearest_names(pattern, valid)}"
+            )

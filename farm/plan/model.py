@@ -20,14 +20,14 @@ from pydantic_core import InitErrorDetails
 from tasks.backends import PYTHON_VERSION, BackendSpec
 from tasks.catalogs.user import keys, sources
 from tasks.catalogs.user.ops import UserOp
-from tasks.model import JUDGED, RACE_S, Refusal, names
-from tasks.model.errors import mask_details
+from tasks.model import JUDGED, RACE_S, Refusal, name_statuses
+from tasks.model.errors import mask_error_details
 from tasks.packages import INDEX
 
 if TYPE_CHECKING:
     FailureStatus = str
 else:  # what was judged and is a finding
-    FailureStatus = Literal[(*names(status for status in JUDGED if status.finding), "*")]
+    FailureStatus = Literal[(*name_statuses(status for status in JUDGED if status.finding), "*")]
 
 
 #: Values of the key `passports` that are no run's id.
@@ -42,7 +42,7 @@ class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-def _requirement(text: str) -> None:
+def _check_requirement_text(text: str) -> None:
     if text.startswith(INDEX):
         if not re.match(r"(https?|file)://\S+$", text.removeprefix(INDEX)):
             raise ValueError(f"{text!r} names no index ({INDEX}https://…)")
@@ -54,7 +54,7 @@ def _requirement(text: str) -> None:
         raise ValueError(f"{text!r} is no pip requirement ({str(error).splitlines()[0]}){options}") from None
 
 
-def _read_kernel(given: Any) -> UserOp:
+def _read_config_kernel(given: Any) -> UserOp:
     """A kernel as a config has it: the keys of `UserOp`, functions by name. Raises ValidationError with every mistake
     at its key."""
     if isinstance(given, UserOp):
@@ -62,17 +62,19 @@ def _read_kernel(given: Any) -> UserOp:
     if not isinstance(given, Mapping):
         raise ValueError(f"keys and values are needed, e.g. {{name: …}}, not {given!r}")
     wrong = []
-    for key, text in keys.read(UserOp, given):
+    for key, text in keys.read_declared_keys(UserOp, given):
         of_catalog = key[0] in CatalogConfig.model_fields and key[0] not in UserOp.__dataclass_fields__
         told = ValueError("it is a key of the catalog, not of a kernel" if of_catalog else text)
         wrong.append(InitErrorDetails(type="value_error", loc=key, input=given.get(key[0]), ctx={"error": told}))
     if wrong:
         raise pydantic.ValidationError.from_exception_data("kernel", wrong)
-    return keys.make(UserOp, given)
+    return keys.make_declaration(UserOp, given)
 
 
 #: A kernel of the catalog `user`. What its values may be is `tasks.catalogs.user.schema`'s.
-KernelConfig = Annotated[UserOp, pydantic.PlainValidator(_read_kernel), pydantic.PlainSerializer(keys.write)]
+KernelConfig = Annotated[
+    UserOp, pydantic.PlainValidator(_read_config_kernel), pydantic.PlainSerializer(keys.write_declaration)
+]
 
 
 class OwnModel(_Model):
@@ -201,7 +203,11 @@ class BackendConfig(_Model):
 
     def spec(self) -> BackendSpec:
         made = BackendSpec.parse(self.name, self.like, self.options, self.packages, self.python, self.launcher)
-        return replace(made, kernel=self.kernel, digest=sources.digest([Path(self.kernel)])) if self.kernel else made
+        return (
+            replace(made, kernel=self.kernel, digest=sources.digest_source_files([Path(self.kernel)]))
+            if self.kernel
+            else made
+        )
 
     @pydantic.model_validator(mode="before")
     @classmethod
@@ -214,7 +220,7 @@ class BackendConfig(_Model):
         if version := first.partition("==")[2].partition(";")[0].strip():
             return data | {"name": f"{like}@{version}"}
         if first:
-            _requirement(first)
+            _check_requirement_text(first)
         why = f"the first package, {first!r}, has no version (NAME==VERSION)" if first else "there are no packages"
         raise ValueError(f"no name is given, and none follows from {like} and a version: {why}; add a name")
 
@@ -229,7 +235,7 @@ class BackendConfig(_Model):
     @classmethod
     def _requirements(cls, value: list[str]) -> list[str]:
         for text in value:
-            _requirement(text)
+            _check_requirement_text(text)
         return value
 
     @pydantic.field_validator("launcher", mode="before")
@@ -314,7 +320,7 @@ class KnownFailure(_Model):
     @pydantic.field_validator("error")
     @classmethod
     def _refuse_error_without_words(cls, value: str) -> str:
-        if value and not mask_details(value):
+        if value and not mask_error_details(value):
             raise ValueError(
                 f"{value!r} has only parts in which similar errors differ: numbers, paths, quoted names; omit it"
             )

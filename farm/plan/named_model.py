@@ -23,7 +23,7 @@ DRAWN = 2
 DEADLINE_S = 600.0
 
 
-def config_of(
+def make_config_of_model(
     model: str,
     inputs: Sequence[str],
     config: Config | None = None,
@@ -34,16 +34,16 @@ def config_of(
     ``samples`` times, else DRAWN; config: whose backends, policy and checks are taken. Raises ConfigError."""
     if inputs and drawn:
         raise ConfigError("--input: the inputs are in the files that --inputs names; leave out one of the two")
-    model = kernels.model_in(model, Path.cwd())
+    model = kernels.find_model_in_file(model, Path.cwd())
     catalog = {
         "name": kernels.MODELS,
         "samples": len(inputs) or samples or DRAWN,
-        "own": [{"name": _name(model), "model": model, "inputs": _by_name(drawn) or list(inputs)}],
+        "own": [{"name": _name_model_op(model), "model": model, "inputs": _name_drawn_inputs(drawn) or list(inputs)}],
     }
-    backends = [*BACKENDS, *COMPILED * kernels.is_function(model)]
+    backends = [*BACKENDS, *COMPILED * kernels.is_model_function(model)]
     base: dict[str, Any] = config.model_dump(by_alias=True) if config else {"backends": backends}
     base |= {"catalogs": [catalog], "dtypes": ["float32"], "skip": []}
-    base |= {} if config else {"name": _name(model), "deadline_s": DEADLINE_S}
+    base |= {} if config else {"name": _name_model_op(model), "deadline_s": DEADLINE_S}
 
     def refuse(key: tuple[Any, ...], text: str) -> None:
         option = "--model" if "inputs" not in key else "--input" if drawn else "--inputs"
@@ -53,12 +53,12 @@ def config_of(
         made = Config.model_validate(base)
     except pydantic.ValidationError as error:
         raise ConfigError(f"--model: {error.errors()[0]['msg']}") from None
-    (own,) = [kernels.resolve_paths(c, Path.cwd()) for c in made.catalogs]
-    kernels.check(own, (), refuse)
+    (own,) = [kernels.resolve_catalog_paths(c, Path.cwd()) for c in made.catalogs]
+    kernels.check_config_kernels(own, (), refuse)
     return made.model_copy(update={"catalogs": [own]})
 
 
-def _by_name(drawn: Sequence[str]) -> dict[str, str]:
+def _name_drawn_inputs(drawn: Sequence[str]) -> dict[str, str]:
     """What is drawn, by the input's name. Raises ConfigError."""
     found: dict[str, str] = {}
     for text in drawn:
@@ -69,8 +69,8 @@ def _by_name(drawn: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _name(model: str) -> str:
+def _name_model_op(model: str) -> str:
     """The name of the op: the file's or the function's."""
-    last = model.rpartition(":")[2] if kernels.is_function(model) else Path(model).resolve().stem
+    last = model.rpartition(":")[2] if kernels.is_model_function(model) else Path(model).resolve().stem
     name = re.sub(r"[^A-Za-z0-9_.-]", "_", last).lstrip(".-") or "model"
     return f"my_{name}" if (name, "") in table.MODELS else name

@@ -9,7 +9,7 @@ from farm.plan.request import RunRequest
 from tasks.passport.known import Passport
 
 
-def choose_passports(request: RunRequest, matrix: Matrix) -> dict[str, tuple[Passport, ...]]:
+def choose_planned_passports(request: RunRequest, matrix: Matrix) -> dict[str, tuple[Passport, ...]]:
     """Those of the planned backends and dtypes, by backend; none where the config asks for none.
 
     Raises ConfigError where it asks for some and the lake has none of any of them, LakeError where the lake cannot be

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 
 from tasks import catalogs
 from tasks.judge.verdict import Policy, PolicyError
-from tasks.nearest import nearest
+from tasks.nearest import suggest_nearest_names
 
 
-def check_ops(policy: Policy, path: str, labels: Mapping[str, Iterable[str]]) -> None:
+def check_policy_ops(policy: Policy, path: str, labels: Mapping[str, Iterable[str]]) -> None:
     """Raise PolicyError for a glob of a limit's ops that matches none of ``labels`` (per catalog, the ops' labels).
 
     A glob that may mean an op of a catalog which is not among ``labels`` cannot be refuted and is let pass, if there is
@@ -30,13 +30,13 @@ def check_ops(policy: Policy, path: str, labels: Mapping[str, Iterable[str]]) ->
                 raise PolicyError(
                     f"{where}: {glob!r} names no catalog; did you mean {' or '.join(near[:3]) or f'torch:{glob}'}?"
                 )
-            if literal and catalog not in catalogs.list_registered():
+            if literal and catalog not in catalogs.list_catalogs():
                 raise PolicyError(
-                    f"{where}: {glob!r}: unknown catalog {catalog!r}; known: {', '.join(sorted(catalogs.list_registered()))}"
+                    f"{where}: {glob!r}: unknown catalog {catalog!r}; known: {', '.join(sorted(catalogs.list_catalogs()))}"
                 )
             unseen = [
-                name for name in catalogs.list_registered() if fnmatch.fnmatchcase(name, catalog) and name not in labels
+                name for name in catalogs.list_catalogs() if fnmatch.fnmatchcase(name, catalog) and name not in labels
             ]
             if unseen or any(fnmatch.fnmatchcase(label, glob) for label in known):
                 continue
-            raise PolicyError(f"{where}: no op matches {glob!r}{nearest(glob, known)}")
+            raise PolicyError(f"{where}: no op matches {glob!r}{suggest_nearest_names(glob, known)}")

@@ -19,11 +19,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from farm.plan.config import ConfigError, read_yaml
+from farm.plan.config import ConfigError, read_config_yaml
 from tasks.cache import default_cache
 from tasks.catalogs.user.ops import UserOp
 from tasks.catalogs.user.published import SIZES
-from tasks.importing import module_command
+from tasks.importing import make_module_command
 
 #: Elements of a sample up to which values are drawn in the shapes of a problem beside its own.
 DRAWN = 1 << 20
@@ -52,10 +52,10 @@ class Published:
 Read = Callable[[], Published]
 
 
-def find_published(folder: Path) -> Iterator[tuple[str, Read]]:
+def find_published_tasks(folder: Path) -> Iterator[tuple[str, Read]]:
     """(prefix of the submissions' names, what reads the task) of each task that a folder has in another benchmark's
     layout: one that is not whole leaves the others as they are. Raises ConfigError where no task is whole."""
-    found = {path: _names(path) for path in sorted(folder.glob("*.py"))}
+    found = {path: _list_top_names(path) for path in sorted(folder.glob("*.py"))}
     if "ref_kernel" in found.get(folder / "reference.py", ()):
         yield "", partial(_read_gpumode, folder)
     elif problems := [path for path, names in found.items() if "Model" in names and "get_inputs" in names]:
@@ -67,7 +67,7 @@ def find_published(folder: Path) -> Iterator[tuple[str, Read]]:
         yield from _read_backendbench(folder)
 
 
-def _names(file: Path) -> set[str]:
+def _list_top_names(file: Path) -> set[str]:
     """The functions, classes and variables at the top of a file; none where it is no Python."""
     try:
         body = ast.parse(file.read_bytes()).body
@@ -77,9 +77,9 @@ def _names(file: Path) -> set[str]:
     return named | {t.id for x in body if isinstance(x, ast.Assign) for t in x.targets if isinstance(t, ast.Name)}
 
 
-def _ask(layout: str, file: Path, asked: Any = ()) -> list[dict[str, Any]]:
+def _ask_published_problem(layout: str, file: Path, asked: Any = ()) -> list[dict[str, Any]]:
     """What the problem says of itself, in a process of its own. Raises ConfigError."""
-    program = [*module_command(sys.executable, "tasks.catalogs.user.published"), layout, str(file.resolve())]
+    program = [*make_module_command(sys.executable, "tasks.catalogs.user.published"), layout, str(file.resolve())]
     out = default_cache() / "inputs"
     try:
         done = subprocess.run(
@@ -101,15 +101,17 @@ def _ask(layout: str, file: Path, asked: Any = ()) -> list[dict[str, Any]]:
 
 
 def _read_kernelbench(problem: Path, problems: list[Path]) -> Published:
-    (told,) = _ask("kernelbench", problem)
-    made = _build_ops([told], problem.stem, f"{problem.resolve()}:Model", "ModelNew", problem.parent, tuple(problems))
+    (told,) = _ask_published_problem("kernelbench", problem)
+    made = _build_published_ops(
+        [told], problem.stem, f"{problem.resolve()}:Model", "ModelNew", problem.parent, tuple(problems)
+    )
     if len(problems) == 1:
         return made
     others = {x.stem: x for x in sorted(problem.parent.glob("*.py")) if x not in problems}
-    return replace(made, files={name: path for name, path in others.items() if _answers(name, problem.stem)})
+    return replace(made, files={name: path for name, path in others.items() if _answers_problem(name, problem.stem)})
 
 
-def _answers(name: str, problem: str) -> bool:
+def _answers_problem(name: str, problem: str) -> bool:
     """Whether a submission's name says which of several problems it answers: by the problem's name, or, as
     level_1_problem_7_sample_0 does, by its number."""
     number = problem.partition("_")[0]
@@ -120,18 +122,18 @@ def _read_gpumode(folder: Path) -> Published:
     reference, declared = folder / "reference.py", next(iter(folder.glob("task.y*ml")), None)
     if declared is None:
         raise ConfigError(f"{folder}: there is no task.yml, which has the tests of a gpu-mode task")
-    _, data = read_yaml(declared)
+    _, data = read_config_yaml(declared)
     tests = data.get("tests") or data.get("benchmarks")
     if not isinstance(tests, list) or not all(isinstance(x, dict) for x in tests):
         raise ConfigError(
             f"{declared}: it has no tests: a list of the arguments of generate_input, e.g. - {{size: 128, seed: 1}}"
         )
-    told = _ask("gpumode", reference, tests[:TESTS])
+    told = _ask_published_problem("gpumode", reference, tests[:TESTS])
     # Its utils.py is copied beside it when it is run, from the folder above.
     root = folder if (folder / "utils.py").is_file() or not (folder.parent / "utils.py").is_file() else folder.parent
     own = tuple(folder / x for x in ("reference.py", "utils.py", "task.py", "eval.py", "template.py"))
     name = folder.resolve().name
-    return _build_ops(told, name, f"{reference.resolve()}:ref_kernel", "custom_kernel", root, own)
+    return _build_published_ops(told, name, f"{reference.resolve()}:ref_kernel", "custom_kernel", root, own)
 
 
 def _read_backendbench(folder: Path) -> Iterator[tuple[str, Read]]:
@@ -141,11 +143,11 @@ def _read_backendbench(folder: Path) -> Iterator[tuple[str, Read]]:
             files.setdefault(found["op"], {})[found["version"]] = path
     if not files:
         return
-    for (name, submitted), told in zip(files.items(), _ask("backendbench", folder, files)):
-        yield f"{name}.", partial(_read_operator, folder, name, submitted, told)
+    for (name, submitted), told in zip(files.items(), _ask_published_problem("backendbench", folder, files)):
+        yield f"{name}.", partial(_read_backendbench_operator, folder, name, submitted, told)
 
 
-def _read_operator(folder: Path, name: str, submitted: dict[str, Path], told: dict[str, Any]) -> Published:
+def _read_backendbench_operator(folder: Path, name: str, submitted: dict[str, Path], told: dict[str, Any]) -> Published:
     """An operator of BackendBench's. told: what torch says of it."""
     if "error" in told:
         raise ConfigError(f"{folder / name}: {told['error']}")
@@ -161,20 +163,20 @@ def _read_operator(folder: Path, name: str, submitted: dict[str, Path], told: di
     return Published((), (op,), folder, files=submitted)
 
 
-def _build_ops(
+def _build_published_ops(
     told: list[dict[str, Any]], name: str, reference: str, kernel: str, root: Path, problem: tuple[Path, ...]
 ) -> Published:
     name = re.sub(r"[^\w.\-]", "_", name if name[0].isalpha() else f"problem_{name}")
     several = [f"{name}.{k}" for k in range(len(told))] if len(told) > 1 else [name]
-    given = [_build_op(own, reference, kernel, x, drawn=False) for own, x in zip(several, told)]
+    given = [_build_published_op(own, reference, kernel, x, drawn=False) for own, x in zip(several, told)]
     sizes = [sum(math.prod(x["shape"]) for x in one["inputs"].values()) for one in told]
     drawn = []
     if min(sizes) <= DRAWN:
-        drawn = [_build_op(f"{name}.drawn", reference, kernel, told[sizes.index(min(sizes))], drawn=True)]
+        drawn = [_build_published_op(f"{name}.drawn", reference, kernel, told[sizes.index(min(sizes))], drawn=True)]
     return Published(tuple(given), tuple(drawn), root, problem)
 
 
-def _build_op(name: str, reference: str, kernel: str, told: dict[str, Any], drawn: bool) -> UserOp:
+def _build_published_op(name: str, reference: str, kernel: str, told: dict[str, Any], drawn: bool) -> UserOp:
     """drawn: its values are the farm's, of integers within the bounds of the problem's own; a buffer for the output has
     none anyway."""
     inputs = {}

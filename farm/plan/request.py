@@ -18,15 +18,15 @@ from farm.plan import config as configs
 from farm.plan import kernels, named_model
 from farm.plan.config import BackendConfig, Config, ConfigError
 from farm.plan.left_out import LeftOut
-from farm.plan.submissions import Refused, read_folder
+from farm.plan.submissions import Refused, read_submissions_folder
 from tasks.cache import default_cache
-from tasks.checks import names as known_checks
+from tasks.checks import list_check_names as known_checks
 from tasks.judge import verdict
 from tasks.judge.verdict import Policy
-from tasks.nearest import nearest
+from tasks.nearest import suggest_nearest_names
 
 
-def parse_seconds(text: str | None) -> float | None:
+def parse_budget_seconds(text: str | None) -> float | None:
     """The seconds of a time as --budget takes it; None of none. Raises ConfigError."""
     if text is None:
         return None
@@ -89,7 +89,7 @@ class RunRequest:
 
     def announce(self) -> None:
         """Make the cache, and put the config's kernels where children find them. Raises ConfigError."""
-        kernels.announce(self.config, hidden=self.hidden)
+        kernels.announce_config_kernels(self.config, hidden=self.hidden)
         try:
             self.cache.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -98,7 +98,7 @@ class RunRequest:
             ) from None
 
 
-def new(
+def make_run_request(
     path: str,
     lake: Lake,
     ops: Sequence[str] = (),
@@ -122,47 +122,47 @@ def new(
     if path and not model and Path(path).is_dir():
         if more.get("how") == "inline":
             raise ConfigError("--on inline: each submission has a process of its own: leave it out")
-        board = read_folder(Path(path), backends, more.pop("here", "torch-cpu"))
+        board = read_submissions_folder(Path(path), backends, more.pop("here", "torch-cpu"))
         given, more["refused"], backends, path = board.config, board.refused, (), ""
     elif path or not model:
-        given = configs.load(path)
-    config = named_model.config_of(model, inputs, given, drawn, samples) if model or given is None else given
+        given = configs.load_config(path)
+    config = named_model.make_config_of_model(model, inputs, given, drawn, samples) if model or given is None else given
     if dtypes:
-        config = of_dtypes(config, dtypes)
+        config = narrow_config_dtypes(config, dtypes)
     if samples is not None:
-        config = _limit_samples(config, samples)
+        config = _limit_config_samples(config, samples)
     if backends:
-        config = of_backends(config, backends)
+        config = narrow_config_backends(config, backends)
     if checks:
-        config = _select_checks(config, checks)
+        config = _select_config_checks(config, checks)
     whole = not (ops or dtypes or backends or checks or model)
-    policy = verdict.load(config.policy)
+    policy = verdict.load_policy(config.policy)
     return RunRequest(config, policy, lake, default_cache(), path, tuple(ops), whole, model=model, **more)
 
 
-def read_request(run_id: str, lake: Lake, path: str | None = None, **more: Any) -> RunRequest:
+def read_run_request(run_id: str, lake: Lake, path: str | None = None, **more: Any) -> RunRequest:
     """A run of the lake once more, as its record says; "last": the newest one (of the config at ``path``, if given).
 
     Raises LakeError or ConfigError, the latter too if this version cannot resume it.
     """
     record = (
-        _read_newest_run(lake, configs.load(path).name if path else None)
+        _read_newest_run(lake, configs.load_config(path).name if path else None)
         if run_id == "last"
         else lakes.read_run(lake, run_id)
     )
     where = f"run {record.get('run_id')} cannot be resumed"
-    if path and (name := configs.load(path).name) != record.get("name", name):
+    if path and (name := configs.load_config(path).name) != record.get("name", name):
         raise ConfigError(f"{where} with {path}: it is of the config {record['name']}; omit {path}")
     if missing := [key for key in ("config", "ops", "policy") if key not in record]:
         raise ConfigError(f"{where}: its record has no {missing[0]!r}; start a new run")
     try:
         config = Config.model_validate(record["config"])
-        policy = verdict.from_json(record["policy"])
+        policy = verdict.read_policy_json(record["policy"])
     except (pydantic.ValidationError, verdict.PolicyError) as error:
         text = str(error).replace("\n", " ")
         raise ConfigError(f"{where}: its record is of another version ({text}); start a new run") from None
     for backend in config.backends:
-        configs.check_backend(backend, where)
+        configs.check_config_backend(backend, where)
     return RunRequest(config, policy, lake, default_cache(), "", tuple(record["ops"]), False, record, **more)
 
 
@@ -175,9 +175,9 @@ def _read_newest_run(lake: Lake, name: str | None) -> dict[str, Any]:
     raise LakeError(f"no run{f' of {name}' if name else ''} in {lake.uri!r} to resume")
 
 
-def of_dtypes(config: Config, dtypes: Sequence[str]) -> Config:
+def narrow_config_dtypes(config: Config, dtypes: Sequence[str]) -> Config:
     for dtype in dtypes:
-        configs.check_dtype(dtype, "--dtypes")
+        configs.check_config_dtype(dtype, "--dtypes")
     # A catalog's own dtypes are narrowed, never widened.
     own = [
         None if c.dtypes is None or "*" in c.dtypes else [d for d in c.dtypes if d in dtypes] for c in config.catalogs
@@ -186,10 +186,10 @@ def of_dtypes(config: Config, dtypes: Sequence[str]) -> Config:
     return config.model_copy(update={"dtypes": list(dtypes), "catalogs": catalogs})
 
 
-def _select_checks(config: Config, names: Sequence[str]) -> Config:
+def _select_config_checks(config: Config, names: Sequence[str]) -> Config:
     for name in names:
         if name not in known_checks():
-            raise ConfigError(f"--checks: no check {name!r}{nearest(name, known_checks())}")
+            raise ConfigError(f"--checks: no check {name!r}{suggest_nearest_names(name, known_checks())}")
     # A catalog's own checks are narrowed, never widened.
     own = [None if c.checks is None else [x for x in c.checks if x in names] for c in config.catalogs]
     kept = [c.model_copy(update={"checks": left}) for c, left in zip(config.catalogs, own) if left != []]
@@ -198,7 +198,7 @@ def _select_checks(config: Config, names: Sequence[str]) -> Config:
     return config.model_copy(update={"checks": list(names), "catalogs": kept})
 
 
-def _limit_samples(config: Config, samples: int) -> Config:
+def _limit_config_samples(config: Config, samples: int) -> Config:
     if samples < 1:
         raise ConfigError("--samples: at least 1")
     catalogs = [
@@ -213,9 +213,9 @@ def _limit_samples(config: Config, samples: int) -> Config:
     return config.model_copy(update={"catalogs": catalogs})
 
 
-def of_backends(config: Config, names: Sequence[str]) -> Config:
+def narrow_config_backends(config: Config, names: Sequence[str]) -> Config:
     known = {b.name: b for b in config.backends}
     chosen = [known.get(name) or BackendConfig(name=name) for name in names]
     for backend in chosen:
-        configs.check_backend(backend, "--backends")
+        configs.check_config_backend(backend, "--backends")
     return config.model_copy(update={"backends": chosen})

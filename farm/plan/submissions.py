@@ -19,13 +19,13 @@ import pydantic
 from farm.plan import config as configs
 from farm.plan import kernels
 from farm.plan.model import CatalogConfig, Config, ConfigError
-from farm.plan.published import Read, find_published
+from farm.plan.published import Read, find_published_tasks
 from tasks import checks
 from tasks.catalogs.user import keys, sources
 from tasks.catalogs.user.ops import UserOp
 from tasks.judge import verdict
 from tasks.model import DISTRIBUTIONS
-from tasks.nearest import nearest
+from tasks.nearest import suggest_nearest_names
 
 #: What a task's declaration is called, and the folder that its submissions may be in instead of beside it.
 TASK, SUBMISSIONS = "task.yaml", "submissions"
@@ -70,25 +70,25 @@ class _Task:
     files: list[tuple[str, Path]]
 
 
-def read_folder(folder: Path, backends: Sequence[str] = (), here: str = "torch-cpu") -> Board:
+def read_submissions_folder(folder: Path, backends: Sequence[str] = (), here: str = "torch-cpu") -> Board:
     """The run of a folder with a task's declaration and submissions, or of one whose subfolders are such. backends:
     what every submission runs on, instead of what the task says; here: where nobody says anything. Raises
     ConfigError."""
     whole: dict[str, Any] = {}
     refused: list[Refused] = []
     of_first: tuple[str, Config] | None = None
-    for name, read in _find_tasks(folder):
+    for name, read in _find_folder_tasks(folder):
         try:
             task = read()
             like = [*backends, *task.made.pop("backends", []), here][0]
-            config = _check_task(task, like)
+            config = _check_task_config(task, like)
             if of_first is None:
                 of_first = name, config
             _check_settings(task, config, *of_first)
         except ConfigError as error:
             refused.append(Refused(name, str(error)))
             continue
-        submitted = list(_check_files(task))
+        submitted = list(_check_submission_files(task))
         refused += [x for x in submitted if isinstance(x, Refused)]
         there = [x | {"like": like} for x in submitted if isinstance(x, dict)]
         names = [glob.escape(x["name"]) for x in there]
@@ -100,14 +100,14 @@ def read_folder(folder: Path, backends: Sequence[str] = (), here: str = "torch-c
         if not whole:
             none = f"no task: there is no {TASK}, which declares the reference and the inputs (docs/leaderboards.md)"
         raise ConfigError("\n".join(dict.fromkeys(x.why for x in refused)) or f"{folder}: {none}")
-    return Board(_make_config(whole | {"name": folder.resolve().name}, folder), tuple(refused))
+    return Board(_make_task_config(whole | {"name": folder.resolve().name}, folder), tuple(refused))
 
 
-def _check_task(task: _Task, like: str) -> Config:
+def _check_task_config(task: _Task, like: str) -> Config:
     """A task's config. like: what its submissions run on. Raises ConfigError where that is none."""
     data = {"name": "task", **task.made, "backends": [{"name": "submission", "like": like}]}
-    config = _make_config(data, task.place)
-    configs.check_backend(config.backends[0], str(task.place))
+    config = _make_task_config(data, task.place)
+    configs.check_config_backend(config.backends[0], str(task.place))
     return config
 
 
@@ -117,14 +117,14 @@ def _check_settings(task: _Task, config: Config, first: str, of_first: Config) -
     for key in Config.model_fields.keys() - {"name", "catalogs", "backends"}:
         own, its = getattr(config, key), getattr(of_first, key)
         if own != its:
-            where = configs.place(task.place, (key,)) if task.place.is_file() else str(task.place)
+            where = configs.find_config_place(task.place, (key,)) if task.place.is_file() else str(task.place)
             raise ConfigError(
                 f"{where}: {key}: it is {own!r} here and {its!r} in the task {first}, and a folder of tasks is one run: "
                 "give both the same, or put this task into a folder of its own"
             )
 
 
-def _make_config(data: Mapping[str, Any], place: Path) -> Config:
+def _make_task_config(data: Mapping[str, Any], place: Path) -> Config:
     """The config of a task, or of all in a folder. Raises ConfigError, at the task's own key where place is its
     file."""
     try:
@@ -132,29 +132,29 @@ def _make_config(data: Mapping[str, Any], place: Path) -> Config:
     except pydantic.ValidationError as error:
         first = error.errors()[0]
         key = tuple(first["loc"])[2 * (first["loc"][:1] == ("catalogs",)) :]  # as the task has it
-        where = configs.place(place, key) if place.is_file() else ascii(str(place))[1:-1]
+        where = configs.find_config_place(place, key) if place.is_file() else ascii(str(place))[1:-1]
         said = ": ".join(filter(None, (".".join(map(str, key)), first["msg"])))
         raise ConfigError(f"{where}: {said}, not {first['input']!r:.200}") from None
 
 
-def _find_tasks(folder: Path) -> Iterator[tuple[str, Callable[[], _Task]]]:
+def _find_folder_tasks(folder: Path) -> Iterator[tuple[str, Callable[[], _Task]]]:
     """The tasks of a folder by name, and what reads them: the one that it declares, those of its subfolders, else those
     of another benchmark's layout."""
     if (folder / TASK).is_file():
-        yield folder.resolve().name, partial(_declare_task, folder, "")
+        yield folder.resolve().name, partial(_declare_folder_task, folder, "")
     elif declared := sorted(folder.glob(f"*/{TASK}")):
         for file in declared:
-            yield file.parent.name, partial(_declare_task, file.parent, f"{file.parent.name}.")
+            yield file.parent.name, partial(_declare_folder_task, file.parent, f"{file.parent.name}.")
     else:
-        for prefix, read in find_published(folder):
-            yield prefix.rstrip(".") or folder.resolve().name, partial(_take_over, folder, prefix, read)
+        for prefix, read in find_published_tasks(folder):
+            yield prefix.rstrip(".") or folder.resolve().name, partial(_take_over_published, folder, prefix, read)
 
 
-def _take_over(folder: Path, prefix: str, read: Read) -> _Task:
+def _take_over_published(folder: Path, prefix: str, read: Read) -> _Task:
     """A task of another benchmark's layout. Raises ConfigError."""
     found = read()
-    files = _list_files(folder, set(found.problem)) if found.files is None else sorted(found.files.items())
-    made = plan_ops(found.given, found.drawn, found.root, {}, _make_refusal_at(folder))
+    files = _list_submission_files(folder, set(found.problem)) if found.files is None else sorted(found.files.items())
+    made = plan_task_ops(found.given, found.drawn, found.root, {}, _make_refusal_at(folder))
     return _Task(folder, prefix, made, files)
 
 
@@ -165,34 +165,34 @@ def _make_refusal_at(place: Path) -> kernels.Refuse:
     return refuse
 
 
-def _declare_task(folder: Path, prefix: str) -> _Task:
-    made = read_task(folder / TASK)
+def _declare_folder_task(folder: Path, prefix: str) -> _Task:
+    made = read_task_config(folder / TASK)
     reference = made["catalogs"][0]["kernels"][0]["reference"]
     module = reference if reference.endswith(".py") else reference.rpartition(":")[0]
-    place = sources.locate(module, str(folder)) if module else None
-    own = set(sources.closure(place, str(folder))) if place else set()
-    return _Task(folder / TASK, prefix, made, _list_files(folder, own))
+    place = sources.locate_module_source(module, str(folder)) if module else None
+    own = set(sources.list_imported_files(place, str(folder))) if place else set()
+    return _Task(folder / TASK, prefix, made, _list_submission_files(folder, own))
 
 
-def read_task(file: Path, asked: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def read_task_config(file: Path, asked: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The config of a task, without submissions. asked: settings (`plan_task`) instead of its own. Raises ConfigError
     at the key that is wrong."""
-    _, data = configs.read_yaml(file)
-    op_keys = {name for one in keys.fields(UserOp) for name in (one.name, keys.name_of(one))}
+    _, data = configs.read_config_yaml(file)
+    op_keys = {name for one in keys.fields(UserOp) for name in (one.name, keys.name_config_key(one))}
     own = {"samples", "distributions"}
     of_run = {*Config.model_fields} - op_keys - {"include", "catalogs", "known_failures", "gate", "skip"}
 
     def refuse(key: tuple[Any, ...], text: str) -> None:
-        raise ConfigError(f"{configs.place(file, key)}: {'.'.join(map(str, key)) or 'the task'}: {text}")
+        raise ConfigError(f"{configs.find_config_place(file, key)}: {'.'.join(map(str, key)) or 'the task'}: {text}")
 
     for name in data:
         if name not in op_keys | own | of_run:
-            refuse((name,), f"unknown key{nearest(str(name), sorted(op_keys | own | of_run))}")
+            refuse((name,), f"unknown key{suggest_nearest_names(str(name), sorted(op_keys | own | of_run))}")
     given = {"name": file.parent.resolve().name, "kernel": ""}
     given |= {name: value for name, value in data.items() if name in op_keys}
-    for key, text in keys.read(UserOp, given):
+    for key, text in keys.read_declared_keys(UserOp, given):
         refuse(key, text)
-    op: UserOp = keys.make(UserOp, given)
+    op: UserOp = keys.make_declaration(UserOp, given)
     own_settings = {name: value for name, value in data.items() if name not in op_keys}
     return plan_task(op, file.parent, own_settings | dict(asked or {}), refuse)
 
@@ -201,24 +201,30 @@ def plan_task(op: UserOp, root: Path, settings: Mapping[str, Any], refuse: kerne
     """The config, without backends, of what is asked of the submissions of a task. root: where its files are looked up;
     settings: keys of a config, and the samples and distributions of a catalog, instead of the usual ones; refuse: told
     of a mistake in the op."""
-    return plan_ops((), (op,), root, settings, refuse)
+    return plan_task_ops((), (op,), root, settings, refuse)
 
 
-def plan_ops(
+def plan_task_ops(
     given: Sequence[UserOp], drawn: Sequence[UserOp], root: Path, settings: Mapping[str, Any], refuse: kernels.Refuse
 ) -> dict[str, Any]:
     """As `plan_task`, of a task that is several ops. given: those whose inputs are all given, drawn: the others."""
     ops = [*given, *drawn]
-    catalog = kernels.resolve_paths(CatalogConfig(name="user", root=str(root), kernels=ops), Path.cwd())
-    kernels.check(catalog, (), lambda key, text: refuse(key[2:], text), task=True)
-    for name, known in (("checks", checks.names()), ("distributions", DISTRIBUTIONS), ("policy", verdict.names())):
+    catalog = kernels.resolve_catalog_paths(CatalogConfig(name="user", root=str(root), kernels=ops), Path.cwd())
+    kernels.check_config_kernels(catalog, (), lambda key, text: refuse(key[2:], text), task=True)
+    for name, known in (
+        ("checks", checks.list_check_names()),
+        ("distributions", DISTRIBUTIONS),
+        ("policy", verdict.list_policy_names()),
+    ):
         value = settings.get(name, ())
         for one in [value] if isinstance(value, str) else value if isinstance(value, list) else ():
             if one not in known:
-                refuse((name,), f"unknown {name.removesuffix('s')} {one!r}{nearest(str(one), list(known))}")
+                refuse(
+                    (name,), f"unknown {name.removesuffix('s')} {one!r}{suggest_nearest_names(str(one), list(known))}"
+                )
     named = settings.get("checks")
     right = ["forward", *["backward"] * any(op.gradient for op in ops)] if named is None else named
-    more = [name for name in CHECKS if name in checks.names()] if named is None else []
+    more = [name for name in CHECKS if name in checks.list_check_names()] if named is None else []
     count = {"samples": settings["samples"]} if "samples" in settings else {}
     parts: list[dict[str, Any]] = []
     if given:
@@ -227,7 +233,7 @@ def plan_ops(
         values = settings.get("distributions", list(VALUES))
         parts.append({"ops": [op.name for op in drawn], "checks": right, "distributions": values, **count})
     for name in more:  # these vary the inputs themselves
-        timed, asked = checks.get_or_default(name).timed, settings.get("samples")
+        timed, asked = checks.get_check_or_default(name).timed, settings.get("samples")
         few = {"samples": min(TIMED, asked) if type(asked) is int else TIMED} if timed else count
         parts.append({"ops": [(given or drawn)[0].name], "checks": [name], **few})
     own = catalog.model_dump()
@@ -238,7 +244,7 @@ def plan_ops(
     return {"deadline_s": DEADLINE_S, "localise_s": 0.0, **told, "catalogs": catalogs}
 
 
-def _list_files(folder: Path, own: set[Path]) -> list[tuple[str, Path]]:
+def _list_submission_files(folder: Path, own: set[Path]) -> list[tuple[str, Path]]:
     """The submissions of a folder by name: its files of Python but those of the task (``own``) and those whose name
     begins with "_" or "."; or what is in its folder for them, where a folder with one file is a submission by the
     folder's name."""
@@ -255,7 +261,7 @@ def _list_files(folder: Path, own: set[Path]) -> list[tuple[str, Path]]:
     return files
 
 
-def _check_files(task: _Task) -> Iterator[dict[str, Any] | Refused]:
+def _check_submission_files(task: _Task) -> Iterator[dict[str, Any] | Refused]:
     """Of every submission of a task its backend, or why there is none."""
     times = Counter(name for name, _ in task.files)
     for name, path in task.files:

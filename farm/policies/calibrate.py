@@ -22,11 +22,11 @@ import pandas as pd
 from farm import lake
 from farm.policies.margins import LEAST, LEAST_ROUNDED_ONCE, MARGIN, QUANTILE
 from farm.policies.rejudge import DECIDED
-from farm.report.words import number
+from farm.report.words import format_report_number
 from tasks.judge.verdict import Limit, Policy, PolicyError
 from tasks.model import EPS, OpClass, Status
 from tasks.model.kind import OF_ROUNDING
-from tasks.nearest import nearest
+from tasks.nearest import suggest_nearest_names
 
 #: Classes whose limits are found; those of the others follow from what the class is, or from published bounds.
 CALIBRATED = (OpClass.CONTRACTION, OpClass.REDUCTION, OpClass.NORMALISATION, OpClass.LINEAR_ALGEBRA, OpClass.COMPOSITE)
@@ -73,12 +73,12 @@ def find_least_limit(dtype: str) -> float:
     return LEAST_ROUNDED_ONCE if dtype in ROUNDED_ONCE else LEAST
 
 
-def power_of_two(value: float) -> float:
+def round_to_power_of_two(value: float) -> float:
     """The smallest power of two that is at least ``value``."""
     return 2.0 ** math.ceil(math.log2(value))
 
 
-def select_evidence(rows: pd.DataFrame, backends: Sequence[str]) -> pd.DataFrame:
+def select_calibration_evidence(rows: pd.DataFrame, backends: Sequence[str]) -> pd.DataFrame:
     """The rows that show how far right results lie: columns label, op_class, dtype, error_units, status, backend.
 
     Judged rows of ``backends`` in error units, of the calibrated classes and of dtypes that the reference resolves; not
@@ -100,7 +100,7 @@ def select_evidence(rows: pd.DataFrame, backends: Sequence[str]) -> pd.DataFrame
 def calibrate_limits(
     found: pd.DataFrame, quantile: float = QUANTILE, apart: Sequence[str] = ()
 ) -> list[CalibratedLimit]:
-    """The limits that rows of `select_evidence` support. ``apart``: globs of ops that do not count for their class."""
+    """The limits that rows of `select_calibration_evidence` support. ``apart``: globs of ops that do not count for their class."""
     counted = found[[not any(fnmatch.fnmatchcase(label, glob) for glob in apart) for label in found["label"]]]
     findings = []
     for (op_class, dtype), some in counted.groupby(["op_class", "dtype"], sort=True):
@@ -109,7 +109,7 @@ def calibrate_limits(
         ops = {str(name): float(units) for name, units in worst.items() if name not in bad}
         limit = None
         if len(ops) >= FEWEST_OPS:
-            limit = power_of_two(
+            limit = round_to_power_of_two(
                 max(
                     find_least_limit(str(dtype)),
                     MARGIN * float(np.quantile(list(ops.values()), quantile, method="lower")),
@@ -150,11 +150,13 @@ def make_limit_lines(
             units = float(some["error_units"].max())
             if units > (of_class.get((op_class, dtype)) or find_least_limit(str(dtype))):
                 text = f"{reason}; {len(some)} cases on {made_with}, the largest {units:.3g}"
-                lines.append(Limit(text, today, units=power_of_two(MARGIN * units), ops=(glob,), dtypes=(str(dtype),)))
+                lines.append(
+                    Limit(text, today, units=round_to_power_of_two(MARGIN * units), ops=(glob,), dtypes=(str(dtype),))
+                )
     return lines
 
 
-def merge_limits(policy: Policy, lines: Sequence[Limit]) -> Policy:
+def merge_calibrated_limits(policy: Policy, lines: Sequence[Limit]) -> Policy:
     """``policy`` with ``lines`` after its first limit, in the place of what an earlier calibration put there; one
     version on."""
     of_class = {(x.classes, x.dtypes) for x in lines if not x.ops}
@@ -169,7 +171,7 @@ def merge_limits(policy: Policy, lines: Sequence[Limit]) -> Policy:
     return replace(policy, version=policy.version + 1, limits=made)
 
 
-def to_json(policy: Policy) -> str:
+def write_policy_json(policy: Policy) -> str:
     """The policy as its file has it: one line per limit, without empty and default keys."""
     default = Limit("", "", 1.0)
     order = ("classes", "ops", "dtypes", "units", "ulps", "imprecise", "gross", "evidence", "date")
@@ -179,20 +181,20 @@ def to_json(policy: Policy) -> str:
         kept = {
             k: v for k, v in given.items() if k in ("units", "ulps", "evidence", "date") or v != getattr(default, k)
         }
-        lines.append("    " + json.dumps({k: _make_plain_json(v) for k, v in kept.items()}, ensure_ascii=False))
+        lines.append("    " + json.dumps({k: _make_policy_json(v) for k, v in kept.items()}, ensure_ascii=False))
     fields = {k: v for k, v in asdict(policy).items() if k != "limits" and v != Policy.__dataclass_fields__[k].default}
     head = "".join(f"  {json.dumps(k)}: {json.dumps(v, ensure_ascii=False)},\n" for k, v in fields.items())
     return "{\n" + head + '  "limits": [\n' + ",\n".join(lines) + "\n  ]\n}\n"
 
 
-def _make_plain_json(value: Any) -> Any:
+def _make_policy_json(value: Any) -> Any:
     """JSON as it is written by hand: a list, a whole number without a point."""
     if isinstance(value, tuple):
         return list(value)
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def reasons_of(given: Sequence[str]) -> dict[str, str]:
+def parse_glob_reasons(given: Sequence[str]) -> dict[str, str]:
     """ "GLOB=REASON" texts as a dict. Raises PolicyError."""
     reasons = {}
     for text in given:
@@ -221,22 +223,26 @@ def propose_policy(
         )
     for name in backends:
         if name not in set(rows["backend"]):
-            raise PolicyError(f"--backends: no row of {name!r}{nearest(name, sorted(set(rows['backend'])))}")
+            raise PolicyError(
+                f"--backends: no row of {name!r}{suggest_nearest_names(name, sorted(set(rows['backend'])))}"
+            )
     if rows["op_class"].isna().any():
         raise lake.LakeError("rows of an older schema have no op_class; run them again to calibrate from them")
-    found = select_evidence(rows, backends)
+    found = select_calibration_evidence(rows, backends)
     if found.empty:
         raise lake.LakeError(f"no row of {', '.join(backends)} is judged in error units")
     for glob in reasons:
         if not any(fnmatch.fnmatchcase(label, glob) for label in found["label"]):
-            raise PolicyError(f"--op {glob!r}: no op with such rows{nearest(glob, sorted(set(found['label'])))}")
+            raise PolicyError(
+                f"--op {glob!r}: no op with such rows{suggest_nearest_names(glob, sorted(set(found['label'])))}"
+            )
     findings = calibrate_limits(found, quantile, list(reasons))
-    return merge_limits(
-        policy, make_limit_lines(found, findings, reasons, quantile, _made_with(rows, backends))
+    return merge_calibrated_limits(
+        policy, make_limit_lines(found, findings, reasons, quantile, _describe_calibration_runs(rows, backends))
     ), findings
 
 
-def _made_with(rows: pd.DataFrame, backends: Sequence[str]) -> str:
+def _describe_calibration_runs(rows: pd.DataFrame, backends: Sequence[str]) -> str:
     texts = []
     for name in backends:
         versions = sorted(set(rows.loc[rows["backend"] == name, "runtime_version"].dropna()))
@@ -252,9 +258,11 @@ def table_calibration(policy: Policy, findings: Sequence[CalibratedLimit]) -> li
         middle = float(np.median(list(one.ops.values()))) if one.ops else math.nan
         limit = f"{one.limit:g}" if one.limit is not None else "–"
         lines.append(
-            f"{one.op_class:16} {one.dtype:10} {len(one.ops):4} {one.cases:6} {number(middle):>8} {number(one.largest[1]):>8} {limit:>6}  {before}"
+            f"{one.op_class:16} {one.dtype:10} {len(one.ops):4} {one.cases:6} {format_report_number(middle):>8} {format_report_number(one.largest[1]):>8} {limit:>6}  {before}"
             + (f"  (fewer than {FEWEST_OPS} ops: no limit of its own)" if one.limit is None else "")
         )
         for name, units in one.beyond.items():
-            lines.append(f"  {'failed' if name in one.failed else 'beyond'}: {name} {number(units)} error units")
+            lines.append(
+                f"  {'failed' if name in one.failed else 'beyond'}: {name} {format_report_number(units)} error units"
+            )
     return lines

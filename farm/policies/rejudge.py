@@ -13,24 +13,24 @@ import pyarrow.parquet as pq
 from rich.console import Console
 
 from farm import lake
-from farm.commandline import plain
+from farm.commandline import clean_line
 from farm.plan.config import ConfigError
 from farm.policies import vote
-from farm.report.words import number
+from farm.report.words import format_report_number
 from farm.work import catalog_lists
 from tasks import catalogs
 from tasks.cache import default_cache
 from tasks.judge import op_classes as classes
 from tasks.judge import verdict
 from tasks.judge.plain import Metrics
-from tasks.judge.policy import only_stored
+from tasks.judge.policy import has_stored_oracle_only
 from tasks.judge.verdict import Policy
-from tasks.model import MEASURED, OpClass, Status, label_of, names
+from tasks.model import MEASURED, OpClass, Status, label_op, name_statuses
 from tasks.model.kind import KIND_CAST, KIND_TOLERANCE, OF_NUMBERS
 from tasks.model.row import declared_precision, has_own_tolerance
 
 #: Statuses that a policy decides; all others say that there were no numbers to judge.
-DECIDED = tuple(names(MEASURED))
+DECIDED = tuple(name_statuses(MEASURED))
 #: Kinds of a wrong row that a policy decides; all others (shape, dtype, mutation, …) no number can mend.
 NUMBERS = ("", "nonfinite", *OF_NUMBERS, KIND_TOLERANCE)
 #: Columns that judging reads, beside those it writes.
@@ -82,7 +82,9 @@ def rejudge_rows(rows: pd.DataFrame, policy: Policy) -> pd.DataFrame:
             out[name].append(value)
     made = pd.DataFrame(out, index=rows.index).astype({"limit": "float64"})
     if set(vote.COLUMNS) <= set(rows.columns):  # a run's own vote: the limits are others, and so may be who agrees
-        blameless = vote.find_suspects(rows.assign(**{name: made[name] for name in ("status", "kind", "limit")}))
+        blameless = vote.find_suspects_of_vote(
+            rows.assign(**{name: made[name] for name in ("status", "kind", "limit")})
+        )
         told = [*vote.CHANGED]
         made = made.assign(**dict.fromkeys(told[2:])).astype(dict.fromkeys(told, object))
         made.loc[blameless.index, told] = blameless[told]
@@ -104,13 +106,13 @@ def _rejudge_row(row: Mapping[str, Any], policy: Policy) -> tuple[str, tuple[str
         return f"it has no metrics ({'classic' if row['classic'] is None else 'numel'} is missing)", None
     name = row["op_class"]
     if not name:
-        placement = classes.of(op, variant, dtype=dtype)
+        placement = classes.find_op_class(op, variant, dtype=dtype)
         if placement.unless and policy.rule == "error_units":
             return f"its class depends on {' or '.join(placement.unless)}, which rows of its schema do not tell", None
         if placement.op_class in _MEASURED_ANEW and policy.rule == "error_units":
             return f"its schema measured {placement.op_class} results by another formula", None
         name = placement.op_class.value
-    units = policy.rule == "error_units" and not only_stored(oracle, name)
+    units = policy.rule == "error_units" and not has_stored_oracle_only(oracle, name)
     if (
         units
         and row["error_units"] is None
@@ -118,7 +120,7 @@ def _rejudge_row(row: Mapping[str, Any], policy: Policy) -> tuple[str, tuple[str
         and oracle not in ("stored", "metadata")
     ):
         return "error_units is missing", None
-    label = label_of(op, variant)
+    label = label_op(op, variant)
     limit, apart = policy.limit_value(label, name, dtype), row["oracles_units"]
     if limit is not None and apart is not None and apart > limit:
         reason = f"its oracles are further apart ({apart:.3g}) than the limit ({limit:g})"
@@ -138,7 +140,9 @@ def _rejudge_row(row: Mapping[str, Any], policy: Policy) -> tuple[str, tuple[str
         numel=int(row["numel"]),
         classic=bool(row["classic"]),
     )
-    status, kind = verdict.judge(metrics, policy, label, name, dtype, oracle, precision, has_own_tolerance(row))
+    status, kind = verdict.judge_by_policy(
+        metrics, policy, label, name, dtype, oracle, precision, has_own_tolerance(row)
+    )
     # What explains the numbers is no matter of policy; within its limit a lost cast is imprecise (`tasks.judging`).
     if row["kind"] == KIND_CAST and (
         kind == "numbers" or (status is Status.PASS and row["status"] == Status.IMPRECISE)
@@ -174,16 +178,16 @@ def list_rejudged_cells(changed: pd.DataFrame) -> list[str]:
     lines = []
     for _, some in changed.groupby(keys, sort=False, dropna=False):
         row = some.iloc[0]
-        label = label_of(row["op"], row["variant"])
+        label = label_op(row["op"], row["variant"])
         measured = [
-            f"{number(row[name])} {words}"
+            f"{format_report_number(row[name])} {words}"
             for name, words in (("error_units", "error units"), ("max_ulp", "ulps"), ("max_diff", "max diff"))
             if pd.notna(row[name])
         ]
         kind = f" ({row['new_kind']})" if row["new_kind"] else ""
-        limit = f"limit {number(row['limit'])} → {number(row['new_limit'])}"
+        limit = f"limit {format_report_number(row['limit'])} → {format_report_number(row['new_limit'])}"
         lines.append(
-            plain(
+            clean_line(
                 f"{row['status']} → {row['new_status']}{kind}  {label} {row['dtype']} on {row['backend']}  "
                 f"{len(some)} sample{'' if len(some) == 1 else 's'}  {'; '.join([*measured, limit])}"
             )
@@ -191,7 +195,7 @@ def list_rejudged_cells(changed: pd.DataFrame) -> list[str]:
     return lines
 
 
-def print_changes(
+def print_rejudged_changes(
     console: Console, rows: pd.DataFrame, again: pd.DataFrame, policy: Policy, limit: int | None = 20
 ) -> pd.DataFrame:
     """Print what ``again`` (of `rejudge_rows`) changes in ``rows``; returns the changed rows. ``limit``: cells, None
@@ -241,13 +245,13 @@ def write_rejudged_rows(rows: pd.DataFrame, again: pd.DataFrame, policy: Policy,
         )
 
 
-def known_ops(rows: pd.DataFrame) -> dict[str, set[str]]:
+def list_ops_of_rows(rows: pd.DataFrame) -> dict[str, set[str]]:
     """Per catalog of the rows: the labels of its ops, as rows have them and as it lists them here, if it does."""
     names: dict[str, set[str]] = {}
     for catalog, some in rows[["catalog", "op", "variant"]].drop_duplicates().groupby("catalog"):
-        names[str(catalog)] = {label_of(op, variant) for op, variant in zip(some["op"], some["variant"].fillna(""))}
-        if catalog in catalogs.list_registered():
+        names[str(catalog)] = {label_op(op, variant) for op, variant in zip(some["op"], some["variant"].fillna(""))}
+        if catalog in catalogs.list_catalogs():
             with contextlib.suppress(ConfigError):  # a package that is not installed here
-                listed = catalog_lists.entries(str(catalog), default_cache())
+                listed = catalog_lists.list_entries_here(str(catalog), default_cache())
                 names[str(catalog)] |= {e.label for e in listed}
     return names

@@ -13,18 +13,18 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from farm import lake as lakes
-from farm.commandline import plain
+from farm.commandline import clean_line
 from farm.fitting import TableHead, fit_table
 from farm.plan import request as requests
 from farm.plan.config import ConfigError
 from farm.policies.rejudge import rejudge_rows
-from farm.report.tables.coverage import reproduce_command
-from farm.report.words import number, percent
-from farm.work.launch import LaunchedRun, ready
+from farm.report.tables.coverage import write_reproduce_command
+from farm.report.words import format_percent, format_report_number
+from farm.work.launch import LaunchedRun, ready_run_plan
 from tasks import zoo
 from tasks.judge.verdict import Policy
 from tasks.model import FAILED, Status
-from tasks.nearest import nearest
+from tasks.nearest import suggest_nearest_names
 
 CONFIG = Path(__file__).resolve().parents[2] / "configs" / "zoo.yaml"
 #: Kinds of a wrong row that come from what a kernel did, not from its numbers.
@@ -68,19 +68,19 @@ def count_caught_faults(statuses: Statuses, faults: Mapping[str, zoo.Fault]) -> 
             made.caught.append(name)
         else:
             made.imprecise.append(name)
-    for twin in list_twins(faults):
+    for twin in list_fault_twins(faults):
         by_dtype = statuses.get(twin, {})
         if not by_dtype or any(found - {Status.VACUOUS} != {Status.PASS} for found in by_dtype.values()):
             made.alarms.append(twin)
     return made
 
 
-def list_twins(faults: Mapping[str, zoo.Fault]) -> list[str]:
+def list_fault_twins(faults: Mapping[str, zoo.Fault]) -> list[str]:
     """The right kernels beside faults, each once."""
     return list(dict.fromkeys(name for fault in faults.values() for name in (fault.twin, *fault.honest)))
 
 
-def rejudge_statuses(rows: pd.DataFrame, policy: Policy, promises: bool = True) -> Statuses:
+def rejudge_fault_statuses(rows: pd.DataFrame, policy: Policy, promises: bool = True) -> Statuses:
     """The statuses that ``policy`` gives rows, from their stored metrics alone.
 
     promises: whether what a kernel did beside its numbers (PROMISES) counts, which is no matter of a tolerance.
@@ -98,7 +98,7 @@ def rejudge_statuses(rows: pd.DataFrame, policy: Policy, promises: bool = True) 
     return made
 
 
-def select_faults(globs: Sequence[str]) -> dict[str, zoo.Fault]:
+def select_planted_faults(globs: Sequence[str]) -> dict[str, zoo.Fault]:
     """The faults that globs name, by themselves or by their twin; all if there is no glob. Raises ConfigError for
     none."""
     every = zoo.faults()
@@ -106,14 +106,14 @@ def select_faults(globs: Sequence[str]) -> dict[str, zoo.Fault]:
     for glob in globs:
         found = {n for n, f in every.items() if fnmatch.fnmatchcase(n, glob) or fnmatch.fnmatchcase(f.twin, glob)}
         if not found:
-            raise ConfigError(f"--ops: no kernel {glob!r}{nearest(glob, [*zoo.twins(), *every])}")
+            raise ConfigError(f"--ops: no kernel {glob!r}{suggest_nearest_names(glob, [*zoo.twins(), *every])}")
         names |= found
     return {name: fault for name, fault in every.items() if name in names}
 
 
-def run_faults(faults: Mapping[str, zoo.Fault], results: str, how: str) -> pd.DataFrame | None:
+def run_planted_faults(faults: Mapping[str, zoo.Fault], results: str, how: str) -> pd.DataFrame | None:
     """The rows of a run of the faults and their twins; None for an incomplete run, whose output is then shown."""
-    right, classes = list_twins(faults), {fault.kind for fault in faults.values()}
+    right, classes = list_fault_twins(faults), {fault.kind for fault in faults.values()}
     print(f"{len(faults)} faults of {len(classes)} classes in {len(right)} ops, each beside its right twin")
     some = faults.keys() < zoo.faults().keys()
     ops = [f"user:{name}" for name in (*faults, *right)] if some else []
@@ -122,8 +122,8 @@ def run_faults(faults: Mapping[str, zoo.Fault], results: str, how: str) -> pd.Da
         sorted({x for one in zoo.specimens() if one.wrong.keys() & faults.keys() for x in one.checks}) if some else []
     )
     lake = lakes.open_lake(results)
-    lakes.check_writable(lake)
-    with ready(requests.new(str(CONFIG), lake, ops, checks=checks, how=how)) as plan:
+    lakes.check_lake_writable(lake)
+    with ready_run_plan(requests.make_run_request(str(CONFIG), lake, ops, checks=checks, how=how)) as plan:
         made = LaunchedRun(plan)
         made.begin()
         try:
@@ -138,7 +138,7 @@ def run_faults(faults: Mapping[str, zoo.Fault], results: str, how: str) -> pd.Da
     return rows
 
 
-def find_misnamed(rows: pd.DataFrame, faults: Mapping[str, zoo.Fault]) -> dict[str, str]:
+def find_misnamed_cheats(rows: pd.DataFrame, faults: Mapping[str, zoo.Fault]) -> dict[str, str]:
     """Of the kernels that cheat: those of which no row has the kind that they must be given, and which one a row
     has."""
     made = {}
@@ -167,7 +167,7 @@ def table_faults(faults: Mapping[str, zoo.Fault], counts: Mapping[str, FaultCoun
 
 
 def _make_fault_line(heading: str, some: Mapping[str, zoo.Fault], counts: Mapping[str, FaultCount]) -> list[Text]:
-    right = list_twins(some)
+    right = list_fault_twins(some)
     cells = [heading, str(len(some)), str(len(right))]
     for one in counts.values():
         found = len(some.keys() & {*one.caught, *one.imprecise})
@@ -192,20 +192,20 @@ def explain_faults(
         apart = f", {len(made.imprecise)} of them as imprecise" if made.imprecise else ""
         seen = "" if name == deciding else " by the numbers alone"
         line(
-            f"{name}: {percent(made.detected, len(faults))} of the faults caught{seen}{apart}; {percent(len(made.alarms), len(list_twins(faults)))} of the twins blamed"
+            f"{name}: {format_percent(made.detected, len(faults))} of the faults caught{seen}{apart}; {format_percent(len(made.alarms), len(list_fault_twins(faults)))} of the twins blamed"
         )
     made = counts[deciding]
     if steep := {n: f for n, f in faults.items() if f.kind == "steep point"}:
-        right = set(list_twins(steep))
-        passed = percent(len(right - set(made.alarms)), len(right))
+        right = set(list_fault_twins(steep))
+        passed = format_percent(len(right - set(made.alarms)), len(right))
         line(
-            f"steep points: {percent(len(steep.keys() & set(made.caught)), len(steep))} of the faults wrong, {passed} of the right ones pass"
+            f"steep points: {format_percent(len(steep.keys() & set(made.caught)), len(steep))} of the faults wrong, {passed} of the right ones pass"
         )
     if made.imprecise:
         line(f"imprecise, not wrong (faults that lose digits and no more): {', '.join(made.imprecise)}")
     if cheats := [name for name, fault in faults.items() if fault.kind.startswith(zoo.CHEAT)]:
-        misnamed = find_misnamed(rows, faults)
-        line(f"cheats: {percent(len(cheats) - len(misnamed), len(cheats))} named rightly")
+        misnamed = find_misnamed_cheats(rows, faults)
+        line(f"cheats: {format_percent(len(cheats) - len(misnamed), len(cheats))} named rightly")
         for name, said in misnamed.items():
             line(f"misnamed: {name}: {said}, not {faults[name].kind.removeprefix(zoo.CHEAT)}")
     for name, dtypes in made.escaped.items():
@@ -225,6 +225,6 @@ def _describe_worst_row(rows: pd.DataFrame, name: str, results: str) -> str:
     bad = some[~some["status"].isin([Status.PASS, Status.VACUOUS])]
     some = bad if len(bad) else some
     row = some.iloc[int(some["error_units"].fillna(0).to_numpy().argmax())]
-    command = reproduce_command(row["run_id"], row["case_id"], row["backend"], results, row["status"])
-    text = f"{row['status']} at most, {number(row['error_units'])} error units, {number(row['max_ulp'])} ulps"
-    return f"{text} {plain(row['error'], 200)}\n  {command}"
+    command = write_reproduce_command(row["run_id"], row["case_id"], row["backend"], results, row["status"])
+    text = f"{row['status']} at most, {format_report_number(row['error_units'])} error units, {format_report_number(row['max_ulp'])} ulps"
+    return f"{text} {clean_line(row['error'], 200)}\n  {command}"

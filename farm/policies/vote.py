@@ -35,11 +35,11 @@ COLUMNS = (
 ).split()
 
 
-def apply_vote(table: pa.Table) -> pa.Table:
+def apply_vote_to_rows(table: pa.Table) -> pa.Table:
     """The rows of a run, in the schema of the lake, after the vote; of one that was resumed after a vote, after another
     one."""
     before = undo_vote(table.select([*COLUMNS, *CHANGED[2:]]).to_pandas())
-    changed = find_suspects(before)
+    changed = find_suspects_of_vote(before)
     for name in CHANGED:
         values: Any = before[name].tolist()
         for place, value in changed[name].items():
@@ -63,29 +63,29 @@ def undo_vote(rows: pd.DataFrame) -> pd.DataFrame:
     return rows
 
 
-def find_suspects(rows: pd.DataFrame) -> pd.DataFrame:
+def find_suspects_of_vote(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows of generated cases that nobody may be blamed for, with their new values in the columns `CHANGED`; index
     as given.
 
     A weak result is no support: a constant would have passed.
     """
     from farm.report.tables import agreement
-    from farm.report.tables.generated import are_generated
+    from farm.report.tables.generated import are_rows_generated
 
-    table = rows[are_generated(rows)]
+    table = rows[are_rows_generated(rows)]
     blamed = table[table["status"].isin(_BLAMED) & (table["kind"] != CONTRADICTED)]
     table = table[table["case_id"].isin(blamed["case_id"].unique())]
     if blamed.empty:
         return blamed.assign(**dict.fromkeys(CHANGED[2:]))
     table = table.assign(agrees=agreement.group_agreeing_rows(table))
-    found = [line for _, some in table.groupby("case_id", sort=False) for line in _of_case(some)]
+    found = [line for _, some in table.groupby("case_id", sort=False) for line in _vote_on_case(some)]
     made = rows.loc[[line[0] for line in found]].copy()
     for place, name in enumerate(CHANGED, 1):
         made[name] = [line[place] for line in found]
     return made
 
 
-def _of_case(rows: pd.DataFrame) -> list[tuple[Any, ...]]:
+def _vote_on_case(rows: pd.DataFrame) -> list[tuple[Any, ...]]:
     """(index, *`CHANGED`) of the rows of one case that nobody may be blamed for."""
     from farm.report.tables import agreement
 

@@ -14,10 +14,10 @@ import pandas as pd
 import pyarrow.compute as pc
 
 from farm import lake
-from farm.commandline import warn
+from farm.commandline import warn_in_a_line
 from farm.lake.store import keep_unique_rows
 from farm.report.tables import changes
-from farm.report.tables.coverage import backends_of, select_latest_rows
+from farm.report.tables.coverage import list_inventory_backends, select_latest_rows
 
 #: By how much clocks may differ.
 CLOCKS = pd.Timedelta(minutes=1)
@@ -25,11 +25,11 @@ CLOCKS = pd.Timedelta(minutes=1)
 TIMED = pd.Timestamp("2000-01-01", tz="UTC")
 
 
-def merge_runs(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def merge_run_records(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """One description for several runs, oldest first: a backend is available when any run had it."""
     backends: dict[str, Any] = {}
     for run in runs:
-        for name, said in backends_of(run.get("inventory")).items():
+        for name, said in list_inventory_backends(run.get("inventory")).items():
             if said.get("available") or not backends.get(name, {}).get("available"):
                 backends[name] = said
     last = runs[-1] if runs else {}
@@ -56,7 +56,7 @@ def _read_run_or_warn(results: lake.Lake, run_id: str) -> dict[str, Any]:
     try:
         return lake.read_run(results, run_id)
     except lake.LakeError as problem:
-        warn(f"{problem}; its rows are reported without config and inventory")
+        warn_in_a_line(f"{problem}; its rows are reported without config and inventory")
         return {"run_id": run_id}
 
 
@@ -66,12 +66,12 @@ def load_rows_and_record(results: str, run_id: str) -> tuple[pd.DataFrame, dict[
     Raises LakeError, with the nearest ids, when there is no such run.
     """
     opened = lake.open_lake(results)
-    known = lake.known_runs(opened)
+    known = lake.list_known_runs(opened)
     run_id = known[-1] if run_id == "last" else run_id
     rows = lake.read(opened, None if run_id == "all" else run_id)
-    say_early(find_early_runs(rows))
+    warn_of_early_runs(find_early_runs(rows))
     if run_id == "all":
-        return select_latest_rows(rows, known), merge_runs([_read_run_or_warn(opened, name) for name in known])
+        return select_latest_rows(rows, known), merge_run_records([_read_run_or_warn(opened, name) for name in known])
     return rows, _read_run_or_warn(opened, run_id)
 
 
@@ -96,7 +96,9 @@ def find_run_before(results: str, run: Mapping[str, Any]) -> tuple[pd.DataFrame,
             record = lake.read_run(opened, earlier)
             if record.get("name") != run["name"] or record.get("run_id") == run_id or not record.get("finished_at"):
                 continue
-            if _own_models(record) != _own_models(run):  # --model a.py:Model and --model b.py:Model have one name
+            if _list_own_models_of_run(record) != _list_own_models_of_run(
+                run
+            ):  # --model a.py:Model and --model b.py:Model have one name
                 continue
             table = lake.read_table(opened, earlier, [*changes.READ, "farm_version"])
             if len(rows := keep_unique_rows(table.filter(pc.is_in(table["case_id"], now)))):
@@ -104,21 +106,21 @@ def find_run_before(results: str, run: Mapping[str, Any]) -> tuple[pd.DataFrame,
     return None
 
 
-def _own_models(run: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _list_own_models_of_run(run: Mapping[str, Any]) -> list[tuple[str, str]]:
     """(folder, model) of each model of the user's own that a run names."""
     config = run.get("config")
     catalogs = config.get("catalogs", []) if isinstance(config, Mapping) else []
     return sorted((str(c.get("root", "")), str(own.get("model", ""))) for c in catalogs for own in c.get("own") or [])
 
 
-def default_out(results: str, run_id: str) -> Path:
+def choose_report_folder(results: str, run_id: str) -> Path:
     """Where a report goes: beside the rows of a local lake, into the working directory for a remote one."""
     if "://" in results:
         return Path(f"report-{run_id}")
     return Path(results) / "_report" if run_id == "all" else Path(results) / f"run={run_id}" / "_report"
 
 
-def load_for(results: str, run_id: str, sides: Sequence[str]) -> tuple[pd.DataFrame, dict[str, Any]]:
+def load_rows_for_report(results: str, run_id: str, sides: Sequence[str]) -> tuple[pd.DataFrame, dict[str, Any]]:
     """`load_rows_and_record`, or for ``sides`` of a diff of which one names its run (RUN_ID:BACKEND), the rows of the
     runs named and, for a side without one, of ``run_id``; each with its own run_id.
 
@@ -154,9 +156,9 @@ def find_early_runs(rows: pd.DataFrame) -> pd.Series:
     return before[before > CLOCKS]
 
 
-def say_early(wrong: pd.Series) -> None:
+def warn_of_early_runs(wrong: pd.Series) -> None:
     """Say of what `find_early_runs` found that clocks disagree; nothing of nothing."""
     if len(wrong):
         runs = "1 run" if len(wrong) == 1 else f"{len(wrong):,} runs"
         words = f"rows of {runs} began before it by the date in its id, {wrong.idxmax()} by {wrong.max().round('s')}"
-        warn(f"clocks disagree: {words}; runs are in the order of their ids")
+        warn_in_a_line(f"clocks disagree: {words}; runs are in the order of their ids")

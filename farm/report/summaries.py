@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 
 from farm.lake import Lake, LakeError, LakeWarning, run_ids
 from farm.lake.manifest import MANIFEST
-from farm.lake.store import write_beside
+from farm.lake.store import write_run_file
 from farm.report.tables.trends import SUMMED, RunSummary
-from tasks.sources import digest
+from tasks.sources import digest_sources
 
 #: Beside the parts of a run; dataset readers leave it alone for its underscore.
 SUMMARY = "_summary.parquet"
@@ -25,7 +25,7 @@ SUMMARY = "_summary.parquet"
 _REST = b"summary"
 
 
-def read_summary(lake: Lake, run_id: str, ids: Sequence[str] | None = None) -> RunSummary | None:
+def read_run_summary(lake: Lake, run_id: str, ids: Sequence[str] | None = None) -> RunSummary | None:
     """The summary that is kept of a run; None if there is none, or it is of other files, of another version of the
     farm, or compared with another run than it would be now. ids: of all runs of the lake, where they are known."""
     try:
@@ -42,7 +42,7 @@ def read_summary(lake: Lake, run_id: str, ids: Sequence[str] | None = None) -> R
         return None
 
 
-def keep_summary(lake: Lake, run_id: str, run: Mapping[str, Any], made: RunSummary) -> None:
+def keep_run_summary(lake: Lake, run_id: str, run: Mapping[str, Any], made: RunSummary) -> None:
     """Keep the summary of a run that has ended. A lake that cannot be written is left as it is."""
     if not run.get("finished_at"):
         return
@@ -53,7 +53,7 @@ def keep_summary(lake: Lake, run_id: str, run: Mapping[str, Any], made: RunSumma
         squares = made.squares.astype({"worst": str, **dict.fromkeys(SUMMED, "int32")})
         table = pa.Table.from_pandas(squares, preserve_index=False)
         table = table.replace_schema_metadata({_REST: json.dumps(told)})
-        write_beside(
+        write_run_file(
             lake,
             run_id,
             SUMMARY,
@@ -78,5 +78,5 @@ def _make_summary_key(lake: Lake, run_id: str) -> str:
         if one.type == pafs.FileType.File and one.base_name not in (SUMMARY, MANIFEST) and one.base_name[0] != "."
     )
     return hashlib.sha256(
-        json.dumps([files, digest("farm.report.tables", "farm.report.runs", "farm.plan")]).encode()
+        json.dumps([files, digest_sources("farm.report.tables", "farm.report.runs", "farm.plan")]).encode()
     ).hexdigest()

@@ -10,7 +10,7 @@ import pandas as pd
 DASH = "–"
 
 
-def percent(part: float, whole: float) -> str:
+def format_percent(part: float, whole: float) -> str:
     """A rate with its denominator, "97.1 % (1520/1566)"; "–" when the denominator is 0.
 
     Only what is complete is shown as 100 %, only what is empty as 0 %.
@@ -24,7 +24,7 @@ def percent(part: float, whole: float) -> str:
     return f"{share} % ({part}/{whole})"
 
 
-def number(value: Any) -> str:
+def format_report_number(value: Any) -> str:
     """A measured number with three digits; "–" for what was not measured."""
     if value is None or pd.isna(value):
         return DASH

@@ -13,17 +13,17 @@ import numpy as np
 
 from farm.fleet import envs, scratch
 from farm.fleet.child_process import ChildDeath, Limits
-from farm.program import program
+from farm.program import name_farm_program
 from farm.reproduction.find import ReproduceError, StoredCase
 from farm.work.child_pool import POOL
 from farm.work.job import Job
-from farm.work.state import limits
-from farm.work.supervisor import CannotRun, rows_of
+from farm.work.state import make_child_limits
+from farm.work.supervisor import CannotRun, run_batch_rows
 from tasks import wire
 from tasks.arrays.pack import ArrayPack
 from tasks.backends import BackendSpec
 from tasks.backends.base import Backend
-from tasks.catalogs.user_definitions import announce, get_announcement, with_kernel
+from tasks.catalogs.user_definitions import announce_definitions, get_announced_definitions, put_kernel_in_definitions
 from tasks.judge.policy import Policy
 from tasks.model import RuntimeInfo, Status
 from tasks.model.trace import TraceStep
@@ -73,36 +73,36 @@ def start_here(spec: BackendSpec) -> Started:
 def run_samples(asked: ToRun, spec: BackendSpec, policy: Policy, cache: Path) -> Iterator[dict[str, Any]]:
     """The rows of samples of a group, by column: from this process, or from a child with the Python of the backend's
     environment, if it has one. Raises NotHere."""
-    if not envs.of(spec):
+    if not envs.find_environment(spec):
         yield from (done.row.values() for done in start_here(spec).run(asked, policy))
         return
     job = Job(name=f"again {spec.name}", cache=str(cache), limits=Limits(), run=(asked,), backend=spec, policy=policy)
     try:
-        yield from rows_of(job)
+        yield from run_batch_rows(job)
     except CannotRun as error:
         raise NotHere(str(error)) from None
     finally:
         POOL.close()
 
 
-def run_here(case: StoredCase) -> ReproducedOutcome:
+def run_case_here(case: StoredCase) -> ReproducedOutcome:
     """Run the case in this process, its outputs kept."""
-    announce(with_kernel(get_announcement(), case.spec.kernel))
+    announce_definitions(put_kernel_in_definitions(get_announced_definitions(), case.spec.kernel))
     try:
         here = start_here(case.spec)
     except NotHere as error:
         return _make_unavailable_outcome(str(error))
-    with _keep_outputs(case) as asked:
+    with _keep_case_outputs(case) as asked:
         (done,) = here.run(asked, case.policy, alone=True)
         return ReproducedOutcome(done.row.values(), here.info, here.backend, read_outputs(asked), done.trace)
 
 
-def job_of(case: StoredCase, *run: ToRun, **bounds: Any) -> Job:
+def make_job_of_case(case: StoredCase, *run: ToRun, **bounds: Any) -> Job:
     """The job of a case within the limits of its run, of which ``bounds`` replace some."""
     return Job(
         name=str(case.key),
         cache=str(case.cache),
-        limits=replace(limits(case.config, case.spec.name), **bounds),
+        limits=replace(make_child_limits(case.config, case.spec.name), **bounds),
         run=run,
         backend=case.spec,
         policy=case.policy,
@@ -110,7 +110,7 @@ def job_of(case: StoredCase, *run: ToRun, **bounds: Any) -> Job:
     )
 
 
-def ready_backend(case: StoredCase, job: Job) -> wire.Ready:
+def ask_backend_of_case(case: StoredCase, job: Job) -> wire.Ready:
     """What the backend of a job says of itself here. Raises ReproduceError where it cannot be had."""
     try:
         got = POOL.get(job)
@@ -119,16 +119,16 @@ def ready_backend(case: StoredCase, job: Job) -> wire.Ready:
     answer = got if isinstance(got, ChildDeath) else got[1]
     if not isinstance(answer, wire.Ready):
         why = answer.text if isinstance(answer, ChildDeath) else answer.reason
-        raise ReproduceError(f"{case.spec.name} cannot be run here: {why}; see {program()} doctor")
+        raise ReproduceError(f"{case.spec.name} cannot be run here: {why}; see {name_farm_program()} doctor")
     return answer
 
 
-def run_child(case: StoredCase) -> ReproducedOutcome:
+def run_case_in_child(case: StoredCase) -> ReproducedOutcome:
     """Run the case in a child process with a deadline, as a run does, with the Python of the backend's environment."""
-    with _keep_outputs(case) as asked:
-        job = job_of(case, asked)
+    with _keep_case_outputs(case) as asked:
+        job = make_job_of_case(case, asked)
         try:
-            row = list(rows_of(job))[-1]
+            row = list(run_batch_rows(job))[-1]
         except CannotRun as error:
             return _make_unavailable_outcome(str(error))
         info = RuntimeInfo(row["runtime_version"], row["device"], row["driver_version"])
@@ -140,9 +140,11 @@ def _make_unavailable_outcome(why: str) -> ReproducedOutcome:
 
 
 @contextlib.contextmanager
-def _keep_outputs(case: StoredCase) -> Iterator[ToRun]:
+def _keep_case_outputs(case: StoredCase) -> Iterator[ToRun]:
     """The case, its outputs to be kept in a file that goes at the end."""
-    with tempfile.TemporaryDirectory(prefix="outputs-", dir=scratch.beside(case.cache, case.spec.launcher)) as folder:
+    with tempfile.TemporaryDirectory(
+        prefix="outputs-", dir=scratch.make_folder_for_child(case.cache, case.spec.launcher)
+    ) as folder:
         yield replace(case.asked, keep=f"{folder}/outputs.pack")
 
 

@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from farm.reproduction.again import run_child
+from farm.reproduction.again import run_case_in_child
 from farm.reproduction.find import ReproduceError, StoredCase
 from tasks import backends
 from tasks.model import Status
@@ -92,7 +92,7 @@ def make_version_asker(case: StoredCase, package: str, more: Sequence[str] = ())
             _ = there.interpreter
         except ReproduceError as error:
             return VersionAnswer(version, "", Status.UNAVAILABLE.value, str(error))
-        return _answer_of_version(version, run_child(there).row)
+        return _answer_of_version(version, run_case_in_child(there).row)
 
     return ask
 
@@ -118,13 +118,13 @@ def _requires_package(requirement: str, package: str) -> bool:
     return bool(canonicalize_name(Requirement(requirement).name) == canonicalize_name(package))
 
 
-def package_of(case: StoredCase) -> str:
+def find_bisected_package(case: StoredCase) -> str:
     """The package whose versions are the backend's: the first of its environment, or what the runtime is called. Raises
     ReproduceError."""
     for requirement in _list_case_packages(case):
         if not requirement.startswith(INDEX):
             return Requirement(requirement).name
-    value = backends.list_registered()[case.spec.runtime].value
+    value = backends.list_backends()[case.spec.runtime].value
     for name in (case.spec.runtime, value.partition(":")[0].rpartition(".")[2]):
         try:
             return str(metadata.metadata(name)["Name"])
@@ -133,7 +133,7 @@ def package_of(case: StoredCase) -> str:
     raise ReproduceError(f"which package {case.spec.name} is the version of is not known; name it with --package")
 
 
-def versions_of(asked: str, package: str) -> list[str]:
+def list_asked_versions(asked: str, package: str) -> list[str]:
     """Versions as they are asked for: a list ("1.20.1,1.22.1"), or the releases of a package from one to another
     ("1.20.1..1.31.1", either may be left out), the oldest first. Raises ReproduceError."""
     try:
@@ -144,7 +144,7 @@ def versions_of(asked: str, package: str) -> list[str]:
         raise ReproduceError(f"--versions {asked}: as 1.20.1..1.31.1, or 1.20.1,1.22.1,1.31.1") from None
     if first is not None and last is not None and first > last:
         raise ReproduceError(f"--versions {asked}: the older one comes first: {last}{TO}{first}")
-    there = sorted(map(Version, list_releases(package)))
+    there = sorted(map(Version, list_package_releases(package)))
     found = [v for v in there if (first is None or v >= first) and (last is None or v <= last)]
     for end in (first, last):
         if end is not None and end not in found:
@@ -155,7 +155,7 @@ def versions_of(asked: str, package: str) -> list[str]:
     return [str(v) for v in found]
 
 
-def list_releases(package: str) -> list[str]:
+def list_package_releases(package: str) -> list[str]:
     """The releases of a package that pip finds for this Python, pre-releases left out. Raises ReproduceError."""
     # By its path alone: to setuptools' own finder the question means that pip runs, and torch's list of ops imports no
     # more after it.

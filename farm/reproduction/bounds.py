@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 
 from tasks.backends.shared.recipe import NoProgram
-from tasks.judge.plain import bound_by_limit, bound_by_tolerance, error_unit
-from tasks.judge.policy import Policy, only_stored
-from tasks.model import EPS, Leaf, OpClass, flags, is_complex, is_inexact
+from tasks.judge.plain import bound_by_limit, bound_by_tolerance, compute_error_units
+from tasks.judge.policy import Policy, has_stored_oracle_only
+from tasks.model import EPS, Leaf, OpClass, flags, is_complex_dtype, is_inexact_dtype
 from tasks.model.dtypes import LARGEST, SMALLEST_NORMAL, round_to_dtype
 from tasks.model.kind import KIND_BIASED
 from tasks.model.row import declared_precision, has_own_tolerance
 
 
-def expected_arrays(
+def list_expected_arrays(
     leaves: Sequence[Leaf], row: Mapping[str, Any], policy: Policy, kind: str = ""
 ) -> dict[str, np.ndarray]:
     """Arrays of each output, by name and place: its ``dtype``, the ``exact`` result, the largest difference that is
@@ -27,9 +27,9 @@ def expected_arrays(
         if leaf.reference is None:
             raise NoProgram("no folder: an output is defined only by its shape")
         if kind == KIND_BIASED:
-            most = error_unit(leaf, OpClass(row["op_class"]), precision)
+            most = compute_error_units(leaf, OpClass(row["op_class"]), precision)
         else:
-            most = allowed_difference(leaf, row, policy)
+            most = compute_allowed_difference(leaf, row, policy)
         found[f"dtype.{k}"] = np.array("complex64" if leaf.dtype == "complex32" else leaf.dtype)
         found[f"exact.{k}"], found[f"allowed.{k}"] = np.asarray(leaf.reference), np.asarray(most)
         if (beyond := _find_overflow_number(leaf, precision)) < np.inf:
@@ -37,7 +37,7 @@ def expected_arrays(
     return found
 
 
-def allowed_difference(leaf: Leaf, row: Mapping[str, Any], policy: Policy) -> np.ndarray:
+def compute_allowed_difference(leaf: Leaf, row: Mapping[str, Any], policy: Policy) -> np.ndarray:
     """The largest difference that the judge leaves to each element of an output: by the limit of a row, by the classic
     tolerance where a stored result is all there is, by the case's own tolerance, or by the rule of a policy without
     limits. Raises NoProgram."""
@@ -51,12 +51,12 @@ def allowed_difference(leaf: Leaf, row: Mapping[str, Any], policy: Policy) -> np
     if leaf.reference is None:
         return most
     with np.errstate(all="ignore"):
-        if is_inexact(leaf.dtype):  # the exact result, rounded, is right
+        if is_inexact_dtype(leaf.dtype):  # the exact result, rounded, is right
             most = np.maximum(most, _find_rounding_step(leaf))
         size = np.where(np.isfinite(leaf.reference), np.abs(leaf.reference), 0.0)
-        if only_stored(oracle, op_class) or has_own_tolerance(row):
+        if has_stored_oracle_only(oracle, op_class) or has_own_tolerance(row):
             most = np.maximum(bound_by_tolerance(leaf, op_class, precision), _find_rounding_step(leaf))
-        if leaf.dtype in flags.parse_flushed(row.get("flags")):  # 0 is right for what is subnormal
+        if leaf.dtype in flags.parse_flushed_flag(row.get("flags")):  # 0 is right for what is subnormal
             most = np.maximum(most, np.where(size < SMALLEST_NORMAL[leaf.dtype], size, 0.0))
     return most
 
@@ -65,7 +65,7 @@ def _find_rounding_step(leaf: Leaf) -> np.ndarray:
     """How far each element is from its neighbour in the output's dtype; 0 where it overflows there, or is no rounded
     number."""
     y = np.asarray(leaf.reference)
-    if not is_inexact(leaf.dtype):
+    if not is_inexact_dtype(leaf.dtype):
         return np.zeros(y.shape)
     off = np.abs(round_to_dtype(y, leaf.dtype).astype(y.dtype) - y)
     return np.where(np.isfinite(off), off, 0.0)
@@ -82,15 +82,20 @@ def _compute_rule_bound(leaf: Leaf, op_class: OpClass, precision: str, policy: P
         raise NoProgram("no folder: rounding's effect on a result has no bound, and the policy no limit")
     if rule == "classic":
         return np.maximum(bound_by_tolerance(leaf, op_class, precision), _find_rounding_step(leaf))
-    if not is_inexact(leaf.dtype) and bound <= 1:
+    if not is_inexact_dtype(leaf.dtype) and bound <= 1:
         return np.zeros(y.shape)  # integers are equal, or one apart
     return np.where(np.isfinite(y), np.nextafter(bound, 0.0), 0.0)
 
 
 def _find_overflow_number(leaf: Leaf, precision: str) -> float:
-    """The number that an overflow at its border stands for, as in `tasks.judge.plain.at_border`; infinite where no
+    """The number that an overflow at its border stands for, as in `tasks.judge.plain.settle_overflow_border`; infinite where no
     element may overflow. Raises NoProgram where a coarser declared ``precision`` overflows sooner."""
-    if leaf.reference is None or not is_inexact(leaf.dtype) or is_complex(leaf.dtype) or not leaf.reference.size:
+    if (
+        leaf.reference is None
+        or not is_inexact_dtype(leaf.dtype)
+        or is_complex_dtype(leaf.dtype)
+        or not leaf.reference.size
+    ):
         return float("inf")
     with np.errstate(all="ignore"):
         sizes = np.abs(leaf.reference) + (0.0 if leaf.noise is None else leaf.noise)

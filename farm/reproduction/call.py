@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.model.dtypes import dtype_name
+from tasks.model.dtypes import name_numpy_dtype
 
 #: Elements of all inputs together, and of a result, that are written down.
 MOST = 64
@@ -19,7 +19,7 @@ _WIDTH = 120
 _MADE = {"torch.from_numpy", "to_tensor"}
 
 
-def write_call(
+def write_call_script(
     program: str,
     arrays: Sequence[np.ndarray],
     settings: Mapping[str, Any],
@@ -33,17 +33,17 @@ def write_call(
     program: the text of program.py; settings: of `torch_run.recipe`; setup: lines before the call; results: arrays by
     what they are, said in comments.
     """
-    call = _find_expression(ast.parse(program), len(arrays))
-    if call is None or sum(x.size for x in arrays) > MOST or any(dtype_name(x.dtype) == "str" for x in arrays):
+    call = _find_program_expression(ast.parse(program), len(arrays))
+    if call is None or sum(x.size for x in arrays) > MOST or any(name_numpy_dtype(x.dtype) == "str" for x in arrays):
         return ""
     device, compiled = settings["device"], settings.get("compiled")
-    names = _name_inputs(len(arrays))
-    given = [f"{name} = {write_tensor(x, device)}" for name, x in zip(names, arrays, strict=True)]
+    names = _name_script_inputs(len(arrays))
+    given = [f"{name} = {write_tensor_source(x, device)}" for name, x in zip(names, arrays, strict=True)]
     if compiled is not None:
         options = "".join(f", {key}={value!r}" for key, value in compiled.items())
         call = f"torch.compile(lambda {', '.join(names)}: {call}{options})({', '.join(names)})"
     wide = max(map(len, results), default=0)
-    said = [f"# {name:{wide}}  {_describe_results(found)}" for name, found in results.items() if found is not None]
+    said = [f"# {name:{wide}}  {_write_results_comment(found)}" for name, found in results.items() if found is not None]
     lines = [
         f"import torch  # {versions}",
         *(x for x in setup if x != "import torch"),
@@ -55,11 +55,11 @@ def write_call(
     return "\n".join(lines) + "\n"
 
 
-def _name_inputs(count: int) -> list[str]:
+def _name_script_inputs(count: int) -> list[str]:
     return ["x"] if count == 1 else [f"x{k}" for k in range(count)]
 
 
-def _find_expression(module: ast.Module, count: int) -> str | None:
+def _find_program_expression(module: ast.Module, count: int) -> str | None:
     """The call of a program that is one expression of its inputs, in their names; None of any other."""
     functions = {x.name: x for x in module.body if isinstance(x, ast.FunctionDef)}
     program, tensors, op = functions.get("program"), functions.get("tensors"), None
@@ -76,7 +76,7 @@ def _find_expression(module: ast.Module, count: int) -> str | None:
         return None
     if not isinstance(body, ast.Return) or body.value is None:
         return None
-    return ast.unparse(_Inlined(op, _name_inputs(count)).visit(body.value))
+    return ast.unparse(_Inlined(op, _name_script_inputs(count)).visit(body.value))
 
 
 class _Inlined(ast.NodeTransformer):
@@ -97,19 +97,19 @@ class _Inlined(ast.NodeTransformer):
         return self.generic_visit(node)
 
 
-def write_tensor(x: np.ndarray, device: str = "cpu") -> str:
+def write_tensor_source(x: np.ndarray, device: str = "cpu") -> str:
     """Source of a tensor of an array's values: the fewest digits that give them."""
     where = "" if device == "cpu" else f", device={device!r}"
-    return f"torch.tensor({_write_values(x)}, dtype=torch.{dtype_name(x.dtype)}{where})" + (
+    return f"torch.tensor({_write_values_source(x)}, dtype=torch.{name_numpy_dtype(x.dtype)}{where})" + (
         f".reshape({list(x.shape)})" if not x.size else ""
     )
 
 
-def _write_values(x: np.ndarray) -> str:
+def _write_values_source(x: np.ndarray) -> str:
     if x.ndim:
-        return f"[{', '.join(map(_write_values, x))}]"
+        return f"[{', '.join(map(_write_values_source, x))}]"
     if x.dtype.kind == "c":
-        return f"complex({_write_values(x.real)}, {_write_values(x.imag)})"
+        return f"complex({_write_values_source(x.real)}, {_write_values_source(x.imag)})"
     if x.dtype.kind in "biu":
         return repr(x.item())
     value, short = float(x), float(str(x))
@@ -118,11 +118,11 @@ def _write_values(x: np.ndarray) -> str:
     return repr(short if np.asarray(short).astype(x.dtype) == x else value)
 
 
-def _describe_results(found: Sequence[np.ndarray]) -> str:
+def _write_results_comment(found: Sequence[np.ndarray]) -> str:
     """Results on one line."""
     told = []
     for x in found:
         values = np.array2string(np.asarray(x), separator=", ", max_line_width=10**6, threshold=MOST)
-        told.append(f"{dtype_name(x.dtype)} {' '.join(values.split())}")
+        told.append(f"{name_numpy_dtype(x.dtype)} {' '.join(values.split())}")
     line = "; ".join(told)
     return line if len(line) <= _WIDTH else f"{line[: _WIDTH - 2]} …"

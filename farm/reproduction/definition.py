@@ -8,7 +8,7 @@ import inspect
 from itertools import count
 from typing import Any
 
-from farm.reproduction.in_torch import write_literal
+from farm.reproduction.in_torch import write_torch_literal
 from tasks.backends.shared.recipe import NoProgram
 from tasks.judge import definitions
 
@@ -47,8 +47,8 @@ def write_definition(name: str, args: Any, kwargs: Any, double: bool) -> str:
     def tensor() -> str:
         return f"x[{next(places)}]"
 
-    arguments = [write_literal(node, tensor) for node in args["v"]]
-    arguments += [f"{key}={write_literal(node, tensor)}" for key, node in kwargs["v"]]
+    arguments = [write_torch_literal(node, tensor) for node in args["v"]]
+    arguments += [f"{key}={write_torch_literal(node, tensor)}" for key, node in kwargs["v"]]
     if "torch." in "".join(arguments):
         raise NoProgram("no folder: an argument of its definition is torch's own")
     integers = definitions._view_as_integers.__name__
@@ -56,10 +56,10 @@ def write_definition(name: str, args: Any, kwargs: Any, double: bool) -> str:
     given = "".join(f", {x}" for x in arguments) + more
     parts = f"map({integers}, parts)" if double else "parts"
     derive = _DERIVE.strip().format(function=function.__name__, arguments=given, parts=parts)
-    return "\n\n\n".join([_HEAD.strip(), *_collect_source([*names, "Part"]), derive]) + "\n"
+    return "\n\n\n".join([_HEAD.strip(), *_collect_definition_source([*names, "Part"]), derive]) + "\n"
 
 
-def _collect_source(names: list[str]) -> list[str]:
+def _collect_definition_source(names: list[str]) -> list[str]:
     """What functions of the definitions take, as it is written there: the functions that they call, and constants."""
     every, text = _parse_definitions(), inspect.getsource(definitions)
     found, todo = set[str](), list(names)

@@ -10,12 +10,12 @@ import numpy as np
 import pandas as pd
 
 from farm.lake.store import Lake
-from farm.reproduction.again import run_child, run_here
+from farm.reproduction.again import run_case_here, run_case_in_child
 from farm.reproduction.find import load_stored_case, parse_row_key
-from tasks.judge.plain import spacing_of
-from tasks.model import EPS, EXHAUSTIVE, MEASURED, SMALLEST_NORMAL, Refusal, flags, wide
+from tasks.judge.plain import compute_ulp_spacing
+from tasks.model import EPS, EXHAUSTIVE, MEASURED, SMALLEST_NORMAL, Refusal, flags, get_wide_dtype
 from tasks.model.dtypes import round_to_dtype
-from tasks.nearest import nearest
+from tasks.nearest import suggest_nearest_names
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +40,7 @@ def find_exhaustive_cases(rows: pd.DataFrame, op: str, dtype: str) -> list[str]:
     named = every[(labels == op) | (labels.str.partition(":")[2] == op)]
     if named.empty:
         raise Refusal(
-            f"--every-input: no exhaustive case of {op!r} in this run (--run names another){nearest(op, sorted(set(labels)))}"
+            f"--every-input: no exhaustive case of {op!r} in this run (--run names another){suggest_nearest_names(op, sorted(set(labels)))}"
         )
     of_dtype = named[named["dtype"] == dtype]
     if of_dtype.empty:
@@ -54,19 +54,19 @@ def compute_errors_of_inputs(keys: list[str], lake: Lake, cache: Path) -> Iterat
     """What each backend gives now. One that gives nothing here is left out."""
     for key in keys:
         case = load_stored_case(parse_row_key(key, lake), lake, None, cache)
-        outcome = run_child(case) if case.environment is not None else run_here(case)
+        outcome = run_case_in_child(case) if case.environment is not None else run_case_here(case)
         [leaf, *_] = case.sample.expected()
         y, given = leaf.reference, case.sample.tensors()
         if outcome.actual is None or y is None or len(given) != 1 or given[0].shape != y.shape or leaf.dtype not in EPS:
             continue
         with np.errstate(all="ignore"):
-            a, cast = outcome.actual[0].astype(wide(leaf.dtype)), round_to_dtype(y, leaf.dtype)
-            ulps = np.abs(a - y) / spacing_of(np.abs(y), EPS[leaf.dtype], SMALLEST_NORMAL[leaf.dtype])
+            a, cast = outcome.actual[0].astype(get_wide_dtype(leaf.dtype)), round_to_dtype(y, leaf.dtype)
+            ulps = np.abs(a - y) / compute_ulp_spacing(np.abs(y), EPS[leaf.dtype], SMALLEST_NORMAL[leaf.dtype])
             ulps = np.where((a == cast) | (np.isnan(a) & np.isnan(cast)), np.nan_to_num(ulps, posinf=0.0), ulps)
             ulps = np.where(np.isnan(ulps) | np.isinf(ulps), np.inf, ulps)
             x = given[0].astype(np.float64)
         limit = case.policy.limit(case.sample.owner.group.label, case.sample.op_class.value, leaf.dtype)
-        flushes = " (flushes subnormals)" if flags.parse_flushed((case.stored or {}).get("flags")) else ""
+        flushes = " (flushes subnormals)" if flags.parse_flushed_flag((case.stored or {}).get("flags")) else ""
         yield InputErrors(
             case.spec.name + flushes, case.sample.owner.group.label, x.reshape(-1), ulps.reshape(-1), limit.value
         )

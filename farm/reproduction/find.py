@@ -18,12 +18,12 @@ from farm.fleet.child_process import Limits
 from farm.lake.key import RowKey
 from farm.plan import kernels
 from farm.plan import matrix as matrices
-from farm.plan.config import CatalogConfig, Config, backend_names
-from farm.plan.patterns import matcher
-from farm.plan.patterns import names as op_names
-from farm.program import program
+from farm.plan.config import CatalogConfig, Config, list_backend_names
+from farm.plan.patterns import list_pattern_names as op_names
+from farm.plan.patterns import make_pattern_matcher
+from farm.program import name_farm_program
 from farm.work.job import Job
-from farm.work.supervisor import run_job
+from farm.work.supervisor import run_supervised_job_items
 from tasks import catalogs, checks, wire
 from tasks.backends import BackendSpec
 from tasks.catalogs import user_definitions
@@ -34,9 +34,9 @@ from tasks.judge import verdict
 from tasks.judge.policy import Policy
 from tasks.model import FUZZ, Group, Refusal, Status
 from tasks.model.trace import TraceStep
-from tasks.nearest import nearest
+from tasks.nearest import suggest_nearest_names
 from tasks.prepare import forms
-from tasks.prepare.cases import PreparedGroup, PreparedSample, find_key, pack_path
+from tasks.prepare.cases import PreparedGroup, PreparedSample, find_pack_key, find_pack_path
 from tasks.wire import ToRun
 
 #: Begins what names a case by the seed that made it.
@@ -75,7 +75,7 @@ class StoredCase:
     def interpreter(self) -> Interpreter:
         """What it is started with; its environment is built first if need be. Raises ReproduceError."""
         try:
-            return envs.interpreter_of(self.spec, self.cache)
+            return envs.build_interpreter_of_backend(self.spec, self.cache)
         except envs.EnvError as error:
             raise ReproduceError(f"{self.spec.name} cannot be run here: {error}") from None
 
@@ -98,7 +98,7 @@ class StoredCase:
         except envs.EnvError as error:
             raise ReproduceError(f"{self.spec.name} cannot be run here: {error}") from None
         spec = replace(self.spec, name=name or self.spec.name, packages=tuple(packages), python=python)
-        return replace(self, spec=spec, environment=envs.of(spec))
+        return replace(self, spec=spec, environment=envs.find_environment(spec))
 
 
 def parse_row_key(text: str, results: lakes.Lake) -> RowKey:
@@ -110,7 +110,7 @@ def parse_row_key(text: str, results: lakes.Lake) -> RowKey:
         number = text.removeprefix(SEED)
         if not number.isdecimal():
             raise ReproduceError(f"{text!r} is no seed: {SEED}NUMBER, as a finding tells it")
-        return by_seed(int(number), results)
+        return find_key_by_seed(int(number), results)
     key = RowKey.parse(text)
     if key is None:
         raise ReproduceError(
@@ -120,17 +120,19 @@ def parse_row_key(text: str, results: lakes.Lake) -> RowKey:
     if key.names_no_run:
         raise ReproduceError(f"{text!r} names no run: 'last:{text}' is of the newest")
     if key.run_id == "last":
-        return replace(key, run_id=lakes.known_runs(results)[-1])
+        return replace(key, run_id=lakes.list_known_runs(results)[-1])
     return key
 
 
-def seed_of(row: Mapping[str, Any]) -> int | None:
+def find_seed_of_row(row: Mapping[str, Any]) -> int | None:
     """The seed of a case alone, where it is generated or a fuzzed one of a kernel; of no other does a seed alone make
     the inputs."""
     seed, place = int(row["seed"]), int(row["sample"])
     if row["distribution"] == FUZZ:
-        return fuzzed_samples.seed_of(seed, place)
-    if (generating := catalogs.generating(row.get("catalog", ""))) and _is_todays_generator(generating, row):
+        return fuzzed_samples.derive_kernel_case_seed(seed, place)
+    if (generating := catalogs.get_generating_catalog(row.get("catalog", ""))) and _is_todays_generator(
+        generating, row
+    ):
         return generating.seed_of(Group(row["op"], row["variant"], row["dtype"], place + 1, seed), place)
     return None
 
@@ -140,14 +142,14 @@ def _is_todays_generator(catalog: GeneratingCatalog, row: Mapping[str, Any]) -> 
     return bool(row["variant"] == catalog.generator(row["op"].partition(":")[2]))
 
 
-def by_seed(seed: int | None, results: lakes.Lake, dtype: str = "", run: str = "last") -> RowKey:
+def find_key_by_seed(seed: int | None, results: lakes.Lake, dtype: str = "", run: str = "last") -> RowKey:
     """The key of the case that a seed made: the first that failed of the newest run in which one failed, else the first
     of the newest run that has one. Every kernel has a case of each seed: it is the one that fails that is meant.
 
     dtype, run: narrow that. Raises ReproduceError, also where it is several kernels' that do, or that do not."""
     if seed is None:
         raise ReproduceError("name a case: a seed, or the key run_id:case_id:backend as a report prints it")
-    known = lakes.known_runs(results)
+    known = lakes.list_known_runs(results)
     if run not in ("last", "all"):
         lakes.read_run(results, run)  # a run that is not there is told as such
     columns = "run_id case_id backend seed sample distribution dtype status catalog op variant".split()
@@ -155,7 +157,7 @@ def by_seed(seed: int | None, results: lakes.Lake, dtype: str = "", run: str = "
     for run_id in [run] if run not in ("last", "all") else reversed(known):
         rows = lakes.read_table(results, run_id, columns).to_pylist()
         for row in rows:
-            if seed_of(row) == seed and (not dtype or row["dtype"] == dtype):
+            if find_seed_of_row(row) == seed and (not dtype or row["dtype"] == dtype):
                 found[Status(row["status"]).failed].setdefault(row["op"], RowKey.of(row))
     if several := found[True] or found[False]:
         if len(several) > 1:
@@ -186,11 +188,11 @@ def find_row_of_key(key: RowKey, results: lakes.Lake) -> tuple[dict[str, Any], l
             raise ReproduceError(
                 f"on which backend? Name it last, '{key.run_id}:{whole}:{min(ran)}'; it ran on {', '.join(sorted(ran))}"
             )
-        raise ReproduceError(f"no case {key.case_id!r} in run {key.run_id}{nearest(key.case_id, known)}")
-    by_backend = {row["backend"]: _undo_vote(row) for row in rows}
+        raise ReproduceError(f"no case {key.case_id!r} in run {key.run_id}{suggest_nearest_names(key.case_id, known)}")
+    by_backend = {row["backend"]: _undo_vote_of_row(row) for row in rows}
     if rows[0]["check"] == "screen":
         raise ReproduceError(
-            f"{key.case_id} is of a device, not of a case: screen it again with {program()} screen {key.backend}"
+            f"{key.case_id} is of a device, not of a case: screen it again with {name_farm_program()} screen {key.backend}"
         )
     if key.backend not in by_backend:
         raise ReproduceError(
@@ -200,7 +202,7 @@ def find_row_of_key(key: RowKey, results: lakes.Lake) -> tuple[dict[str, Any], l
     return by_backend[key.backend], list(by_backend.values())
 
 
-def _undo_vote(row: dict[str, Any]) -> dict[str, Any]:
+def _undo_vote_of_row(row: dict[str, Any]) -> dict[str, Any]:
     """A row with the status and kind that it had before a vote acquitted it; any other row as it is."""
     return {**row, "status": row["was_status"], "kind": row["was_kind"]} if row.get("acquitted") else row
 
@@ -216,35 +218,37 @@ def load_stored_case(key: RowKey, results: lakes.Lake, backend: str | None, cach
         config = Config(**record["config"])
     except (ValueError, KeyError, TypeError) as error:
         raise ReproduceError(f"the record of run {key.run_id} holds no config of this version: {error}") from None
-    kernels.announce(config, record.get("home", ""))
-    _check_importable(row)
+    kernels.announce_config_kernels(config, record.get("home", ""))
+    _check_row_importable(row)
     name = backend or key.backend
     spec = _find_backend_spec(name, config)
     stored = next((r for r in rows if r["backend"] == name), None)
     offered = record.get("inventory", {}).get("backends", {}).get(name, {})
-    group, made = _prepare_group(row, config, cache, offered.get("of_products", True))
+    group, made = _prepare_group_of_row(row, config, cache, offered.get("of_products", True))
     place, sample = next(
         (i, s) for i, s in enumerate(made.samples) if s.index == row["sample"] or group.variant != row["variant"]
     )
     exported = ""
     try:
-        made_of, environment = spec.create(), envs.of(spec)
+        made_of, environment = spec.create(), envs.find_environment(spec)
     except ValueError as error:
         raise ReproduceError(str(error)) from None
-    if checks.get_or_default(group.check).exported and catalogs.get(group.catalog).needs_export(made_of.forms, group):
-        exported = str(_export_forms(made, cache, max(_export_count(config, record, group), place + 1)))
+    if checks.get_check_or_default(group.check).exported and catalogs.get_catalog(group.catalog).needs_export(
+        made_of.forms, group
+    ):
+        exported = str(_export_forms_again(made, cache, max(_count_exported_samples(config, record, group), place + 1)))
     asked = ToRun(group, made.pack.path, (place,), exported)
-    policy = verdict.from_json(record["policy"]) if "policy" in record else verdict.load(config.policy)
+    policy = verdict.read_policy_json(record["policy"]) if "policy" in record else verdict.load_policy(config.policy)
     sample = sample.on(made_of.torch_device)
-    steps = lakes.steps_of(results, key.run_id, key.case_id, key.backend)
+    steps = lakes.read_trace_steps(results, key.run_id, key.case_id, key.backend)
     return StoredCase(key, row, stored, record, config, policy, spec, group, cache, sample, asked, environment, steps)
 
 
-def _check_importable(row: dict[str, Any]) -> None:
+def _check_row_importable(row: dict[str, Any]) -> None:
     """Raises ReproduceError for a kernel of one's own that no other process can import."""
     named = [
         k
-        for s in user_definitions.definitions().get("sources", ())
+        for s in user_definitions.read_definitions().get("sources", ())
         for k in s["kernels"]
         if f"{user_definitions.USER}:{k['name']}" == row["op"]
     ]
@@ -267,42 +271,42 @@ def _find_backend_spec(name: str, config: Config) -> BackendSpec:
         raise ReproduceError(
             f"no backend {name!r}: neither the run's config ({', '.join(b.name for b in config.backends)}) "
             "nor a runtime of this farm is called so (one of a plugin needs that installed; farm reproduce --backend runs the "
-            f"case on another){nearest(name, backend_names())}"
+            f"case on another){suggest_nearest_names(name, list_backend_names())}"
         ) from None
 
 
-def _catalog_configs(row: dict[str, Any], config: Config) -> list[CatalogConfig]:
+def _list_catalog_configs_of_row(row: dict[str, Any], config: Config) -> list[CatalogConfig]:
     """The parts of a config that plan a row's op and dtype."""
     called = op_names(Entry(row["op"], row["variant"], ()))
     return [
         c
         for c in config.catalogs
         if c.name == row["catalog"]
-        and matcher(c.ops)(called)
-        and not matcher(c.exclude)(called)
+        and make_pattern_matcher(c.ops)(called)
+        and not make_pattern_matcher(c.exclude)(called)
         and {row["dtype"], "*"} & set(c.dtypes or config.dtypes)
     ]
 
 
-def _prepare_group(
+def _prepare_group_of_row(
     row: dict[str, Any], config: Config, cache: Path, with_products: bool
 ) -> tuple[Group, PreparedGroup]:
     """The prepared group of a row: from the cache, or made again in a child process as the run did it. with_products:
-    see `tasks.prepare.cases.prepare`.
+    see `tasks.prepare.cases.prepare_group`.
 
-    A group is asked for with as many samples as the run's most demanding backend (`farm.plan.matrix.build`): that
+    A group is asked for with as many samples as the run's most demanding backend (`farm.plan.matrix.build_matrix`): that
     number is part of its content key. Raises ReproduceError.
     """
-    if (generating := catalogs.generating(row["catalog"])) and not _is_todays_generator(generating, row):
+    if (generating := catalogs.get_generating_catalog(row["catalog"])) and not _is_todays_generator(generating, row):
         return _remake_from_choices(generating, row, cache, with_products)
     found: list[tuple[Group, PreparedGroup]] = []
-    for catalog in _catalog_configs(row, config):
-        asked = max((matrices.samples_of(catalog, b.name) for b in config.backends), default=0)
-        most = checks.get_or_default(row["check"]).wanted(asked)
+    for catalog in _list_catalog_configs_of_row(row, config):
+        asked = max((matrices.count_configured_samples(catalog, b.name) for b in config.backends), default=0)
+        most = checks.get_check_or_default(row["check"]).wanted(asked)
         group = Group(
             row["op"], row["variant"], row["dtype"], most, row["seed"], row["check"], row["distribution"] or "own"
         )
-        made = PreparedGroup(_find_pack(group, cache, with_products), group.check)
+        made = PreparedGroup(_find_pack_of_group(group, cache, with_products), group.check)
         if any(s.index == row["sample"] for s in made.samples):
             found.append((group, made))
     if not found:
@@ -323,7 +327,7 @@ def _remake_from_choices(
             f"{row['op']} of the generator {row['variant']}: its row holds no choices to make it of again"
         )
     group = Group(row["op"], catalog.variant_of(row["choices"]), row["dtype"], 1, 0, row["check"])
-    made = PreparedGroup(_find_pack(group, cache, with_products), group.check)
+    made = PreparedGroup(_find_pack_of_group(group, cache, with_products), group.check)
     if made.samples[0].record.digest != row["digest"]:
         raise ReproduceError(
             f"{row['op']} was made by the generator {row['variant']}; of the same choices the one here ({catalog.generator(group.op_name)}) makes other "
@@ -332,30 +336,32 @@ def _remake_from_choices(
     return group, made
 
 
-def _find_pack(group: Group, cache: Path, with_products: bool) -> Path:
+def _find_pack_of_group(group: Group, cache: Path, with_products: bool) -> Path:
     """The file of a prepared group: from the cache, or made again. Raises ReproduceError."""
     asked = (wire.ToPrepare(group, with_products=with_products),)
-    if user_definitions.home(group.catalog):  # where its key is made as well
-        return _run_pack_job(group, "prepare", cache, prepare=asked)
+    if user_definitions.find_home_backend(group.catalog):  # where its key is made as well
+        return _run_prepare_job_again(group, "prepare", cache, prepare=asked)
     try:
-        name = find_key(group, cache, with_products=with_products)
+        name = find_pack_key(group, cache, with_products=with_products)
     except (KeyError, metadata.PackageNotFoundError) as error:
         raise ReproduceError(f"the catalog {group.catalog} is not available here: {error}") from None
-    return pack_path(cache, name) if name else _prepare_again(group, "prepare", cache, prepare=asked)
+    return find_pack_path(cache, name) if name else _prepare_group_again(group, "prepare", cache, prepare=asked)
 
 
-def _prepare_again(group: Group, verb: str, cache: Path, **items: Any) -> Path:
-    """As `_run_pack_job`, where the cache has no such file: said in a line, since it takes a while."""
+def _prepare_group_again(group: Group, verb: str, cache: Path, **items: Any) -> Path:
+    """As `_run_prepare_job_again`, where the cache has no such file: said in a line, since it takes a while."""
     why = f"the cache {cache} does not have it as these sources make it"
     print(f"{verb.removesuffix('e')}ing {group.label} {group.dtype} again: {why}", file=sys.stderr, flush=True)
-    return _run_pack_job(group, verb, cache, **items)
+    return _run_prepare_job_again(group, verb, cache, **items)
 
 
-def _run_pack_job(group: Group, verb: str, cache: Path, **items: Any) -> Path:
+def _run_prepare_job_again(group: Group, verb: str, cache: Path, **items: Any) -> Path:
     """The pack that a job of one item of a group makes; verb: what is done to it. Raises ReproduceError."""
     stem = verb.removesuffix("e")
     what = f"{group.label} in {group.dtype}"
-    for message in run_job(Job(name=f"{verb} {group.label}", cache=str(cache), limits=Limits(300.0), **items)):
+    for message in run_supervised_job_items(
+        Job(name=f"{verb} {group.label}", cache=str(cache), limits=Limits(300.0), **items)
+    ):
         if isinstance(message, (wire.Gone, wire.Stopped)):
             raise ReproduceError(f"{what} cannot be {stem}ed: {message.why}")
         if isinstance(message, wire.Failed):
@@ -365,28 +371,31 @@ def _run_pack_job(group: Group, verb: str, cache: Path, **items: Any) -> Path:
     raise ReproduceError(f"{what} could not be {stem}ed")
 
 
-def _export_count(config: Config, record: dict[str, Any], group: Group) -> int:
+def _count_exported_samples(config: Config, record: dict[str, Any], group: Group) -> int:
     """Samples that the run exported of a group: the most that one of its exporting backends was given
     (`farm.work.job_source`)."""
     offers = record.get("inventory", {}).get("backends", {})
-    catalog = catalogs.get(group.catalog)
+    catalog = catalogs.get_catalog(group.catalog)
     exporting = [
         b
         for b in config.backends
         if offers.get(b.name, {}).get("available") and catalog.needs_export(offers[b.name]["forms"], group)
     ]
     row = {"op": group.op, "variant": group.variant, "dtype": group.dtype, "catalog": group.catalog}
-    parts = [c.model_copy(update={"ops": ["*"], "exclude": [], "checks": None}) for c in _catalog_configs(row, config)]
+    parts = [
+        c.model_copy(update={"ops": ["*"], "exclude": [], "checks": None})
+        for c in _list_catalog_configs_of_row(row, config)
+    ]
     narrow = config.model_copy(update={"backends": exporting, "checks": [group.check], "catalogs": parts})
-    samples = checks.samples_of(group.check)
+    samples = checks.name_samples_of_check(group.check)
     entry = Entry(group.op, group.variant, (group.dtype,), (samples,), (group.distribution,))
-    return int(matrices.build(narrow, {group.catalog: [entry]}).wanted.max(initial=1))
+    return int(matrices.build_matrix(narrow, {group.catalog: [entry]}).wanted.max(initial=1))
 
 
-def _export_forms(made: PreparedGroup, cache: Path, count: int) -> Path:
+def _export_forms_again(made: PreparedGroup, cache: Path, count: int) -> Path:
     """The pack of a group's exported forms: from the cache, or made again in a child process. Raises ReproduceError."""
-    path = forms.path_of(Path(made.pack.path), cache, "onnx", count, {})
+    path = forms.find_exported_forms_path(Path(made.pack.path), cache, "onnx", count, {})
     if path.exists():
         return path
     item = wire.ToExport(made.group, str(made.pack.path), "onnx", count)
-    return _prepare_again(made.group, "export", cache, export=(item,))
+    return _prepare_group_again(made.group, "export", cache, export=(item,))

@@ -19,22 +19,22 @@ import numpy as np
 
 from farm.fleet.envs import OWN_PACKAGES
 from farm.reproduction import checks
-from farm.reproduction.bounds import expected_arrays
-from farm.reproduction.call import write_call
+from farm.reproduction.bounds import list_expected_arrays
+from farm.reproduction.call import write_call_script
 from farm.reproduction.definition import write_definition
-from farm.reproduction.program import write_program
+from farm.reproduction.program import write_finding_program
 from tasks import judging
 from tasks.backends.base import Backend
 from tasks.backends.shared import torch_run
-from tasks.backends.shared.onnx_form import inputs_by_name
+from tasks.backends.shared.onnx_form import name_onnx_inputs
 from tasks.backends.shared.recipe import NoProgram, ProgramRecipe
 from tasks.catalogs.user import load
 from tasks.checks.determinism import THREADS
 from tasks.judge import properties
 from tasks.judge.plain import BIAS
 from tasks.judge.policy import Policy
-from tasks.model import EPS, Form, Group, Leaf, OpClass, Status, Unsupported, flags, is_inexact, np_dtype
-from tasks.model.dtypes import SMALLEST_NORMAL, dtype_name, round_to_dtype
+from tasks.model import EPS, Form, Group, Leaf, OpClass, Status, Unsupported, flags, get_numpy_dtype, is_inexact_dtype
+from tasks.model.dtypes import SMALLEST_NORMAL, name_numpy_dtype, round_to_dtype
 from tasks.model.kind import KIND_ACCEPTED, KIND_BIASED, KIND_PROPERTY, KIND_ZERO
 from tasks.prepare.cases import PreparedSample
 
@@ -89,7 +89,7 @@ class FindingDefinition:
         )
 
 
-def write_folder(
+def write_finding_folder(
     case: FindingCase, packages: Sequence[str], earlier: Sequence[tuple[Form, Group]] = ()
 ) -> dict[str, bytes]:
     """The files of a finding by name. packages: what it is run with; earlier: cases that are run before it, in the same
@@ -144,13 +144,13 @@ class _FindingFolder:
             if form.model is None:
                 raise NoProgram(f"no folder: {group.op} has no ONNX model")
             self.files[f"{stem}{MODEL}"] = form.model
-            named = inputs_by_name(form)
+            named = name_onnx_inputs(form)
             if not all(isinstance(x, np.ndarray) for x in named.values()):
                 raise NoProgram("no folder: an input is no tensor")
             return named
         if stem:
             raise NoProgram("no folder: a case that is run before it is no ONNX model")
-        made = write_program(form, group, self.case.state or {}, not self.status.deadly)
+        made = write_finding_program(form, group, self.case.state or {}, not self.status.deadly)
         self.files |= {PROGRAM: made.text.encode(), **made.files}
         if made.held:
             self.files[WEIGHTS] = self._pack_npz(made.held)
@@ -160,7 +160,7 @@ class _FindingFolder:
         """Arrays under "name:dtype": one of a dtype that numpy lacks is kept as its bits."""
         named, out = dict[str, Any](), io.BytesIO()
         for name, x in arrays.items():
-            if dtype_name(x.dtype) == "str":
+            if name_numpy_dtype(x.dtype) == "str":
                 x = np.array([v.decode() if isinstance(v, bytes) else str(v) for v in x.ravel()]).reshape(x.shape)
             exotic = x.dtype.isbuiltin != 1 and x.dtype.kind != "U"
             self.exotic |= exotic
@@ -170,27 +170,29 @@ class _FindingFolder:
 
     def _call(self, recipe: ProgramRecipe, arrays: Sequence[np.ndarray]) -> str:
         """The text of call.py: what a maintainer would type; "" where that is more than a screen."""
-        rounded = [round_leaf(leaf) for leaf in self.case.expected]
+        rounded = [round_exact_leaf(leaf) for leaf in self.case.expected]
         results = {
             "expected": [x for x in rounded if x is not None] if all(x is not None for x in rounded) else None,
             "got": self.case.actual,
         }
         versions = ", ".join([*self.packages, *(f"{k}={v}" for k, v in recipe.variables.items())])
-        return write_call(self.files[PROGRAM].decode(), arrays, recipe.settings, recipe.setup, versions, results)
+        return write_call_script(self.files[PROGRAM].decode(), arrays, recipe.settings, recipe.setup, versions, results)
 
     # -- run.py and compare.py ---------------------------------------------------------------------------------
 
     def _run(self, recipe: ProgramRecipe, form: Form, check: _FindingCheck, former: Sequence[str]) -> str:
         """The text of run.py: how the runtime is called, and what is made of the result."""
         is_model, threads = form.kind == "onnx", "threads" in recipe.settings
-        settings = [_format_argument(x, f"        {name}=") for name, x in recipe.settings.items() if name != "threads"]
+        settings = [
+            _format_script_argument(x, f"        {name}=") for name, x in recipe.settings.items() if name != "threads"
+        ]
         taken = ["inputs", *['before=""'] * bool(former), *["threads=1"] * threads]
         model = 'HERE / f"{before}model.onnx"' if former else 'HERE / "model.onnx"'
         given = [f"str({model})" if is_model else "program", "inputs", *settings, *["threads=threads"] * threads]
         needs = [*self.packages, *(x for x in OWN_PACKAGES if x == "numpy" or self.exotic)]
         named = ["load_case", *(x.__name__ for x in (*check.uses, check.function))]
         head = [
-            f'"""{_quote_plainly(self.case.title)}\n\n    pip install {_quote_plainly(shlex.join(needs))}\n\n'
+            f'"""{_quote_script_text(self.case.title)}\n\n    pip install {_quote_script_text(shlex.join(needs))}\n\n'
             'Exit code: 1 the failure is there, 0 it is not.\n"""\n\nfrom __future__ import annotations\n',
             *["import os"] * bool(recipe.variables),
             "import sys",
@@ -199,7 +201,10 @@ class _FindingFolder:
             "",
             "HERE = Path(__file__).parent",
             "sys.path.insert(0, str(HERE))",
-            *(f"os.environ[{_format_literal(k)}] = {_format_literal(v)}" for k, v in recipe.variables.items()),
+            *(
+                f"os.environ[{_format_script_literal(k)}] = {_format_script_literal(v)}"
+                for k, v in recipe.variables.items()
+            ),
             "",
             *["import ml_dtypes  # noqa: E402, F401: numpy learns of its dtypes"] * self.exotic,
             *["import numpy as np  # noqa: E402"] * any("np." in x for x in (*recipe.sources, *check.before)),
@@ -217,7 +222,7 @@ class _FindingFolder:
             *(textwrap.indent(x, "    ") for x in check.before),
             f"    sys.exit({check.function.__name__}({', '.join(check.arguments)}))",
         ]
-        call = _format_call(f"    return {recipe.run.__name__}(", given)
+        call = _format_script_call(f"    return {recipe.run.__name__}(", given)
         parts = [*recipe.sources, f"def run({', '.join(taken)}):\n{call}", "\n".join(main)]
         return "\n".join(head) + "\n\n\n" + "\n\n\n".join(parts) + "\n"
 
@@ -248,7 +253,7 @@ class _FindingFolder:
         or in a batch."""
         row, kind = self.case.row, self.case.row["kind"]
         if kind == "mutation":
-            op = load.load_ops()[self.case.group.op_name].op if self.case.group.catalog == "user" else None
+            op = load.load_user_ops()[self.case.group.op_name].op if self.case.group.catalog == "user" else None
             names = [name for name, _ in form.kwargs["v"]]
             held = [k for k, name in enumerate(names) if name not in op.mutates] if op and op.mutates else None
             return _FindingCheck(checks.find_changed_inputs, ("run", "inputs", repr(held)), {})
@@ -264,26 +269,29 @@ class _FindingFolder:
             counts = [1, 1] if kind == "process" else [1, *THREADS]
             return _FindingCheck(checks.compare_processes, ("run", "inputs", repr(counts)), {})
         if kind == "batch":
-            where = flags.of(row).get("row", "")
+            where = flags.read_row_flags(row).get("row", "")
             if not where or form.kind not in ("torch", "onnx"):
                 raise NoProgram("no folder: its inputs have no rows to separate")
             place, count = map(int, where.split("/"))
             rows: list[Any] = list(form.batched)
             if form.kind == "onnx":
-                rows = [list(inputs_by_name(form))[k] for k in rows]
+                rows = [list(name_onnx_inputs(form))[k] for k in rows]
             return _FindingCheck(
-                checks.compare_batches, ("run", "inputs", _format_literal(rows), str(place), str(count)), {}
+                checks.compare_batches, ("run", "inputs", _format_script_literal(rows), str(place), str(count)), {}
             )
         return None
 
     def _make_promise_check(self, form: Form) -> _FindingCheck:
         """Of results that break what mathematics promises of the op. Raises NoProgram."""
-        given = list(inputs_by_name(form).values()) if form.kind == "onnx" else list(form.arrays)
+        given = list(name_onnx_inputs(form).values()) if form.kind == "onnx" else list(form.arrays)
         actual = self.case.actual
         found = properties.find_broken_property(self.case.group.op, given, np.asarray(actual[0])) if actual else None
         if found is None:
             raise NoProgram("no folder: the promise that was broken is kept now")
-        eps, smallest = EPS.get(dtype_name(given[0].dtype), 0.0), SMALLEST_NORMAL.get(dtype_name(given[0].dtype), 0.0)
+        eps, smallest = (
+            EPS.get(name_numpy_dtype(given[0].dtype), 0.0),
+            SMALLEST_NORMAL.get(name_numpy_dtype(given[0].dtype), 0.0),
+        )
         x, values = "list(inputs.values())[0]" if form.kind == "onnx" else "inputs[0]", list(map(repr, found.values))
         made: Mapping[str, tuple[Callable[..., int], list[str]]] = {
             "rising": (checks.find_disorder, [x, "1", repr(eps), repr(smallest)]),
@@ -311,9 +319,11 @@ class _FindingFolder:
             before = [f"got = join_pairs(run(inputs), {list(form.paired)!r})"]
         leaves = list(case.expected)
         if case.derived is None and (kind in ("shape", "dtype") or op_class in (OpClass.RANDOM, OpClass.UNINITIALISED)):
-            finite = [k for k, leaf in enumerate(leaves) if op_class is OpClass.RANDOM and _is_finite(leaf)]
+            finite = [k for k, leaf in enumerate(leaves) if op_class is OpClass.RANDOM and _is_leaf_finite(leaf)]
             told = [(leaf.dtype, tuple(int(n) for n in leaf.shape)) for leaf in leaves]
-            return _FindingCheck(checks.compare_shapes, [got, _format_literal(told), repr(finite)], {}, before, uses)
+            return _FindingCheck(
+                checks.compare_shapes, [got, _format_script_literal(told), repr(finite)], {}, before, uses
+            )
         if case.derived is not None:
             if form.paired:
                 raise NoProgram("no folder: its outputs are pairs of real numbers")
@@ -333,23 +343,23 @@ class _FindingFolder:
             by_kind = {KIND_BIASED: checks.compare_bias, KIND_ZERO: checks.compare_signs}
             function = by_kind.get(kind, checks.compare_output)
         more = [f"bound={BIAS}"] if kind == KIND_BIASED else []
-        arrays = expected_arrays(leaves, row, case.policy, kind)
+        arrays = list_expected_arrays(leaves, row, case.policy, kind)
         return _FindingCheck(function, [got, "case", *more], arrays, before, uses)
 
 
-def round_leaf(leaf: Leaf) -> np.ndarray | None:
+def round_exact_leaf(leaf: Leaf) -> np.ndarray | None:
     """The exact result as a number of its dtype; None where it is defined by its shape alone."""
-    if leaf.reference is None or not is_inexact(leaf.dtype):
+    if leaf.reference is None or not is_inexact_dtype(leaf.dtype):
         return leaf.reference
     with np.errstate(all="ignore"):
-        return round_to_dtype(leaf.reference, leaf.dtype).astype(np_dtype(leaf.dtype))
+        return round_to_dtype(leaf.reference, leaf.dtype).astype(get_numpy_dtype(leaf.dtype))
 
 
-def _is_finite(leaf: Leaf) -> bool:
-    return is_inexact(leaf.dtype) and (leaf.reference is None or bool(np.isfinite(leaf.reference).all()))
+def _is_leaf_finite(leaf: Leaf) -> bool:
+    return is_inexact_dtype(leaf.dtype) and (leaf.reference is None or bool(np.isfinite(leaf.reference).all()))
 
 
-def _format_call(begin: str, arguments: Sequence[str]) -> str:
+def _format_script_call(begin: str, arguments: Sequence[str]) -> str:
     """A call, an argument a line where one line does not hold all, as a formatter has it."""
     line = f"{begin}{', '.join(arguments)})"
     if len(line) <= _WIDTH and "\n" not in line:
@@ -360,36 +370,39 @@ def _format_call(begin: str, arguments: Sequence[str]) -> str:
     return "\n".join([begin, *lines, f"{indent})"])
 
 
-def _format_argument(value: Any, begin: str) -> str:
+def _format_script_argument(value: Any, begin: str) -> str:
     """An argument whose line begins so, a value a line where one line does not hold all."""
-    name, line = begin.lstrip(), f"{begin}{_format_literal(value)},"
+    name, line = begin.lstrip(), f"{begin}{_format_script_literal(value)},"
     if len(line) <= _WIDTH or not isinstance(value, (Mapping, list)) or not value:
-        return f"{name}{_format_literal(value)}"
+        return f"{name}{_format_script_literal(value)}"
     indent = " " * (len(begin) - len(name))
-    keys = [f"{_format_literal(k)}: " for k in value] if isinstance(value, Mapping) else [""] * len(value)
+    keys = [f"{_format_script_literal(k)}: " for k in value] if isinstance(value, Mapping) else [""] * len(value)
     values = value.values() if isinstance(value, Mapping) else value
     first, last = "{}" if isinstance(value, Mapping) else "[]"
     rows = [
-        f"{indent}    {key}{_format_argument(x, f'{indent}    {key}')[len(key) :]}," for key, x in zip(keys, values)
+        f"{indent}    {key}{_format_script_argument(x, f'{indent}    {key}')[len(key) :]},"
+        for key, x in zip(keys, values)
     ]
     return "\n".join([f"{name}{first}", *rows, f"{indent}{last}"])
 
 
-def _format_literal(value: Any) -> str:
+def _format_script_literal(value: Any) -> str:
     """Source of plain data, with the quotes of a formatter."""
     if isinstance(value, str):
         text = repr(value)
         return f'"{text[1:-1]}"' if text.startswith("'") and '"' not in text else text
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_format_literal(k)}: {_format_literal(v)}" for k, v in value.items()) + "}"
+        return (
+            "{" + ", ".join(f"{_format_script_literal(k)}: {_format_script_literal(v)}" for k, v in value.items()) + "}"
+        )
     if isinstance(value, tuple):
-        return f"({', '.join(map(_format_literal, value))}{',' * (len(value) == 1)})"
+        return f"({', '.join(map(_format_script_literal, value))}{',' * (len(value) == 1)})"
     if isinstance(value, list):
-        return f"[{', '.join(map(_format_literal, value))}]"
+        return f"[{', '.join(map(_format_script_literal, value))}]"
     if value is None or isinstance(value, (bool, int, float)):
         return repr(value)
     raise NoProgram(f"no folder: a setting of type {type(value).__name__} cannot be written down")
 
 
-def _quote_plainly(text: str) -> str:
+def _quote_script_text(text: str) -> str:
     return text.replace("\\", "/").replace('"', "'")

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from tasks import counterparts
-from tasks.arrays.tree import decode
-from tasks.backends.shared.function_form import input_arrays
-from tasks.backends.shared.network import TENSOR, get_framework_functions, read_network
+from tasks.arrays.tree import decode_argument_tree
+from tasks.backends.shared.function_form import list_function_inputs
+from tasks.backends.shared.network import TENSOR, get_framework_functions, read_onnx_network
 from tasks.backends.shared.recipe import NoProgram
 from tasks.counterparts import WITHOUT_EFFECT, WORDS, Counterpart, by_torch
 from tasks.model import Form
@@ -38,14 +38,18 @@ _MODULE = {
 def write_framework_program(form: Form) -> tuple[list[str], dict[str, np.ndarray]]:
     """(parts of the text of a program, the arrays that it takes by name). Raises NoProgram, Unsupported."""
     calls = FrameworkCalls(form.kind)
-    arrays = input_arrays(form)
-    found = _write_graph(form, calls, arrays) if form.model is not None else _write_call(form, calls, arrays)
+    arrays = list_function_inputs(form)
+    found = (
+        _write_framework_graph(form, calls, arrays)
+        if form.model is not None
+        else _write_framework_call(form, calls, arrays)
+    )
     body = [f"    {line}" for line in (*calls.lines, f"return {found}")]
     program = "\n".join(["def program(*x):", *body])
-    return [_MODULE[form.kind], *define_words(calls.called), program], calls.held
+    return [_MODULE[form.kind], *define_framework_words(calls.called), program], calls.held
 
 
-def _write_call(form: Form, calls: FrameworkCalls, arrays: Sequence[np.ndarray]) -> str:
+def _write_framework_call(form: Form, calls: FrameworkCalls, arrays: Sequence[np.ndarray]) -> str:
     """What one function returns. Raises NoProgram."""
     if not isinstance(form.call, Counterpart):
         raise NoProgram("no folder: it is no call of one function")
@@ -57,10 +61,12 @@ def _write_call(form: Form, calls: FrameworkCalls, arrays: Sequence[np.ndarray])
             return NamedTensor(_DTYPE[form.kind].format(name), calls)
         return next(given) if kind == "tensor" else None  # layouts and devices say where a tensor is, not what
 
-    return calls.call(form.call, decode(form.args, leaf), dict(decode(form.kwargs, leaf))).text
+    return calls.call(
+        form.call, decode_argument_tree(form.args, leaf), dict(decode_argument_tree(form.kwargs, leaf))
+    ).text
 
 
-def _write_graph(form: Form, calls: FrameworkCalls, arrays: Sequence[np.ndarray]) -> str:
+def _write_framework_graph(form: Form, calls: FrameworkCalls, arrays: Sequence[np.ndarray]) -> str:
     """What a graph returns. torch computes it meanwhile, which is here: what shapes it gives decides what is called
     next."""
     import torch
@@ -70,7 +76,9 @@ def _write_graph(form: Form, calls: FrameworkCalls, arrays: Sequence[np.ndarray]
 
     def find_framework_call(name: str) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
-            found = by_torch.find_function(name)(*_restore_tensors(args), **_restore_tensors(kwargs))
+            found = by_torch.find_torch_counterpart(name)(
+                *_restore_torch_tensors(args), **_restore_torch_tensors(kwargs)
+            )
             return calls.call(of(name), args, kwargs).also(found)
 
         return call
@@ -82,16 +90,16 @@ def _write_graph(form: Form, calls: FrameworkCalls, arrays: Sequence[np.ndarray]
         return made.also(torch.from_numpy(np.array(x)))
 
     given = [NamedTensor(f"x[{k}]", calls, torch.from_numpy(np.array(x))) for k, x in enumerate(arrays)]
-    return calls.source(read_network(form.kind, form.model).by(find_framework_call, tensor, given))
+    return calls.source(read_onnx_network(form.kind, form.model).by(find_framework_call, tensor, given))
 
 
-def _restore_tensors(x: Any) -> Any:
+def _restore_torch_tensors(x: Any) -> Any:
     """Arguments with torch's own tensors in them."""
     if isinstance(x, NamedTensor):
         return x.known
     if isinstance(x, dict):
-        return {key: _restore_tensors(y) for key, y in x.items()}
-    return type(x)(map(_restore_tensors, x)) if type(x) in (list, tuple) else x
+        return {key: _restore_torch_tensors(y) for key, y in x.items()}
+    return type(x)(map(_restore_torch_tensors, x)) if type(x) in (list, tuple) else x
 
 
 @dataclass
@@ -175,7 +183,7 @@ class NamedTensor:
         return self.text if self.known is None else str(self.known)
 
 
-def define_words(calls: Mapping[str, Counterpart]) -> list[str]:
+def define_framework_words(calls: Mapping[str, Counterpart]) -> list[str]:
     """Parts of a text: imports and definitions of what the expressions of counterparts of one framework name, then each
     of these as a function of its name. Raises NoProgram."""
     imports, made = dict[str, None](), dict[str, str]()
@@ -195,7 +203,7 @@ def define_words(calls: Mapping[str, Counterpart]) -> list[str]:
                 raise NoProgram(f"no folder: {text} needs {name}")
 
     for call in calls.values():
-        add(ast.parse(call.text), set(call.signature.parameters), words_of(call.framework), call.text)
+        add(ast.parse(call.text), set(call.signature.parameters), list_framework_words(call.framework), call.text)
     own = [f"def {name}{call.signature}:\n    return {call.text}" for name, call in calls.items()]
     return ["\n".join(imports), *made.values(), *own]
 
@@ -218,16 +226,18 @@ class FrameworkWord:
 
 
 @functools.cache
-def words_of(framework: str) -> dict[str, FrameworkWord]:
+def list_framework_words(framework: str) -> dict[str, FrameworkWord]:
     """What an expression of the table may name."""
     found: dict[str, FrameworkWord] = {}
     for name in (*WORDS, f"in_{framework}"):
         text = (Path(counterparts.__file__).parent / f"{name}.py").read_text(encoding="utf-8")
-        found |= {name: word for statement in ast.parse(text).body for name, word in _read_names(statement, text)}
+        found |= {
+            name: word for statement in ast.parse(text).body for name, word in _read_statement_names(statement, text)
+        }
     return found
 
 
-def _read_names(statement: ast.stmt, text: str) -> Iterator[tuple[str, FrameworkWord]]:
+def _read_statement_names(statement: ast.stmt, text: str) -> Iterator[tuple[str, FrameworkWord]]:
     """(name, what it stands for) of a statement of a module."""
     written = ast.get_source_segment(text, statement) or ""
     if isinstance(statement, ast.FunctionDef) and not statement.decorator_list:

@@ -15,7 +15,7 @@ import numpy as np
 
 from tasks import catalogs
 from tasks.arrays import torch_tree
-from tasks.arrays.tree import TensorSpec, decode, tensor_specs
+from tasks.arrays.tree import TensorSpec, decode_argument_tree, list_tensor_specs
 from tasks.backends.shared.recipe import NoProgram
 from tasks.catalogs.torch import variants
 from tasks.catalogs.torch.differentiable import ORDERED, PROCESS
@@ -42,22 +42,22 @@ def write_torch_arguments(form: Form) -> str:
     def tensor() -> str:
         return f"x[{next(places)}]"
 
-    args = [write_literal(node, tensor) for node in form.args["v"]]
-    return ", ".join([*args, *(f"{name}={write_literal(node, tensor)}" for name, node in form.kwargs["v"])])
+    args = [write_torch_literal(node, tensor) for node in form.args["v"]]
+    return ", ".join([*args, *(f"{name}={write_torch_literal(node, tensor)}" for name, node in form.kwargs["v"])])
 
 
-def arrays_of(form: Form) -> list[np.ndarray]:
+def list_program_arrays(form: Form) -> list[np.ndarray]:
     """The arrays that the tensors of a program are made of: of each input its own, then the cotangents."""
-    specs = tensor_specs([form.args, form.kwargs])
+    specs = list_tensor_specs([form.args, form.kwargs])
     own = [form.arrays[i] for spec in specs for i in (spec.parts or (spec.id,))]
     return own + [form.arrays[i] for i in form.cotangents if i >= 0]
 
 
-def define_tensors(form: Form, count: int, exotic: bool) -> str:
+def define_torch_tensors(form: Form, count: int, exotic: bool) -> str:
     """Source of ``tensors``, which makes those of a program of its ``count`` arrays; exotic: whether some have a dtype
     that numpy lacks. Raises NoProgram."""
-    specs = tensor_specs([form.args, form.kwargs]) if form.args is not None else []
-    made, views = "to_tensor" if exotic else "torch.from_numpy", _write_views(specs)
+    specs = list_tensor_specs([form.args, form.kwargs]) if form.args is not None else []
+    made, views = "to_tensor" if exotic else "torch.from_numpy", _write_tensor_views(specs)
     lines = [f"    return [{made}(x) for x in arrays]"]
     if views:
         given = f"    given = [{made}(x) for x in arrays]"
@@ -66,33 +66,33 @@ def define_tensors(form: Form, count: int, exotic: bool) -> str:
     return f"{_TO_TENSOR.strip()}\n\n\n" * exotic + "\n".join([*head, *lines])
 
 
-def _write_views(specs: Sequence[TensorSpec]) -> list[str]:
+def _write_tensor_views(specs: Sequence[TensorSpec]) -> list[str]:
     """Lines that make of ``given``, tensors of arrays, those that the call is given: with gaps, or sparse. Raises
     NoProgram."""
     lines, ends = list[str](), accumulate(len(spec.parts) or 1 for spec in specs)
     for spec, end in reversed(list(zip(specs, ends))):  # each is one tensor then: what is before keeps its place
         shape, k = tuple(spec.shape or ()), end - (len(spec.parts) or 1)
         if spec.layout != "strided":
-            lines.append(f"given[{k}:{end}] = [{_write_sparse(spec, f'*given[{k}:{end}]')}]")
+            lines.append(f"given[{k}:{end}] = [{_write_sparse_tensor(spec, f'*given[{k}:{end}]')}]")
             continue
         if spec.flags == torch_tree.COMPLEX32:
             lines.append(f"given[{k}] = given[{k}].to(torch.complex32)  # which numpy lacks")
         if min(spec.strides or (), default=0) < 0:  # NumPy's alone
-            strides = f"[s * y.itemsize for s in {_read_ints(spec.strides or ())}]"
+            strides = f"[s * y.itemsize for s in {_read_int_list(spec.strides or ())}]"
             lines.append(f"y = given[{k}].numpy()")
             lines.append(
-                f"given[{k}] = np.lib.stride_tricks.as_strided(y[{int(spec.offset)}:], {_read_ints(shape)}, {strides})"
+                f"given[{k}] = np.lib.stride_tricks.as_strided(y[{int(spec.offset)}:], {_read_int_list(shape)}, {strides})"
             )
         elif spec.strides is not None:
             lines.append(
-                f"given[{k}] = given[{k}].as_strided({_read_ints(shape)}, {_read_ints(spec.strides)}, {int(spec.offset)})"
+                f"given[{k}] = given[{k}].as_strided({_read_int_list(shape)}, {_read_int_list(spec.strides)}, {int(spec.offset)})"
             )
     return lines
 
 
-def _write_sparse(spec: TensorSpec, parts: str) -> str:
+def _write_sparse_tensor(spec: TensorSpec, parts: str) -> str:
     """Source of a sparse tensor of its parts. Raises NoProgram for a layout that torch has no function for."""
-    shape = _read_ints(spec.shape or ())
+    shape = _read_int_list(spec.shape or ())
     if spec.layout == "sparse_coo":
         made = f"torch.sparse_coo_tensor({parts}, {shape!r}, check_invariants=False)"
         return f"{made}._coalesced_({spec.flags == 'coalesced'})"
@@ -101,15 +101,15 @@ def _write_sparse(spec: TensorSpec, parts: str) -> str:
     return f"torch.sparse_compressed_tensor({parts}, {shape!r}, layout=torch.{spec.layout}, check_invariants=False)"
 
 
-def _read_ints(values: Sequence[Any]) -> tuple[int, ...]:
+def _read_int_list(values: Sequence[Any]) -> tuple[int, ...]:
     return tuple(int(x) for x in values)
 
 
-def write_literal(node: Any, tensor: Callable[[], str]) -> str:
+def write_torch_literal(node: Any, tensor: Callable[[], str]) -> str:
     """Python source of an argument tree: names of torch are looked up here, everything else goes through repr().
     tensor: the name of the next tensor. Raises NoProgram."""
     if isinstance(node, list):
-        return f"[{', '.join(write_literal(x, tensor) for x in node)}]"
+        return f"[{', '.join(write_torch_literal(x, tensor) for x in node)}]"
     if not isinstance(node, dict):
         if node is None or isinstance(node, (bool, int, float, str)):
             return repr(node)
@@ -117,16 +117,18 @@ def write_literal(node: Any, tensor: Callable[[], str]) -> str:
     kind: str = node["$"]
     v: Any = node.get("v")
     if kind == "tuple":
-        inner = ", ".join(write_literal(x, tensor) for x in v)
+        inner = ", ".join(write_torch_literal(x, tensor) for x in v)
         return f"({inner},)" if len(v) == 1 else f"({inner})"
     if kind == "dict":
-        return "{" + ", ".join(f"{write_literal(k, tensor)}: {write_literal(x, tensor)}" for k, x in v) + "}"
+        return (
+            "{" + ", ".join(f"{write_torch_literal(k, tensor)}: {write_torch_literal(x, tensor)}" for k, x in v) + "}"
+        )
     if kind == "float":
         return f"float({repr(float(v))!r})"
     if kind == "complex":
         return f"complex(float({repr(float(v[0]))!r}), float({repr(float(v[1]))!r}))"
     if kind == "slice":
-        return f"slice({', '.join(write_literal(x, tensor) for x in v)})"
+        return f"slice({', '.join(write_torch_literal(x, tensor) for x in v)})"
     if kind == "ellipsis":
         return "..."
     if kind == "range":
@@ -145,19 +147,19 @@ def write_literal(node: Any, tensor: Callable[[], str]) -> str:
     raise NoProgram(f"no folder: an argument of kind {kind!r} cannot be written down")
 
 
-def define_op(form: Form, group: Group, target: str = "cpu", tried: bool = True) -> str:
+def define_torch_op(form: Form, group: Group, target: str = "cpu", tried: bool = True) -> str:
     """The lines that define ``op``; tried: whether a public function is compared with it first. Raises NoProgram."""
     if group.check in (OUT, IN_PLACE, METHOD):
         return _write_op_variant(form, group, target, tried)
-    own = form.call if form.call is not None else catalogs.get(group.catalog).call(group)
+    own = form.call if form.call is not None else catalogs.get_catalog(group.catalog).call(group)
     processed = form.check != FORWARD and PROCESS in dict(form.kwargs["v"])  # which is no argument of the function's
-    for path in () if processed else _public_paths(group.op_name, own):
-        found = _resolve_path(path)
+    for path in () if processed else _list_public_paths(group.op_name, own):
+        found = _resolve_torch_path(path)
         if found is own or (found is not None and (not tried or _give_same_bits(found, own, form, target))):
             return f"op = {path}"
     if group.catalog == "torch":
         return _render_op_lookup(form, group)
-    return _inline_source(own, group)
+    return _inline_torch_source(own, group)
 
 
 def _render_op_lookup(form: Form, group: Group) -> str:
@@ -186,11 +188,11 @@ def _render_op_lookup(form: Form, group: Group) -> str:
 def _write_op_variant(form: Form, group: Group, target: str, tried: bool) -> str:
     """The lines that define ``op`` as the op called with out=, in place, or as a method. Raises NoProgram."""
     if group.check == OUT:
-        plain = define_op(replace(form, call=None), replace(group, check=FORWARD), target, tried)
+        plain = define_torch_op(replace(form, call=None), replace(group, check=FORWARD), target, tried)
         made = (inspect.getsource(x).rstrip() for x in (variants.make_gapped, variants.into))
         return "\n\n\n".join([plain, *made, "op = into(op)"])
     path = f"torch.Tensor.{group.op_name.rpartition('.')[2]}{'_' * (group.check == IN_PLACE)}"
-    if _resolve_path(path) is None:
+    if _resolve_torch_path(path) is None:
         raise NoProgram(f"no folder: there is no {path}")
     return (
         f"op = {path}"
@@ -199,7 +201,7 @@ def _write_op_variant(form: Form, group: Group, target: str, tried: bool) -> str
     )
 
 
-def _public_paths(name: str, own: Callable[..., Any]) -> list[str]:
+def _list_public_paths(name: str, own: Callable[..., Any]) -> list[str]:
     """Where a function may be found in torch's public names, likeliest first."""
     names = list(dict.fromkeys([name, str(getattr(own, "__name__", name))]))
     found = []
@@ -208,7 +210,7 @@ def _public_paths(name: str, own: Callable[..., Any]) -> list[str]:
     return [p for p in found if all(w.isidentifier() and not keyword.iskeyword(w) for w in p.split("."))]
 
 
-def _resolve_path(path: str) -> Callable[..., Any] | None:
+def _resolve_torch_path(path: str) -> Callable[..., Any] | None:
     import torch
 
     at: Any = torch
@@ -224,11 +226,13 @@ def _give_same_bits(candidate: Callable[..., Any], own: Callable[..., Any], form
     copies of the inputs."""
     import torch
 
-    leaf = torch_tree.decoder(form.arrays.__getitem__, target)
-    starts = [None if i < 0 else torch_tree.from_numpy(form.arrays[i].copy()).to(target) for i in form.cotangents]
+    leaf = torch_tree.make_tensor_decoder(form.arrays.__getitem__, target)
+    starts = [
+        None if i < 0 else torch_tree.tensor_from_numpy(form.arrays[i].copy()).to(target) for i in form.cotangents
+    ]
 
     def outcome(call: Callable[..., Any]) -> Any:
-        args, kwargs = decode(form.args, leaf), decode(form.kwargs, leaf)
+        args, kwargs = decode_argument_tree(form.args, leaf), decode_argument_tree(form.kwargs, leaf)
         with torch.no_grad():
             try:
                 found = (
@@ -236,7 +240,7 @@ def _give_same_bits(candidate: Callable[..., Any], own: Callable[..., Any], form
                     if form.check == FORWARD
                     else compute_gradients(form, call, args, kwargs, starts)
                 )
-                made = torch_tree.outputs(found)
+                made = torch_tree.list_output_arrays(found)
             except Exception as error:
                 return type(error).__name__, str(error)
         return [(x.dtype.name, x.shape, x.tobytes() if x.dtype.kind != "O" else x.tolist()) for x in made]
@@ -244,7 +248,7 @@ def _give_same_bits(candidate: Callable[..., Any], own: Callable[..., Any], form
     return bool(outcome(candidate) == outcome(own))
 
 
-def _inline_source(own: Callable[..., Any], group: Group) -> str:
+def _inline_torch_source(own: Callable[..., Any], group: Group) -> str:
     """The source of a function of a catalog that needs torch alone. Raises NoProgram."""
     try:
         text = textwrap.dedent(inspect.getsource(own))

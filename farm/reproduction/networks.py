@@ -22,14 +22,16 @@ def hold(device):
 '''
 
 
-def define_network(form: Form, group: Group) -> tuple[list[str], dict[str, np.ndarray]]:
+def define_network_program(form: Form, group: Group) -> tuple[list[str], dict[str, np.ndarray]]:
     """(parts of the text of a program, the weights by name). Raises NoProgram."""
     one, step = ARCHITECTURES.get(group.op_name), form.call if isinstance(form.call, TrainingStep) else None
     if one is None:
         raise NoProgram("no folder: the network comes without its source")
     module: Any = step.module if step else form.call
     held = {
-        name.removeprefix("model."): np.array(torch_tree.to_numpy((step.before(name) if step else x).detach().cpu()))
+        name.removeprefix("model."): np.array(
+            torch_tree.tensor_to_numpy((step.before(name) if step else x).detach().cpu())
+        )
         for name, x in module.state_dict().items()
     }
     names = ", ".join(f"{name}=x[{k}]" for k, name in enumerate(one.inputs))
@@ -44,10 +46,10 @@ def define_network(form: Form, group: Group) -> tuple[list[str], dict[str, np.nd
     loss = (
         f"def program(*x):\n    {outputs}\n    targets = x[{len(one.inputs)}:]\n    return {training.LOSSES[one.loss]}"
     )
-    return [*parts, loss, _define_step(step)], held
+    return [*parts, loss, _define_step_source(step)], held
 
 
-def _define_step(step: TrainingStep) -> str:
+def _define_step_source(step: TrainingStep) -> str:
     """Source of ``step``, which calls the program, or what a compiler made of it, and differentiates it."""
     scaled, by = (f"loss * {step.scale}", f"g / {step.scale}") if step.scale != 1 else ("loss", "g")
     value = ["    loss = call(*given).float()"]

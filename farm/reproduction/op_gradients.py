@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from farm.commandline import plain
-from farm.plan.patterns import names
+from farm.commandline import clean_line
+from farm.plan.patterns import list_pattern_names
 from farm.report.runs import load_rows_and_record
 from farm.report.tables.coverage import FAILED_STATUSES
-from farm.report.tables.gradient_oracles import AGREE, MEANING, WORST_FIRST, compare_gradient_oracles, two_oracles
+from farm.report.tables.gradient_oracles import AGREE, MEANING, WORST_FIRST, compare_gradient_oracles, table_two_oracles
 from farm.reproduction.again import NotHere, run_samples
 from tasks import catalogs
 from tasks.backends import BackendSpec
@@ -22,9 +22,9 @@ from tasks.catalogs.base import Entry
 from tasks.gradients import differences
 from tasks.judge import verdict
 from tasks.model import EPS, Group, Refusal, Status
-from tasks.nearest import nearest
-from tasks.prepare.cases import PreparedGroup, PreparedSample, prepare
-from tasks.runner import ask_whole_group
+from tasks.nearest import suggest_nearest_names
+from tasks.prepare.cases import PreparedGroup, PreparedSample, prepare_group
+from tasks.runner import make_item_of_whole_group
 
 #: Steps of the curve, relative to the inputs.
 STEPS = np.logspace(-1, -13, 49)
@@ -72,7 +72,7 @@ class OpGradientAnswer:
 def table_run_gradients(results: str, run: str) -> pd.DataFrame:
     """Which of both oracles the gradients of a run's rows agree with. Raises GradcheckError and LakeError."""
     rows, _ = load_rows_and_record(results, run)
-    found = two_oracles(rows)
+    found = table_two_oracles(rows)
     if found.empty:
         raise GradcheckError(f"no gradients in run {run} of {results}; a config asks for them with checks: [backward]")
     return found
@@ -87,7 +87,7 @@ def check_op_gradients(question: OpGradientQuestion, cache: Path | None = None) 
         raise GradcheckError(
             f"--backend: unknown {question.backend!r}; torch-cpu or inductor-cpu can differentiate"
         ) from None
-    prepared = _prepare_samples(question, cache)
+    prepared = _prepare_gradient_samples(question, cache)
     places = [i for i, s in enumerate(prepared.samples) if question.sample is None or s.index == question.sample]
     group = prepared.group
     if not places:
@@ -95,9 +95,9 @@ def check_op_gradients(question: OpGradientQuestion, cache: Path | None = None) 
         raise GradcheckError(
             f"--sample: {group.label} has no sample {question.sample} in {question.dtype}; it has {valid}"
         )
-    asked = replace(ask_whole_group(prepared), positions=tuple(places))
+    asked = replace(make_item_of_whole_group(prepared), positions=tuple(places))
     try:
-        judged = list(run_samples(asked, spec, verdict.load("error_units"), cache))
+        judged = list(run_samples(asked, spec, verdict.load_policy("error_units"), cache))
     except NotHere as error:
         raise GradcheckError(f"--backend: {spec.name} is unavailable: {error}") from None
     rows = pd.DataFrame(judged).reindex(columns=_COLUMNS)
@@ -120,42 +120,44 @@ _COLUMNS = (
 ).split()
 
 
-def _prepare_samples(question: OpGradientQuestion, cache: Path) -> PreparedGroup:
+def _prepare_gradient_samples(question: OpGradientQuestion, cache: Path) -> PreparedGroup:
     """The op's samples with their gradients. Raises GradcheckError."""
     name = "user" if question.op.startswith("user:") else "torch"
     entries = {
         n: e
-        for e in catalogs.get(name).entries()
-        for n in names(Entry(e.op, e.variant, ()))
+        for e in catalogs.get_catalog(name).entries()
+        for n in list_pattern_names(Entry(e.op, e.variant, ()))
         if not e.variant or n.endswith(f".{e.variant}")
     }
     if question.op not in entries:
-        raise GradcheckError(f"no op {question.op!r} in the {name} catalog{nearest(question.op, sorted(entries))}")
+        raise GradcheckError(
+            f"no op {question.op!r} in the {name} catalog{suggest_nearest_names(question.op, sorted(entries))}"
+        )
     entry, check = entries[question.op], "double_backward" if question.double else "backward"
     if check not in entry.checks:
         raise GradcheckError(f"{entry.op}: the op declares no {check.replace('_', ' ')}")
     if question.dtype not in entry.dtypes or question.dtype not in EPS:
         valid = [d for d in entry.dtypes if d in EPS]
         raise GradcheckError(
-            f"--dtype: {entry.op} has no gradient in {question.dtype!r}{nearest(question.dtype, valid)}"
+            f"--dtype: {entry.op} has no gradient in {question.dtype!r}{suggest_nearest_names(question.dtype, valid)}"
         )
     count = question.samples if question.sample is None else 2**31 - 1
-    return prepare(Group(entry.op, entry.variant, question.dtype, count, 0, check), cache)[1]
+    return prepare_group(Group(entry.op, entry.variant, question.dtype, count, 0, check), cache)[1]
 
 
 def describe_gradient_sample(row: dict[str, Any]) -> str:
     """A sample's error units from each oracle, and those between the two."""
     head = f"  sample {row['sample']:<4} {row['shapes'][:20]:20}"
     if not row["agreement"] or row["error_units"] is None:  # it raised, or is of another shape or dtype
-        return f"{head} " + plain(f"{row['status']} {row['kind']} {row['error']}")
+        return f"{head} " + clean_line(f"{row['status']} {row['kind']} {row['error']}")
     units = f"{row['error_units']:.3g}"
     if row["by_differences"] is True:
-        return f"{head} {units} from {plain(row['oracle'])}"
+        return f"{head} {units} from {clean_line(row['oracle'])}"
     if row["second_oracle"] is not None and row["second_oracle"] == row["second_oracle"]:
         second, apart = _format_units_apart(row["second_units"]), _format_units_apart(row["oracles_units"])
         return f"{head} {units} from autograd, {second} from differences, {apart} between"
     why = row["no_second_oracle"]
-    return f"{head} {units} from autograd" + (f", no differences: {plain(why)}" if isinstance(why, str) else "")
+    return f"{head} {units} from autograd" + (f", no differences: {clean_line(why)}" if isinstance(why, str) else "")
 
 
 def _format_units_apart(units: float) -> str:
@@ -171,7 +173,7 @@ def plot_difference_errors(samples: list[PreparedSample], path: Path) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    from tasks.catalogs.torch.gradient_samples import curve
+    from tasks.catalogs.torch.gradient_samples import measure_difference_curve
 
     figure = Figure(figsize=(7.5, 5), dpi=130, layout="constrained")
     FigureCanvasAgg(figure)
@@ -179,7 +181,7 @@ def plot_difference_errors(samples: list[PreparedSample], path: Path) -> None:
     drawn = 0
     for sample in samples:
         try:
-            errors = None if sample.failure else curve(sample, STEPS)
+            errors = None if sample.failure else measure_difference_curve(sample, STEPS)
         except Exception as error:  # whatever a kernel raises that is given float64
             raise GradcheckError(f"--plot: its gradient in float64: {type(error).__name__}: {error}") from None
         if errors is None or not np.isfinite(errors).any():

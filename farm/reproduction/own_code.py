@@ -52,9 +52,9 @@ def program(*x):
 """
 
 
-def define_kernel(form: Form, group: Group) -> tuple[list[str], dict[str, bytes]]:
+def define_kernel_program(form: Form, group: Group) -> tuple[list[str], dict[str, bytes]]:
     """(parts of the text of a program that calls a user's kernel, the files that it takes). Raises NoProgram."""
-    one = load.load_ops()[group.op_name]
+    one = load.load_user_ops()[group.op_name]
     if one.op.steps:
         raise NoProgram(f"no folder: {group.op} is a session, which is called step by step")
     kernel = one.function("kernel")
@@ -63,17 +63,17 @@ def define_kernel(form: Form, group: Group) -> tuple[list[str], dict[str, bytes]
         raise NoProgram(f"no folder: {group.op} is no named function in a file")
     if one.backward and (form.check != FORWARD or hasattr(kernel, "backward")):
         raise NoProgram(f"no folder: autograd does not know the gradient of {group.op}, a kernel of NumPy arrays")
-    files, module = _copy_files(file, one.root)
+    files, module = _copy_kernel_files(file, one.root)
     asked = one.outside()
     if "tasks" in asked:
         files["tasks.py"] = _TASKS
-    parts = [*[_INTERPRETED] * ("triton" in asked), _stand_in(asked), f"import {module}"]
+    parts = [*[_INTERPRETED] * ("triton" in asked), _write_farm_stand_in(asked), f"import {module}"]
     called = f"{module}.{name}"
     if one.op.framework == "numpy":
         if any(x.dtype.name in torch_tree.AS_INTEGER for x in form.arrays):
             raise NoProgram(f"no folder: {group.op} takes arrays of a dtype that numpy lacks")
         return [*parts, _IN_NUMPY.strip().format(name=called, arguments=write_torch_arguments(form))], files
-    if (taken := functions.parameters_of(kernel)) is not None:
+    if (taken := functions.list_function_parameters(kernel)) is not None:
         given = [name for name, _ in form.kwargs["v"]]
         positions = ", ".join(f"x[{k!r}]" if k in given else repr(v) for k, v in taken.items())
         parts.append(f"def kernel(**x):\n    return {called}.apply({positions})")
@@ -81,7 +81,7 @@ def define_kernel(form: Form, group: Group) -> tuple[list[str], dict[str, bytes]
     return [*parts, _TENSORS.strip().format(call=f"{called}({write_torch_arguments(form)})")], files
 
 
-def _stand_in(asked: set[str]) -> str:
+def _write_farm_stand_in(asked: set[str]) -> str:
     """Lines without which a file that imports the farm itself cannot be imported."""
     return (
         "import sys\nimport unittest.mock\n\nsys.modules.setdefault('farm', unittest.mock.MagicMock())"
@@ -90,11 +90,11 @@ def _stand_in(asked: set[str]) -> str:
     )
 
 
-def _copy_files(file: str, root: str) -> tuple[dict[str, bytes], str]:
+def _copy_kernel_files(file: str, root: str) -> tuple[dict[str, bytes], str]:
     """(a file and those that it imports, by their names in a finding; the module that the first one is there). Raises
     NoProgram."""
     path = Path(file).resolve()
-    every = sources.closure(path, root)
+    every = sources.list_imported_files(path, root)
     home = Path(root).resolve()
     if not all(x.is_relative_to(home) for x in every):
         home = path.parent
@@ -118,14 +118,14 @@ def _copy_files(file: str, root: str) -> tuple[dict[str, bytes], str]:
     return names, module
 
 
-def define_module(one: OwnModelFile, form: Form) -> tuple[list[str], dict[str, bytes]]:
+def define_module_program(one: OwnModelFile, form: Form) -> tuple[list[str], dict[str, bytes]]:
     """(parts of the text of a program that makes a module of the user's, OP, and gives it the tensors that were judged,
     the files that it takes). Raises NoProgram."""
     name, _, function = one.source.rpartition(":")
-    found = load.load(name, one.root, ())
+    found = load.load_user_module(name, one.root, ())
     if not found.__file__:
         raise NoProgram(f"no folder: {one.name} is in no file")
-    files, module = _copy_files(found.__file__, one.root)
+    files, module = _copy_kernel_files(found.__file__, one.root)
     made, given = getattr(found, function, None), ""
     if isinstance(made, type) and hasattr(found, of_file.INIT):
         given = f"*{module}.{of_file.INIT}()"

@@ -18,7 +18,7 @@ import numpy as np
 
 from farm.reproduction import in_framework, in_torch, networks, own_code
 from tasks.arrays.training import TrainingStep
-from tasks.backends.shared.function_form import input_arrays
+from tasks.backends.shared.function_form import list_function_inputs
 from tasks.backends.shared.recipe import NoProgram
 from tasks.catalogs import user_definitions
 from tasks.catalogs.models import own_models
@@ -46,43 +46,45 @@ class FindingProgram:
     files: Mapping[str, bytes] = field(default_factory=dict)
 
 
-def write_program(form: Form, group: Group, state: Mapping[str, np.ndarray], tried: bool = True) -> FindingProgram:
+def write_finding_program(
+    form: Form, group: Group, state: Mapping[str, np.ndarray], tried: bool = True
+) -> FindingProgram:
     """The program of a form that is no ONNX model. state: the tensors that a module of the user's holds; tried: whether
     a public name of torch's is run beside the catalog's function, to see that it is the same. Raises NoProgram,
     Unsupported."""
     title, files = f"{group.label}, as the case calls it.", dict[str, bytes]()
     if form.kind in FRAMEWORKS:
         parts, held = in_framework.write_framework_program(form)
-        return FindingProgram(compose_program(title, parts, held), input_arrays(form), held)
+        return FindingProgram(compose_program_text(title, parts, held), list_function_inputs(form), held)
     if form.kind != "torch":
         raise NoProgram(f"no folder: none is known for the form {form.kind!r}")
-    held, arrays = {}, in_torch.arrays_of(form)
+    held, arrays = {}, in_torch.list_program_arrays(form)
     if group.catalog == "models" and (form.model is None or isinstance(form.call, TrainingStep)):
-        module = own_models.list_models().get(group.op_name)
+        module = own_models.list_own_models().get(group.op_name)
         if module is not None and module.is_module:
-            parts, files = own_code.define_module(module, form)
+            parts, files = own_code.define_module_program(module, form)
             held = {name.removeprefix("model."): x for name, x in state.items()}
         else:
-            parts, held = networks.define_network(form, group)
+            parts, held = networks.define_network_program(form, group)
     elif form.model is not None or hasattr(form.call, "graph"):
-        arrays = input_arrays(form)  # contiguous, with the weights of a whole network
-        parts, held = _render_graph(form)
+        arrays = list_function_inputs(form)  # contiguous, with the weights of a whole network
+        parts, held = _render_torch_graph(form)
         form = replace(form, args=None)
     elif group.catalog == user_definitions.USER:
-        parts, files = own_code.define_kernel(form, group)
+        parts, files = own_code.define_kernel_program(form, group)
     else:
-        op = in_torch.define_op(form, group, tried=tried)
+        op = in_torch.define_torch_op(form, group, tried=tried)
         parts = [op, f"def program(*x):\n    return op({in_torch.write_torch_arguments(form)})"]
     exotic = any(x.dtype.isbuiltin != 1 for x in (*arrays, *held.values()))
     parts = [
         "import torch",
         *parts,
-        in_torch.define_tensors(form, len(arrays), exotic or "to_tensor(" in "".join(parts)),
+        in_torch.define_torch_tensors(form, len(arrays), exotic or "to_tensor(" in "".join(parts)),
     ]
-    return FindingProgram(compose_program(title, parts, held, files), arrays, held, files)
+    return FindingProgram(compose_program_text(title, parts, held, files), arrays, held, files)
 
 
-def compose_program(title: str, parts: Sequence[str], held: Mapping[str, Any], files: Collection[str] = ()) -> str:
+def compose_program_text(title: str, parts: Sequence[str], held: Mapping[str, Any], files: Collection[str] = ()) -> str:
     """The text of a program: its imports, its weights, then its parts, two lines apart. What is imported from ``files``
     beside it is imported where a part says so: what is before may decide how."""
     local = {name.partition("/")[0].removesuffix(".py") for name in files}
@@ -110,7 +112,7 @@ def compose_program(title: str, parts: Sequence[str], held: Mapping[str, Any], f
     return "\n\n".join(filter(None, head)) + f"\n\n{text}\n"
 
 
-def _render_graph(form: Form) -> tuple[list[str], dict[str, np.ndarray]]:
+def _render_torch_graph(form: Form) -> tuple[list[str], dict[str, np.ndarray]]:
     """(parts of the text of a graph of torch's operations, one a line; its constants)."""
     program: Any = form.call
     held, body, names = dict[str, np.ndarray](), list[str](), list[str]()
@@ -121,21 +123,21 @@ def _render_graph(form: Form) -> tuple[list[str], dict[str, np.ndarray]]:
         elif node.op == "call_function":
             target = "operator.getitem" if node.target is operator.getitem else f"torch.ops.{node.target}"
             given = [
-                *map(_write_argument, node.args),
-                *(f"{name}={_write_argument(x)}" for name, x in node.kwargs.items()),
+                *map(_write_program_argument, node.args),
+                *(f"{name}={_write_program_argument(x)}" for name, x in node.kwargs.items()),
             ]
             body.append(f"    {node.name} = {target}({', '.join(given)})")
         elif node.op == "output":
-            body.append(f"    return {_write_argument(node.args[0])}")
+            body.append(f"    return {_write_program_argument(node.args[0])}")
         else:
             names.append(node.name)
     return ["\n".join([f"def program({', '.join(names)}):", *body])], held
 
 
-def _write_argument(x: Any) -> str:
+def _write_program_argument(x: Any) -> str:
     """Source of an argument of torch's: a tensor by its name."""
     if isinstance(x, (list, tuple)):
-        return f"[{', '.join(map(_write_argument, x))}]"
+        return f"[{', '.join(map(_write_program_argument, x))}]"
     if isinstance(x, float) and x - x != 0:
         return f'float("{x}")'
     if type(x).__name__ == "device":

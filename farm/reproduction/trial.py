@@ -20,10 +20,10 @@ from typing import Any
 
 from farm.fleet import scratch
 from farm.fleet.channel import Interpreter
-from farm.fleet.child_process import TICK, is_overdue, without_farm
+from farm.fleet.child_process import TICK, drop_farm_folders, is_child_overdue
 from farm.reproduction.folder import RUN
 from tasks.model import Status
-from tasks.model.errors import mask_details
+from tasks.model.errors import mask_error_details
 from tasks.relay import StarvedTime
 
 #: Seconds that the imports of a finding may take, which are no part of it.
@@ -70,14 +70,16 @@ class TrialEnd:
     child: int | None = None
 
 
-def run_alone(folder: Path, timeout_s: float, python: str | Interpreter, folders: str = "") -> TrialEnd | None:
+def run_finding_alone(folder: Path, timeout_s: float, python: str | Interpreter, folders: str = "") -> TrialEnd | None:
     """Run a finding's run.py with an interpreter, in an empty folder, isolated from this installation's paths, with the
     modules in ``folders`` (as PYTHONPATH has them) and in what is laid over the interpreter; None if it did not end in
     time. Behind a launcher it is run from a folder that both sides see."""
     start = python if isinstance(python, Interpreter) else Interpreter(python)
     env = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
     env |= {"PYTHONPATH": folders} if folders else {}
-    with tempfile.TemporaryDirectory(prefix="empty-", dir=scratch.beside(start.shared, start.launcher)) as elsewhere:
+    with tempfile.TemporaryDirectory(
+        prefix="empty-", dir=scratch.make_folder_for_child(start.shared, start.launcher)
+    ) as elsewhere:
         env["TMPDIR"] = elsewhere
         if start.launcher:
             folder = Path(shutil.copytree(folder, Path(elsewhere) / "finding"))
@@ -94,7 +96,7 @@ def run_alone(folder: Path, timeout_s: float, python: str | Interpreter, folders
             start_new_session=True,
         )
         try:
-            if not _wait(process, timeout_s):
+            if not _wait_for_script(process, timeout_s):
                 return None
         finally:
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -110,10 +112,10 @@ def run_alone(folder: Path, timeout_s: float, python: str | Interpreter, folders
         return TrialEnd(code, child=child if isinstance(child, int) else None, **said)
 
 
-def _wait(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
+def _wait_for_script(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
     """Whether a process ends in so many seconds in which the machine lets it run."""
     begun, starved = time.monotonic(), StarvedTime(process.pid)
-    while not is_overdue(time.monotonic() - begun, timeout_s, partial(starved.s, begun)):
+    while not is_child_overdue(time.monotonic() - begun, timeout_s, partial(starved.s, begun)):
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(TICK)
             return True
@@ -123,7 +125,7 @@ def _wait(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
 @contextlib.contextmanager
 def write_temporary_script(files: Mapping[str, bytes]) -> Iterator[Path]:
     """The files of a finding in a folder that goes at the end."""
-    with tempfile.TemporaryDirectory(prefix="finding-", dir=scratch.folder()) as folder:
+    with tempfile.TemporaryDirectory(prefix="finding-", dir=scratch.make_scratch_folder()) as folder:
         write_finding_files(files, Path(folder))
         yield Path(folder)
 
@@ -146,16 +148,19 @@ def try_finding(
     """
     status, folders = Status(row["status"]), ""
     if status is Status.TIMEOUT:
-        timeout_s += _imported_s(folder, python)  # a first import of torch is no hang
-    ended = run_alone(folder, timeout_s, python)
-    if ended and ended.missing and (folders := without_farm(os.environ.get("PYTHONPATH", ""))):
+        timeout_s += _measure_import_s(folder, python)  # a first import of torch is no hang
+    ended = run_finding_alone(folder, timeout_s, python)
+    if ended and ended.missing and (folders := drop_farm_folders(os.environ.get("PYTHONPATH", ""))):
         # As vendors install some of theirs: CANN's set_env.sh names its folders there.
-        ended = run_alone(folder, timeout_s, python, folders)
-    shown, said = judge_trial(ended, row, timeout_s)
+        ended = run_finding_alone(folder, timeout_s, python, folders)
+    shown, said = judge_finding_trial(ended, row, timeout_s)
     if times > 1:
         every = [
             (shown, said),
-            *(judge_trial(run_alone(folder, timeout_s, python, folders), row, timeout_s) for _ in range(times - 1)),
+            *(
+                judge_finding_trial(run_finding_alone(folder, timeout_s, python, folders), row, timeout_s)
+                for _ in range(times - 1)
+            ),
         ]
         failed = sum(x for x, _ in every)
         said = next((text for x, text in every if x), said)
@@ -166,20 +171,20 @@ def try_finding(
     return shown, said + (", with the $PYTHONPATH of this shell" if folders and shown else "")
 
 
-def _imported_s(folder: Path, python: str | Interpreter) -> float:
+def _measure_import_s(folder: Path, python: str | Interpreter) -> float:
     """Seconds that what a finding imports takes, once it has been imported."""
     trees = [ast.parse(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.py"))]
     kinds = (ast.Import, ast.ImportFrom)
     found = [ast.unparse(x) for tree in trees for x in ast.walk(tree) if isinstance(x, kinds)]
     lines = [f"try: {line}\nexcept ImportError: pass" for line in dict.fromkeys(found) if "__future__" not in line]
     with write_temporary_script({RUN: "\n".join(lines).encode()}) as imports:
-        run_alone(imports, _IMPORTS_S, python)
+        run_finding_alone(imports, _IMPORTS_S, python)
         begun = time.monotonic()
-        run_alone(imports, _IMPORTS_S, python)
+        run_finding_alone(imports, _IMPORTS_S, python)
         return time.monotonic() - begun
 
 
-def judge_trial(ended: TrialEnd | None, row: Mapping[str, Any], timeout_s: float) -> tuple[bool, str]:
+def judge_finding_trial(ended: TrialEnd | None, row: Mapping[str, Any], timeout_s: float) -> tuple[bool, str]:
     """(whether a run that ended so shows a row's failure, a sentence on it)."""
     status = Status(row["status"])
     shown, how = _judge_script_ending(ended, row, status, timeout_s)
@@ -217,8 +222,8 @@ def _is_error_of_row(ended: TrialEnd, row: Mapping[str, Any]) -> bool:
         with contextlib.suppress(ValueError):
             return signal.Signals(-ended.child).name in error
     mine, theirs = (
-        mask_details(ended.text),
-        [x for x in (mask_details(error), mask_details(error.partition("\n\n")[0])) if x],
+        mask_error_details(ended.text),
+        [x for x in (mask_error_details(error), mask_error_details(error.partition("\n\n")[0])) if x],
     )
     if not mine or not theirs:
         return ended.type == row.get("error_type")

@@ -31,11 +31,11 @@ def place_in_versions(case: StoredCase, packages: Sequence[str]) -> StoredCase:
     return case.within(packages) if packages else case
 
 
-def suggest_packages(case: StoredCase, stored: str) -> str:
+def suggest_packages_of_row(case: StoredCase, stored: str) -> str:
     """How to have the runtime in the version of a row: a bare one, or "name version, name version"."""
     own = list(case.environment.packages) if case.environment else []
     first = next((x[1] for x in map(_NAMED.match, own) if x), case.spec.runtime)
-    pins = pin_stored(stored, first)
+    pins = pin_stored_packages(stored, first)
     if not pins:
         where = str((case.stored or {}).get("environment") or "")
         return "no package says that version" + (f"; it ran in {where}" if os.path.isabs(where) else "")
@@ -52,7 +52,7 @@ def suggest_packages(case: StoredCase, stored: str) -> str:
     return f"--packages {' '.join(map(shlex.quote, wanted))} runs that version in an environment of its own"
 
 
-def pin_stored(stored: str, first: str) -> dict[str, tuple[str, ...]]:
+def pin_stored_packages(stored: str, first: str) -> dict[str, tuple[str, ...]]:
     """Requirements by package that bring the versions of what a row says; ``first`` is the package of a bare one."""
     return {name: pin_package(name, version) for name, version in _read_row_versions(stored, first).items()}
 
@@ -72,19 +72,19 @@ def _read_row_versions(stored: str, first: str) -> dict[str, str]:
     return found
 
 
-def of_here(packages: Sequence[str]) -> list[str]:
+def pin_installed_packages(packages: Sequence[str]) -> list[str]:
     """Packages of an environment in the versions that are installed here, with their indexes; what is not here is left
     out."""
     found = dict[str, None]()
     for asked in packages:
         if (named := _NAMED.match(asked)) is None:
             found[asked] = None
-        elif is_installed(named[1]):
+        elif is_package_installed(named[1]):
             found |= dict.fromkeys(pin_package(named[1], metadata.version(named[1])))
     return list(found)
 
 
-def is_installed(name: str) -> bool:
+def is_package_installed(name: str) -> bool:
     try:
         return bool(metadata.version(name))
     except metadata.PackageNotFoundError:
@@ -96,6 +96,8 @@ def describe_other_version(case: StoredCase, found: str) -> str:
     stored = str(case.stored["runtime_version"] or "") if case.stored else ""
     if not stored or found == stored or case.spec.name != case.key.backend:
         return ""
-    if not found and (case.environment or is_installed(MODULES.get(case.spec.runtime, case.spec.runtime))):
+    if not found and (case.environment or is_package_installed(MODULES.get(case.spec.runtime, case.spec.runtime))):
         return ""  # it is no package that is missing
-    return f"the row is of {case.spec.name} {stored}, here is {found or 'none'}: {suggest_packages(case, stored)}"
+    return (
+        f"the row is of {case.spec.name} {stored}, here is {found or 'none'}: {suggest_packages_of_row(case, stored)}"
+    )

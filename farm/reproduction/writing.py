@@ -10,24 +10,28 @@ from pathlib import Path
 from farm.reproduction import trial
 from farm.reproduction.again import ReproducedOutcome
 from farm.reproduction.find import ReproduceError, StoredCase
-from farm.reproduction.folder import BEHAVIOURS, FindingCase, FindingDefinition, write_folder
-from farm.reproduction.requirements import describe_place, list_requirements, pin_imports
-from farm.reproduction.show import status_text
+from farm.reproduction.folder import BEHAVIOURS, FindingCase, FindingDefinition, write_finding_folder
+from farm.reproduction.requirements import (
+    describe_interpreter_of_case,
+    list_finding_requirements,
+    pin_import_requirements,
+)
+from farm.reproduction.show import format_reproduced_status
 from tasks import checks
 from tasks.arrays.pack import ArrayPack
 from tasks.backends.base import Backend
-from tasks.backends.shared.network import complete_form
+from tasks.backends.shared.network import complete_torch_form
 from tasks.backends.shared.recipe import NoProgram
 from tasks.model import Form
 from tasks.model.row import declared_precision
 
 
-def folder_case(case: StoredCase, outcome: ReproducedOutcome, backend: Backend, title: str) -> FindingCase:
+def make_finding_case(case: StoredCase, outcome: ReproducedOutcome, backend: Backend, title: str) -> FindingCase:
     """What a finding's folder is made of. Raises NoProgram."""
     row = outcome.row
     return FindingCase(
         title=title,
-        form=form_of(case, backend),
+        form=make_form_of_case(case, backend),
         group=case.group,
         backend=backend,
         policy=case.policy,
@@ -42,18 +46,18 @@ def folder_case(case: StoredCase, outcome: ReproducedOutcome, backend: Backend, 
 def write_finding(case: StoredCase, outcome: ReproducedOutcome, folder: Path) -> bool:
     """Write a case's folder and try it; returns whether it shows what the farm says. Raises NoProgram,
     ReproduceError."""
-    check = checks.get_or_default(case.sample.owner.check)
+    check = checks.get_check_or_default(case.sample.owner.check)
     if not check.plain and outcome.row["kind"] not in BEHAVIOURS:
         raise NoProgram(
             f"no folder: none can be written for the {check.name} check: it builds or runs its programs in its own way"
         )
     backend = outcome.backend or case.spec.create()
     runtime = outcome.info.runtime_version if outcome.info else (case.stored or case.row)["runtime_version"]
-    title = f"{case.key.case_id} on {case.spec.name} {runtime}: {status_text(outcome.row)}.{describe_place(case)}"
-    packages = list_requirements(case)
-    files = write_folder(folder_case(case, outcome, backend, title), packages)
-    if not case.environment and (more := [x for x in pin_imports(files) if x not in packages]):
-        files = write_folder(folder_case(case, outcome, backend, title), [*packages, *more])
+    title = f"{case.key.case_id} on {case.spec.name} {runtime}: {format_reproduced_status(outcome.row)}.{describe_interpreter_of_case(case)}"
+    packages = list_finding_requirements(case)
+    files = write_finding_folder(make_finding_case(case, outcome, backend, title), packages)
+    if not case.environment and (more := [x for x in pin_import_requirements(files) if x not in packages]):
+        files = write_finding_folder(make_finding_case(case, outcome, backend, title), [*packages, *more])
     try:
         trial.write_finding_files(files, folder)
     except OSError as error:
@@ -93,11 +97,11 @@ def write_in_fork(case: StoredCase, outcome: ReproducedOutcome, folder: Path) ->
     return code == 0
 
 
-def form_of(case: StoredCase, backend: Backend) -> Form:
+def make_form_of_case(case: StoredCase, backend: Backend) -> Form:
     exported = ArrayPack(case.asked.exported) if case.asked.exported else None
     for kind in backend.forms:
         try:
-            return complete_form(case.sample.form(kind, exported))
+            return complete_torch_form(case.sample.form(kind, exported))
         except Exception as error:
             reason = error
     raise NoProgram(f"no folder: {reason}")

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from farm.commandline import plain, print_folded
+from farm.commandline import clean_line, print_folded
 from farm.fleet.child_process import ChildDeath, Limits
 from farm.fleet.inventory import BackendOffer
 from farm.plan.request import RunRequest
-from farm.program import program
-from farm.screening.run import MEMORY_GIB, ScreenedDevice, ask_backends, name_hosts
+from farm.program import name_farm_program
+from farm.screening.run import MEMORY_GIB, ScreenedDevice, ask_screening_backends, name_screened_hosts
 from farm.work import executor_registry
-from farm.work.each_device import name_core, run_on_each
+from farm.work.each_device import name_cpu_core, run_on_each
 from farm.work.executor import Executor, Setup
 from farm.work.job import Job
 from tasks import wire
@@ -23,28 +23,30 @@ from tasks.wire import Place
 MAJORITY = 2
 
 
-def probe_devices(request: RunRequest, specs: Sequence[BackendSpec]) -> list[ScreenedDevice]:
+def probe_device_arithmetic(request: RunRequest, specs: Sequence[BackendSpec]) -> list[ScreenedDevice]:
     """Each device of the backends that are here, asked how it computes; of a CPU one core, of an environment that is
     not built nothing. Raises ConfigError, ClusterError, OSError."""
-    kind = executor_registry.find(request.how, request.address) or executor_registry.get("processes")
+    kind = executor_registry.find_asked_executor(request.how, request.address) or executor_registry.get_executor(
+        "processes"
+    )
     executor = kind.create(Setup(request.address, request.cpus, dashboard=False))
     try:
-        offers = ask_backends(executor, specs, request, build=False)
+        offers = ask_screening_backends(executor, specs, request, build=False)
         found: list[ScreenedDevice] = []
         for offer in offers.values():
             if offer.available and offer.ranks == 1:
                 spec = next(s for s in specs if s.name == offer.name)
-                found += _probe_offer(executor, offer, spec, request)
+                found += _probe_offered_devices(executor, offer, spec, request)
         return found
     finally:
         executor.close()
 
 
-def _probe_offer(
+def _probe_offered_devices(
     executor: Executor, offer: BackendOffer, spec: BackendSpec, request: RunRequest
 ) -> list[ScreenedDevice]:
-    cores = {Place(n, name_core(k)) for n, count in offer.devices.items() for k in range(1, count)}
-    hosts = name_hosts(executor.nodes)
+    cores = {Place(n, name_cpu_core(k)) for n, count in offer.devices.items() for k in range(1, count)}
+    hosts = name_screened_hosts(executor.nodes)
     limits, found = Limits(memory_gib=MEMORY_GIB), dict[Place, ScreenedDevice]()
     job = Job(
         name=f"probe {offer.name}",
@@ -72,7 +74,7 @@ def _probe_offer(
     return [found[place] for place in sorted(found)]
 
 
-def find_different(devices: Sequence[ScreenedDevice]) -> dict[str, list[str]]:
+def find_different_devices(devices: Sequence[ScreenedDevice]) -> dict[str, list[str]]:
     """Of devices that differ from most of their equals: in what, by the device's name and backend."""
     groups: dict[tuple[str, ...], list[ScreenedDevice]] = {}
     for device in devices:
@@ -91,7 +93,7 @@ def find_different(devices: Sequence[ScreenedDevice]) -> dict[str, list[str]]:
     return found
 
 
-def print_probed(devices: Sequence[ScreenedDevice]) -> bool:
+def print_probed_devices(devices: Sequence[ScreenedDevice]) -> bool:
     """A block for each group of devices that say the same, then those that differ from their equals; whether any
     does."""
     groups: dict[tuple[object, ...], list[ScreenedDevice]] = {}
@@ -101,9 +103,9 @@ def print_probed(devices: Sequence[ScreenedDevice]) -> bool:
         first = same[0]
         names = ", ".join(device.name for device in same)
         model = first.info.runtime.device
-        print(f"{first.backend}" + f" on {plain(model)}" * bool(model) + f": {names}")
+        print(f"{first.backend}" + f" on {clean_line(model)}" * bool(model) + f": {names}")
         if not first.features:
-            print_folded(f"  not probed: {plain(first.reason) or 'it said nothing'}", 4)
+            print_folded(f"  not probed: {clean_line(first.reason) or 'it said nothing'}", 4)
         by_feature: dict[str, dict[str, list[str]]] = {}
         for feature, said in first.features.items():
             name, _, dtype = feature.rpartition(" ")
@@ -112,7 +114,9 @@ def print_probed(devices: Sequence[ScreenedDevice]) -> bool:
             print_folded(
                 f"  {name:23} " + "; ".join(f"{', '.join(dtypes)}: {said}" for said, dtypes in answers.items()), 26
             )
-    different = find_different(devices)
+    different = find_different_devices(devices)
     for name, words in different.items():
-        print(f"differs from its equals: {name}: {'; '.join(words)}; {program()} screen shows whether it is sick")
+        print(
+            f"differs from its equals: {name}: {'; '.join(words)}; {name_farm_program()} screen shows whether it is sick"
+        )
     return bool(different)

@@ -12,7 +12,7 @@ from typing import Any
 from farm import lake as lakes
 from farm.fleet import asking
 from farm.fleet.child_process import ChildDeath, Limits
-from farm.fleet.inventory import BackendOffer, offers
+from farm.fleet.inventory import BackendOffer, join_node_offers
 from farm.lake import Origin, beside
 from farm.plan.config import BackendConfig, Config, ConfigError
 from farm.plan.request import RunRequest
@@ -20,7 +20,7 @@ from farm.work import executor_registry
 from farm.work.each_device import run_on_each
 from farm.work.executor import Executor, Setup
 from farm.work.job import Job
-from farm.work.launch import new_record
+from farm.work.launch import make_run_record
 from tasks import wire
 from tasks.backends import BackendSpec
 from tasks.devices import TORCH_DEVICES
@@ -29,7 +29,7 @@ from tasks.model import UNASKED, BackendInfo, Status
 from tasks.model.row import Row
 from tasks.model.trace import TraceStep
 from tasks.screen.decide import COMMON, DISSENT, WRONG, ScreenDecision, decide_devices, describe_wrong_output
-from tasks.screen.exercises import find_sizes, list_exercises
+from tasks.screen.exercises import find_exercise_sizes, list_screen_exercises
 from tasks.screen.observed import ObservedExercise
 from tasks.wire import Place
 
@@ -76,7 +76,7 @@ def find_device_backends() -> list[BackendSpec]:
     return [BackendConfig(name=f"torch-{name}").spec() for name, (_, label) in TORCH_DEVICES.items() if label]
 
 
-def make_request(lake: lakes.Lake, specs: Sequence[BackendSpec], **where: Any) -> RunRequest:
+def make_screening_request(lake: lakes.Lake, specs: Sequence[BackendSpec], **where: Any) -> RunRequest:
     """The request that a run's record is made of."""
     config = Config(
         name=f"{SCREEN} of {', '.join(s.name for s in specs)}",
@@ -84,22 +84,22 @@ def make_request(lake: lakes.Lake, specs: Sequence[BackendSpec], **where: Any) -
         catalogs=[{"name": SCREEN}],  # type: ignore[list-item]
         backends=[BackendConfig(name=s.name) for s in specs],
     )
-    return RunRequest(config, verdict.load("error_units"), lake, **where)
+    return RunRequest(config, verdict.load_policy("error_units"), lake, **where)
 
 
-def ask_backends(
+def ask_screening_backends(
     executor: Executor, specs: Sequence[BackendSpec], request: RunRequest, build: bool = True
 ) -> dict[str, BackendOffer]:
     """What the nodes of an executor offer. build: environments that are missing on this machine."""
     if executor.asks_nodes(Setup(request.address)):
         answers = executor.probe(specs, str(request.cache), request.fresh)
     else:
-        here = asking.probe(specs, request.cache, fresh=request.fresh, build=build)
+        here = asking.probe_backends(specs, request.cache, fresh=request.fresh, build=build)
         answers = {node["id"]: here for node in executor.nodes}
-    return offers(specs, executor.nodes, answers)
+    return join_node_offers(specs, executor.nodes, answers)
 
 
-def name_hosts(nodes: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+def name_screened_hosts(nodes: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """What nodes are called, by id: their hosts, and the beginnings of their ids as well where several have one host's
     name."""
     hosts = Counter(node["host"] for node in nodes)
@@ -112,12 +112,14 @@ class Screening:
 
     def __init__(self, request: RunRequest, specs: Sequence[BackendSpec], seconds: float, seed: int = 0) -> None:
         self.request, self.specs, self.seconds = request, list(specs), seconds
-        self.record = dict(request.record or new_record(request) | {SCREEN: {"seconds": seconds, "seed": seed}})
+        self.record = dict(request.record or make_run_record(request) | {SCREEN: {"seconds": seconds, "seed": seed}})
         self.seed = int(self.record[SCREEN]["seed"])  # a run that is resumed goes on with its own operands
         self.devices: list[ScreenedDevice] = []
-        kind = executor_registry.find(request.how, request.address) or executor_registry.get("processes")
+        kind = executor_registry.find_asked_executor(request.how, request.address) or executor_registry.get_executor(
+            "processes"
+        )
         self.executor: Executor = kind.create(Setup(request.address, request.cpus, request.dashboard))
-        self.offers = ask_backends(self.executor, self.specs, request)
+        self.offers = ask_screening_backends(self.executor, self.specs, request)
 
     @property
     def run_id(self) -> str:
@@ -142,8 +144,8 @@ class Screening:
 
     def _list_names(self, offer: BackendOffer) -> list[tuple[str, str]]:
         """(name, dtype) of each exercise, by its number."""
-        sizes = find_sizes(offer.resource, offer.info.emulated)
-        return [(x.name, x.dtype) for x in list_exercises(sizes, self.seed)]
+        sizes = find_exercise_sizes(offer.resource, offer.info.emulated)
+        return [(x.name, x.dtype) for x in list_screen_exercises(sizes, self.seed)]
 
     def screen(
         self,
@@ -153,7 +155,7 @@ class Screening:
     ) -> None:
         """Screen the devices of a backend and write their rows. done: (host, device) of those that have theirs; tell:
         of each that is finished. Raises ConfigError where the seconds are too few for a pass."""
-        hosts = name_hosts(self.executor.nodes)
+        hosts = name_screened_hosts(self.executor.nodes)
         spec = next(s for s in self.specs if s.name == offer.name)
         found: dict[Place, ScreenedDevice] = {}
 
@@ -183,7 +185,7 @@ class Screening:
                 device.reason = device.reason or (str(message) if message else "")
                 tell(device)
         devices = [found[place] for place in sorted(found)]
-        decide_all(devices)
+        decide_all_exercises(devices)
         self.devices += devices
         self._write(offer, devices)
 
@@ -197,20 +199,20 @@ class Screening:
     def _write(self, offer: BackendOffer, devices: Sequence[ScreenedDevice]) -> None:
         self.record["quarantined"] = [
             *self.record.get("quarantined", []),
-            *(q for d in devices for q in make_quarantine(d)),
+            *(q for d in devices for q in make_device_quarantine(d)),
         ]
         self.record["inventory"] = {
             "backends": {n: o.record() for n, o in self.offers.items()},
             "nodes": self.executor.nodes,
         }
-        lakes.write_run(self.request.lake, self.run_id, self.record)
+        lakes.write_run_record(self.request.lake, self.run_id, self.record)
         names = self._list_names(offer)
         for device in devices:
-            rows = make_rows(device, names, self.request.policy.id)
+            rows = make_screening_rows(device, names, self.request.policy.id)
             origin = Origin.of(self.run_id, device.backend, device.info, device.host, device.place.device)
-            batches = [lakes.to_batch([row for row, _ in rows], origin)]
-            steps = beside.from_stream(beside.TRACE.to_stream(rows, origin))
-            beside.append(self.request.lake, self.run_id, batches, steps)
+            batches = [lakes.make_row_batch([row for row, _ in rows], origin)]
+            steps = beside.read_beside_stream(beside.TRACE.to_stream(rows, origin))
+            beside.append_rows_and_beside(self.request.lake, self.run_id, batches, steps)
 
     def finish(self) -> None:
         """Say in the record that all was done. Raises OSError."""
@@ -218,14 +220,14 @@ class Screening:
         self.record["planned_by_backend"] = rows.groupby("backend").size().to_dict()
         self.record["planned"] = len(rows)
         self.record["finished_at"] = datetime.datetime.now(datetime.timezone.utc).isoformat()
-        lakes.compact(self.request.lake, self.run_id)
-        lakes.write_run(self.request.lake, self.run_id, self.record)
+        lakes.compact_run(self.request.lake, self.run_id)
+        lakes.write_run_record(self.request.lake, self.run_id, self.record)
 
     def close(self) -> None:
         self.executor.close()
 
 
-def decide_all(devices: Sequence[ScreenedDevice]) -> None:
+def decide_all_exercises(devices: Sequence[ScreenedDevice]) -> None:
     """Compare equal devices, exercise by exercise."""
     groups: dict[tuple[str, ...], dict[str, tuple[ScreenedDevice, ObservedExercise]]] = {}
     for device in devices:
@@ -238,7 +240,7 @@ def decide_all(devices: Sequence[ScreenedDevice]) -> None:
             device.decisions[seen.label] = decision
 
 
-def make_quarantine(device: ScreenedDevice) -> list[dict[str, Any]]:
+def make_device_quarantine(device: ScreenedDevice) -> list[dict[str, Any]]:
     """What the run's record has of a device that is not to be believed."""
     if not device.wrong:
         return []
@@ -262,16 +264,16 @@ def make_quarantine(device: ScreenedDevice) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def make_rows(
+def make_screening_rows(
     device: ScreenedDevice, names: Sequence[tuple[str, str]], policy: str
 ) -> list[tuple[Row, list[TraceStep]]]:
     """A row for each exercise of a device, with the passes that dissent as its trace."""
     seen = {(one.name, one.dtype): one for one in device.observed}
     dead = {names[d.number]: d for d in device.deaths if 0 <= d.number < len(names)}
-    return [_make_row(device, name, seen.get(name), dead.get(name), policy) for name in names]
+    return [_make_screening_row(device, name, seen.get(name), dead.get(name), policy) for name in names]
 
 
-def _make_row(
+def _make_screening_row(
     device: ScreenedDevice, name: tuple[str, str], seen: ObservedExercise | None, death: ChildDeath | None, policy: str
 ) -> tuple[Row, list[TraceStep]]:
     told: dict[str, Any] = {
@@ -296,7 +298,7 @@ def _make_row(
         "output_digest": seen.usual.digest, "mismatched": max(v.wrong for v in seen.variants),
     }  # fmt: skip
     told |= _make_verdict_columns(decision, seen)
-    return Row.of(told), _make_steps(decision, seen)
+    return Row.of(told), _make_dissenting_steps(decision, seen)
 
 
 def _make_verdict_columns(decision: ScreenDecision, seen: ObservedExercise) -> Mapping[str, Any]:
@@ -308,7 +310,7 @@ def _make_verdict_columns(decision: ScreenDecision, seen: ObservedExercise) -> M
     return {"status": Status.PASS.value, "note": note}
 
 
-def _make_steps(decision: ScreenDecision, seen: ObservedExercise) -> list[TraceStep]:
+def _make_dissenting_steps(decision: ScreenDecision, seen: ObservedExercise) -> list[TraceStep]:
     """The passes that gave other bytes than most, and the usual one where it is what dissents; by the number of the
     first."""
     if not decision.at:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from farm.commandline import plain
+from farm.commandline import clean_line
 from farm.exits import FOUND, INCOMPLETE, OK
 from farm.fleet.inventory import BackendOffer
-from farm.program import program
+from farm.program import name_farm_program
 from farm.screening.run import ScreenedDevice, Screening
 from tasks.screen.decide import COMMON, DISSENT, EQUALS
 
@@ -15,18 +15,18 @@ from tasks.screen.decide import COMMON, DISSENT, EQUALS
 NAMED = 6
 
 
-def print_missing(missing: Sequence[BackendOffer]) -> None:
+def print_missing_devices(missing: Sequence[BackendOffer]) -> None:
     for offer in missing:
-        print(f"{offer.name}: unavailable: {plain(offer.words)}")
+        print(f"{offer.name}: unavailable: {clean_line(offer.words)}")
 
 
-def print_offer(offer: BackendOffer, seconds: float) -> None:
+def print_screened_offer(offer: BackendOffer, seconds: float) -> None:
     count = sum(offer.devices.values())
     what = ("core" if offer.resource == "CPU" else "device") + "s" * (count != 1)
-    print(f"{offer.name}: {count} {what}, {seconds:g} s on each: {plain(offer.words)}", flush=True)
+    print(f"{offer.name}: {count} {what}, {seconds:g} s on each: {clean_line(offer.words)}", flush=True)
 
 
-def print_device(device: ScreenedDevice) -> None:
+def print_screened_device(device: ScreenedDevice) -> None:
     """One that has ended; who is wrong is known when all have."""
     ran = [one for one in device.observed if one.variants]
     passes = max((one.passes for one in ran), default=0)
@@ -34,11 +34,11 @@ def print_device(device: ScreenedDevice) -> None:
     left = len(device.observed) - len(ran)
     not_run = f", {left} it does not run" if left else ""
     died = f", died in {len(device.deaths)}" if device.deaths else ""
-    why = f": {plain(device.reason)}" if device.reason else ""
+    why = f": {clean_line(device.reason)}" if device.reason else ""
     print(f"  {device.name}: {len(ran)} exercises, {passes} passes of {pass_s:.2g} s{not_run}{died}{why}", flush=True)
 
 
-def print_end(screening: Screening, missing: Sequence[str]) -> int:
+def print_screening_end(screening: Screening, missing: Sequence[str]) -> int:
     """What was found, and the exit code."""
     devices = screening.devices
     groups: dict[tuple[str, ...], int] = {}
@@ -79,6 +79,6 @@ def print_end(screening: Screening, missing: Sequence[str]) -> int:
     code = FOUND if failed else INCOMPLETE if unreached or missing else OK
     gaps = f"; {len(unreached)} not reached" if unreached else ""
     print(
-        f"{verdict}{gaps}; {program()} report {screening.request.lake.uri} --run {screening.run_id} (exit code {code})"
+        f"{verdict}{gaps}; {name_farm_program()} report {screening.request.lake.uri} --run {screening.run_id} (exit code {code})"
     )
     return code

@@ -30,7 +30,7 @@ class BatchDemand:
     complete: bool
 
 
-def waits(demand: BatchDemand, timed: int, started: int, under_way: int) -> bool:
+def does_batch_wait(demand: BatchDemand, timed: int, started: int, under_way: int) -> bool:
     """Whether a backend's next batch waits for a child that is at work, instead of starting another: what is left would
     be done before that one had started. timed, started, under_way: its rows, children and batches so far. What nobody
     has timed is guessed, and has to be worth more."""
@@ -39,18 +39,18 @@ def waits(demand: BatchDemand, timed: int, started: int, under_way: int) -> bool
     return demand.left_s < demand.start_s * (1.0 if timed else START_SHARE)
 
 
-def most_cases(cases: int, slots: int, timed: int) -> int:
+def limit_batch_cases(cases: int, slots: int, timed: int) -> int:
     """Most cases of a batch of a backend that has so many to run. timed: of how many it is known what they take."""
     return BATCH_MAX if timed >= UNTIMED else max(UNTIMED, -(-cases // (2 * max(slots, 1))))
 
 
-def order(left_s: Mapping[int, float], complete: bool) -> list[int]:
+def order_backends_for_batches(left_s: Mapping[int, float], complete: bool) -> list[int]:
     """Backends in the order in which they get batches: as in the config; once all work is known, the long ones first,
     so that the slots end together."""
     return sorted(left_s, key=lambda b: -left_s[b]) if complete else list(left_s)
 
 
-def size(demand: BatchDemand, all_left_s: float, small: bool) -> float:
+def choose_batch_size_s(demand: BatchDemand, all_left_s: float, small: bool) -> float:
     """Seconds of work of the backend's next batch; 0 if what it has is not worth a task yet. all_left_s: of all
     backends that share its devices; small: a device has nothing to do, and takes whatever there is."""
     if not demand.cases:

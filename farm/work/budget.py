@@ -55,7 +55,7 @@ class BudgetChoice:
         return found[order]
 
 
-def select_cells(plan: RunPlan, known: LearnedFromRuns, budget_s: float) -> BudgetChoice:
+def select_cells_within_budget(plan: RunPlan, known: LearnedFromRuns, budget_s: float) -> BudgetChoice:
     """The cells of a plan that are worth their time most: one of each failure that the newest runs have, the other
     failures, cells that are new or whose runtime has another version, those that are weakly tested, then all others; in
     each of these the cheap ones first, where those of a backend share what it takes to start. What nobody has run comes
@@ -63,7 +63,7 @@ def select_cells(plan: RunPlan, known: LearnedFromRuns, budget_s: float) -> Budg
     estimate = DurationEstimate(plan, known)
     g, b = estimate.cells()
     cost = estimate.cells_s[g, b]
-    rank, turn = _rank_cells(plan, known, g, b, cost)
+    rank, turn = _rank_cells_for_budget(plan, known, g, b, cost)
     place = np.array(plan.matrix.places or [0] * len(plan.matrix.groups), np.int64)[g]
     place[~np.isnan(known.ms[g, b])] = 0
     _, same, many = np.unique(rank * len(plan.matrix.backends) + b, return_inverse=True, return_counts=True)
@@ -84,7 +84,7 @@ def apply_budget(plan: RunPlan) -> RunPlan:
     there = [plan.offer(b).available or plan.offer(b).awaited for b in range(len(plan.matrix.backends))]
     known, matrix = learn_from_runs(plan.request.lake, plan.matrix, there), plan.matrix
     if (left_s := plan.request.left_s) is not None:
-        choice = select_cells(plan, known, left_s)
+        choice = select_cells_within_budget(plan, known, left_s)
         if not choice.taken.any() and plan.runs:
             raise ConfigError(
                 f"--budget: {left_s:.0f} s are left of it after the start, too short to run a single cell; give more"
@@ -106,13 +106,13 @@ def apply_budget(plan: RunPlan) -> RunPlan:
     return replace(plan, matrix=matrix.reorder_groups(order), learned=known.of(order))
 
 
-def usable_s(request: RunRequest, left_s: float) -> float:
+def find_usable_budget_s(request: RunRequest, left_s: float) -> float:
     """Seconds of what is left of a budget in which cases are run: the report takes about as long as the start did."""
     assert request.budget_s is not None
     return max(left_s - min(request.budget_s - left_s, END_SHARE * request.budget_s), 0.0)
 
 
-def undone(run: RunState) -> set[tuple[int, int]]:
+def list_undone_cells(run: RunState) -> set[tuple[int, int]]:
     """Cells (group, backend) of which not all cases have been done."""
     left = {(g, b) for g, b in np.argwhere(run.run_groups.wanted).tolist() if g not in run.run_groups.samples}
     exports = list(run.run_groups.queues["export"])
@@ -124,7 +124,7 @@ def undone(run: RunState) -> set[tuple[int, int]]:
     return {(g, b) for g, b in left if g not in run.run_groups.samples or run.run_groups.positions(g, b)}
 
 
-def left_out(plan: RunPlan, undone: Iterable[tuple[int, int]] = ()) -> dict[str, Any]:
+def describe_budget_left_out(plan: RunPlan, undone: Iterable[tuple[int, int]] = ()) -> dict[str, Any]:
     """What a run's record says of what the budget left out: cells, and their cases by op and backend. undone: cells of
     the plan that it had not the time for."""
     assert plan.whole is not None
@@ -159,7 +159,7 @@ def _count_missing_by_part(plan: RunPlan, missing: np.ndarray) -> list[dict[str,
     return [parts[key] for key in sorted(parts)]
 
 
-def _rank_cells(
+def _rank_cells_for_budget(
     plan: RunPlan, known: LearnedFromRuns, g: np.ndarray, b: np.ndarray, cost: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """(rank of each cell, its turn among those of its op and backend that nobody has run)."""

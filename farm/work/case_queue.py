@@ -7,7 +7,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 
 from farm.fleet.health import CaseRef
-from farm.work.state import DeviceDoubt, Portion, RunPlan, portions
+from farm.work.state import DeviceDoubt, Portion, RunPlan, group_planned_cases
 
 
 class CaseQueue:
@@ -114,5 +114,5 @@ class CaseQueue:
         while self.ready[b]:
             yield self.ready[b].popleft()
         while self.isolated[b]:
-            yield from portions(self.isolated[b].popleft())
+            yield from group_planned_cases(self.isolated[b].popleft())
         self.cases[b], self.timed[b], self._timed_ms[b] = 0, 0, 0.0

@@ -12,19 +12,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from farm.fleet import envs, visible
-from farm.fleet.asking import without_device
+from farm.fleet.asking import explain_no_device
 from farm.fleet.channel import Interpreter
-from farm.fleet.child_process import ChildDeath, ChildProcess, Limits, default_python
+from farm.fleet.child_process import ChildDeath, ChildProcess, Limits, find_default_python
 from farm.fleet.inventory import UNBUILT
 from farm.plan import config as configs
 from farm.plan import kernels
 from farm.plan.config import Config, ConfigError
-from farm.plan.matrix import samples_of
+from farm.plan.matrix import count_configured_samples
 from farm.work.local import ALONE, DirectChild
 from tasks import catalogs, sources, wire
 from tasks.backends import BackendSpec
 from tasks.catalogs.base import Entry
-from tasks.catalogs.user_definitions import USER, get_announcement
+from tasks.catalogs.user_definitions import USER, get_announced_definitions
 from tasks.model import Status
 from tasks.plugins import PluginError
 
@@ -36,15 +36,15 @@ class CatalogHome(NamedTuple):
     why: str = ""
 
 
-def homes(config: Config, cache: Path, build: bool, inline: bool) -> list[CatalogHome]:
+def find_catalog_homes(config: Config, cache: Path, build: bool, inline: bool) -> list[CatalogHome]:
     """Where the user's modules may be imported if the farm's own environment lacks what they import: with the backends
     that run the user's kernels in an environment of their own. build: whether one that is not there may be built."""
     given = [c for c in config.catalogs if c.name == USER]
     found = []
-    for spec in [b.spec() for b in config.backends if any(samples_of(c, b.name) for c in given)]:
-        environment = envs.of(spec)
-        if environment is not None and set(spec.create().forms) & set(catalogs.get(USER).forms):
-            missing = "" if environment.there(cache) else without_device(spec, None) or UNBUILT * (not build)
+    for spec in [b.spec() for b in config.backends if any(count_configured_samples(c, b.name) for c in given)]:
+        environment = envs.find_environment(spec)
+        if environment is not None and set(spec.create().forms) & set(catalogs.get_catalog(USER).forms):
+            missing = "" if environment.there(cache) else explain_no_device(spec, None) or UNBUILT * (not build)
             found.append(CatalogHome(spec, ALONE if inline else missing))
     return found
 
@@ -52,14 +52,14 @@ def homes(config: Config, cache: Path, build: bool, inline: bool) -> list[Catalo
 def _find_list_path(name: str, cache: Path, home: BackendSpec | None = None) -> Path:
     """Where a catalog's list is kept. Raises ConfigError if the catalog's package is not installed."""
     try:
-        catalog = catalogs.get(name)
+        catalog = catalogs.get_catalog(name)
         version = catalog.list_version()
     except metadata.PackageNotFoundError as error:
         raise ConfigError(f"catalog {name}: the package {error.name} is not installed") from None
     except PluginError as error:
         raise ConfigError(str(error)) from None
-    code = sources.of_cases(type(catalog).__module__)
-    environment = envs.of(home) if home else None
+    code = sources.digest_case_sources(type(catalog).__module__)
+    environment = envs.find_environment(home) if home else None
     at = f" {environment.key}" if environment else ""
     tag = hashlib.sha256(f"{version} {code}{at}".encode()).hexdigest()[:16]
     return cache / "lists" / f"{name}-{tag}.json"
@@ -67,15 +67,15 @@ def _find_list_path(name: str, cache: Path, home: BackendSpec | None = None) -> 
 
 def find_list_version(name: str) -> str:
     """What a catalog's list is made of: it changes with the files of the user's."""
-    return catalogs.get(name).list_version()
+    return catalogs.get_catalog(name).list_version()
 
 
-def entries(name: str, cache: Path, inline: bool = False, config: str = "") -> list[Entry]:
-    """As `list_entries`, in the farm's own environment alone."""
-    return list_entries(name, cache, inline, config)[0]
+def list_entries_here(name: str, cache: Path, inline: bool = False, config: str = "") -> list[Entry]:
+    """As `list_catalog_entries`, in the farm's own environment alone."""
+    return list_catalog_entries(name, cache, inline, config)[0]
 
 
-def list_entries(
+def list_catalog_entries(
     name: str,
     cache: Path,
     inline: bool = False,
@@ -84,7 +84,7 @@ def list_entries(
     given_up: threading.Event | None = None,
 ) -> tuple[list[Entry], str]:
     """A catalog's entries, from the cache or from a child process (unless ``inline``: from this process), and the name
-    of the one of ``homes`` in whose environment it was listed: the first that has what the farm's own lacks; "" for
+    of the one of ``find_catalog_homes`` in whose environment it was listed: the first that has what the farm's own lacks; "" for
     that one.
 
     ``config``: path of the config, to give the place of a mistake in it. Raises ConfigError; GivenUp soon after
@@ -101,12 +101,12 @@ def list_entries(
     answer, whys = None, [f"{home.spec.name}: {home.why}" for home in homes if home.why]
     for home, path in places:
         try:
-            said = _ask(name, 300, inline, envs.interpreter_of(home, cache, given_up))
+            said = _ask_for_catalog_list(name, 300, inline, envs.build_interpreter_of_backend(home, cache, given_up))
         except envs.EnvError as error:
             whys.append(f"{home.name if home else ''}: {error}")
             continue
         if isinstance(said, wire.Listed):
-            _keep(path, [list(vars(entry).values()) for entry in said.entries])
+            _keep_catalog_list(path, [list(vars(entry).values()) for entry in said.entries])
             return list(said.entries), home.name if home else ""
         answer = answer or said
         if not (isinstance(answer, wire.Misconfigured) and answer.lacks):
@@ -125,7 +125,7 @@ def list_entries(
     raise ConfigError("; ".join([told, *(whys or [_explain_missing_import(answer.lacks)] if answer.lacks else [])]))
 
 
-def _keep(path: Path, found: list[list[Any]]) -> None:
+def _keep_catalog_list(path: Path, found: list[list[Any]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_suffix(f".{os.getpid()}")
     aside.write_text(json.dumps(found))
@@ -140,12 +140,14 @@ def _explain_missing_import(package: str) -> str:
     )
 
 
-def _ask(name: str, deadline_s: float, inline: bool = False, python: str | Interpreter = "") -> Any:
-    command = wire.List(name, get_announcement())
+def _ask_for_catalog_list(name: str, deadline_s: float, inline: bool = False, python: str | Interpreter = "") -> Any:
+    command = wire.List(name, get_announced_definitions())
     if inline:
         return DirectChild().ask(command)
-    env, imports = visible.for_child(None), catalogs.get(name).imports
-    child, answer = ChildProcess.start_and_ask(python or default_python(), Limits(), env, command, deadline_s, imports)
+    env, imports = visible.build_variables_for_child(None), catalogs.get_catalog(name).imports
+    child, answer = ChildProcess.start_and_ask(
+        python or find_default_python(), Limits(), env, command, deadline_s, imports
+    )
     child.close()
     return answer
 
@@ -154,7 +156,7 @@ def _find_crashing_module(name: str, config: str, death: ChildDeath) -> str:
     """Place and name of the user's module that ends the process that imports it; "" if it cannot be told."""
     if name != "user" or death.status != Status.CRASH:
         return ""
-    found = kernels.culprit(lambda: isinstance(_ask(name, 60), ChildDeath))
+    found = kernels.find_deadly_kernel(lambda: isinstance(_ask_for_catalog_list(name, 60), ChildDeath))
     if found is None:
         return ""
     key, module = found

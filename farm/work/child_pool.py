@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from farm.fleet import detect, envs, fork_server, visible
-from farm.fleet.child_process import ChildDeath, ChildProcess, caches
+from farm.fleet.child_process import ChildDeath, ChildProcess, name_compiler_caches
 from farm.work.job import Job
 from tasks import catalogs, wire
 from tasks.catalogs.base import Catalog
-from tasks.catalogs.user_definitions import with_kernel
+from tasks.catalogs.user_definitions import put_kernel_in_definitions
 from tasks.devices import VISIBLE
 from tasks.prepare import cases, forms
 from tasks.wire import ToExport, ToPrepare, ToRun
@@ -24,8 +24,8 @@ SIZE = 8
 IDLE_S = 0.03
 #: How many items of a job are looked at, to know what a child will import.
 LOOKED_AT = 8
-#: What exports are made with (`tasks.importing.load`).
-EXPORTER = "tasks.prepare.onnx_export:load_exporter"
+#: What exports are made with (`tasks.importing.import_by_name`).
+EXPORTER = "tasks.prepare.onnx_export:load_onnx_exporter"
 #: Least seconds for an import, which is not a case and has a bound of its own.
 HELLO_S = 120.0
 
@@ -70,11 +70,11 @@ class ChildPool:
 
     def has(self, job: Job) -> bool:
         """Whether a child for such jobs was started, and is kept."""
-        return _key(job) in self._children
+        return _make_child_key(job) in self._children
 
     def get(self, job: Job) -> tuple[ChildProcess, wire.Ready | wire.Refused] | ChildDeath:
         """A living child, from the pool or new. Raises EnvError, Closed."""
-        key = _key(job)
+        key = _make_child_key(job)
         got = self._get_child(key, job)
         if self._killed:  # looked at last: what `kill` did not find was put here after it
             self.forget(job)
@@ -95,17 +95,19 @@ class ChildPool:
         began = time.monotonic()
         cache = Path(job.cache)
         kernel = job.backend.kernel if job.backend else ""
-        hello = wire.Hello(job.backend, job.policy, with_kernel(job.kernels, kernel), job.limits.race_s, job.passports)
-        python = envs.interpreter_of(job.backend or job.home, cache)
-        env = caches(cache) | visible.for_child(job.backend) | job.env
-        env |= envs.converter(job.kernels, cache) if job.prepare else {}
+        hello = wire.Hello(
+            job.backend, job.policy, put_kernel_in_definitions(job.kernels, kernel), job.limits.race_s, job.passports
+        )
+        python = envs.build_interpreter_of_backend(job.backend or job.home, cache)
+        env = name_compiler_caches(cache) | visible.build_variables_for_child(job.backend) | job.env
+        env |= envs.find_model_converter(job.kernels, cache) if job.prepare else {}
         deadline_s = max(HELLO_S, job.limits.deadline_s)
-        child, answer = ChildProcess.start_and_ask(python, job.limits, env, hello, deadline_s, imports_of(job))
+        child, answer = ChildProcess.start_and_ask(python, job.limits, env, hello, deadline_s, list_imports_of_job(job))
         if isinstance(answer, ChildDeath):
             self._end(child)
             return answer
         if isinstance(answer, wire.Ready) and job.backend is not None:
-            answer = wire.Ready(replace(answer.info, environment=envs.label(job.backend)))
+            answer = wire.Ready(replace(answer.info, environment=envs.label_environment(job.backend)))
         self._starts += 1
         self._start_s += time.monotonic() - began
         self.add(job, child, answer)
@@ -115,23 +117,23 @@ class ChildPool:
 
     def add(self, job: Job, child: ChildProcess, answer: wire.Ready | wire.Refused) -> None:
         """Keep a child for the jobs that are like this one."""
-        self._children[_key(job)] = child, answer
+        self._children[_make_child_key(job)] = child, answer
         self._began[child.process.pid] = child.resident()
 
     def forget(self, job: Job) -> None:
         """End the job's child, if it is alive."""
-        key = _key(job)
+        key = _make_child_key(job)
         if key in self._children:
             self._drop(key)
 
     def recycle(self, job: Job) -> None:
         """End a child that has grown, that spins while it waits, or that holds a device which no other process may open
         beside it: nobody is to blame, the next batch starts afresh."""
-        key = _key(job)
+        key = _make_child_key(job)
         if key in self._children:
             child, answer = self._children[key]
             grown = child.resident() - self._began[child.process.pid]
-            if _is_exclusive(answer) or grown > job.limits.recycle_bytes or _is_spinning(child):
+            if _is_device_exclusive(answer) or grown > job.limits.recycle_bytes or _is_child_spinning(child):
                 self._drop(key)
 
     def take_costs(self) -> wire.Spent:
@@ -181,12 +183,12 @@ class ChildPool:
 POOL = ChildPool()
 
 
-def alike(one: Job, other: Job) -> bool:
+def can_share_child(one: Job, other: Job) -> bool:
     """Whether the same child can serve both."""
-    return _key(one) == _key(other)
+    return _make_child_key(one) == _make_child_key(other)
 
 
-def _key(job: Job) -> tuple[Any, ...]:
+def _make_child_key(job: Job) -> tuple[Any, ...]:
     visible = tuple(os.environ.get(v, "") for v in VISIBLE)
     return (
         f"{job.kind} {job.home}" if job.backend is None else str(job.backend),
@@ -198,15 +200,15 @@ def _key(job: Job) -> tuple[Any, ...]:
     )
 
 
-def imports_of(job: Job) -> tuple[str, ...] | None:
+def list_imports_of_job(job: Job) -> tuple[str, ...] | None:
     """What a child for a job may be forked with: what it would import itself, for its backend and for groups that are
     not in the cache. None where it is to be started plainly."""
-    wanted = job.imports if job.backend is None else fork_server.imports_of(job.backend)
+    wanted = job.imports if job.backend is None else fork_server.list_early_imports(job.backend)
     if wanted is None or (job.backend is not None and "torch" not in wanted):
         return wanted
     items: tuple[ToPrepare | ToExport | ToRun, ...] = job.prepare or job.export or job.run
     for item in items[:: len(items) // LOOKED_AT + 1]:
-        catalog = catalogs.get(item.group.catalog)
+        catalog = catalogs.get_catalog(item.group.catalog)
         more = catalog.imports if job.backend is None or "torch" in catalog.forms else ()
         more += (EXPORTER,) if isinstance(item, ToExport) else ()
         if not set(more) <= set(wanted) and not _is_item_cached(item, Path(job.cache)):
@@ -216,22 +218,22 @@ def imports_of(job: Job) -> tuple[str, ...] | None:
 
 def _is_item_cached(item: ToPrepare | ToExport | ToRun, cache: Path) -> bool:
     """Whether an item is in the cache already: nothing is imported for it."""
-    if type(catalogs.get(item.group.catalog)).group_version is not Catalog.group_version:
+    if type(catalogs.get_catalog(item.group.catalog)).group_version is not Catalog.group_version:
         return False  # the user's own modules say which version it is, and are imported in children alone
     if isinstance(item, ToPrepare):
         bad = {x.position: x.failure for x in item.bad}
-        return cases.find_key(item.group, cache, bad=bad or None, with_products=item.with_products) is not None
+        return cases.find_pack_key(item.group, cache, bad=bad or None, with_products=item.with_products) is not None
     if isinstance(item, ToExport):
         whys = {x.position: x.failure.error for x in item.bad}
-        return forms.path_of(Path(item.pack), cache, item.form, item.count, whys).exists()
+        return forms.find_exported_forms_path(Path(item.pack), cache, item.form, item.count, whys).exists()
     return False
 
 
-def _is_exclusive(answer: Any) -> bool:
-    return isinstance(answer, wire.Ready) and detect.one_process(answer.info.device_vendor)
+def _is_device_exclusive(answer: Any) -> bool:
+    return isinstance(answer, wire.Ready) and detect.allows_one_process(answer.info.device_vendor)
 
 
-def _is_spinning(child: ChildProcess) -> bool:
+def _is_child_spinning(child: ChildProcess) -> bool:
     """Whether a child without work uses the processor all the same, as IREE's threads do that wait for Mesa's
     semaphores."""
     before = child.cpu_s()

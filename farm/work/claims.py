@@ -59,7 +59,7 @@ class DeviceClaim:
 ONE = DeviceClaim()
 
 
-def claim_of(offer: BackendOffer, asked: float | None, nodes: Sequence[dict[str, Any]]) -> DeviceClaim:
+def make_device_claim(offer: BackendOffer, asked: float | None, nodes: Sequence[dict[str, Any]]) -> DeviceClaim:
     """The claim of a backend's jobs. asked: the share that the config says, None for as many jobs as memory and CPUs
     allow; nodes: of the executor. What takes CPUs takes them whole, and ranks share them where there are too few."""
     if offer.resource == "CPU":

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from farm.fleet import envs
 from farm.fleet.child_process import ChildDeath
-from farm.work.child_pool import PooledChildren, imports_of
+from farm.work.child_pool import PooledChildren, list_imports_of_job
 from farm.work.job import Job
 from tasks import wire
 from tasks.model import Status
@@ -23,7 +23,7 @@ class Ended:
     text: str
 
 
-def search(
+def search_in_child(
     job: Job,
     what: wire.Localise | wire.Minimise,
     item: ToRun,
@@ -68,24 +68,24 @@ def search(
 def _make_search_job(job: Job, what: str, item: ToRun) -> Job:
     """The job whose child searches, by what a case of another job shows: it reads the same forms, and imports the
     same."""
-    imports = imports_of(replace(job, run=(item,))) or ()
+    imports = list_imports_of_job(replace(job, run=(item,))) or ()
     prepare = (wire.ToPrepare(item.group),)
     return replace(job, name=f"{what} {item.group.label}", run=(), backend=None, prepare=prepare, imports=imports)
 
 
-def run_last(job: Job, items: Sequence[ToRun], children: PooledChildren) -> Row:
+def run_last_in_child(job: Job, items: Sequence[ToRun], children: PooledChildren) -> Row:
     """What came of the last of some cases that the job's child runs one after another; of one that it did not come to,
     a row of status "lost" that says why. Nobody asks whether a death is the case's own. Raises EnvError."""
     last = sum(len(item.positions) for item in items) - 1
     got = children.get(job)
     if isinstance(got, ChildDeath):
         children.forget(job)
-        return _lost(items[-1], got.text)
+        return _make_lost_row(items[-1], got.text)
     child, answer = got
     if isinstance(answer, wire.Refused):
         children.forget(job)
-        return _lost(items[-1], answer.reason)
-    row = _lost(items[-1], "it was not run")
+        return _make_lost_row(items[-1], answer.reason)
+    row = _make_lost_row(items[-1], "it was not run")
     for message in child.call(wire.Run(tuple(items), solo=(0,) if len(items) == 1 else ())):
         if isinstance(message, ChildDeath):
             row = row.with_values({"error": message.text})
@@ -101,6 +101,6 @@ def run_last(job: Job, items: Sequence[ToRun], children: PooledChildren) -> Row:
     return row
 
 
-def _lost(item: ToRun, why: str) -> Row:
+def _make_lost_row(item: ToRun, why: str) -> Row:
     told = {"status": Status.LOST.value, "started_at": 0.0, "error": why}
     return Row.of({"op": item.group.op, "dtype": item.group.dtype, **told})

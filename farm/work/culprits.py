@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from farm.work.child_pool import PooledChildren
-from farm.work.conversation import Ended, run_last, search
+from farm.work.conversation import Ended, run_last_in_child, search_in_child
 from farm.work.job import Job
 from tasks import wire
-from tasks.catalogs import is_generated
+from tasks.catalogs import is_catalog_generated
 from tasks.model import BackendInfo, OpClass, Status
 from tasks.model.kind import KIND_ACCEPTED
 from tasks.model.row import Row
-from tasks.searches import PATIENCE, find_search
+from tasks.searches import PATIENCE, find_hunt_search
 from tasks.wire import Found, ToRun
 
 #: Seconds that a step of a search may take beyond those of the whole search: the step is where its clock is looked at.
@@ -22,17 +22,17 @@ GRACE_S = 60.0
 SOUGHT = (Status.WRONG.value, Status.IMPRECISE.value)
 
 
-def is_sought(job: Job, row: Row) -> bool:
+def is_culprit_sought(job: Job, row: Row) -> bool:
     """Whether the culprit of a row is looked for by itself."""
     failed = row.op_class == OpClass.MODEL.value and row.status in SOUGHT and row.check == "forward"
-    failed = failed and not is_generated(row.catalog or "")  # a generated graph is made smaller instead
+    failed = failed and not is_catalog_generated(row.catalog or "")  # a generated graph is made smaller instead
     failed = failed and row.kind != KIND_ACCEPTED  # there is nothing to compare
     failed = failed and not row.culprit  # its check has found it: the way in which the program was built
-    failed = failed and find_search("Localise") is not None
+    failed = failed and find_hunt_search("Localise") is not None
     return failed and job.limits.localise_s > 0 and job.backend is not None
 
 
-def localise(
+def localise_in_children(
     job: Job, item: ToRun, info: BackendInfo, children: PooledChildren, folder: Path
 ) -> Iterator[wire.Spent | Found]:
     """Search for the culprit of the case of ``item``, which failed on the job's backend; the last that is yielded is
@@ -45,12 +45,12 @@ def localise(
     seconds = job.limits.localise_s
 
     def run(wants: wire.Wants) -> wire.Tried:
-        row = run_last(job, (wants.item,), children)
+        row = run_last_in_child(job, (wants.item,), children)
         if Path(wants.item.keep).exists():
             return wire.Tried()
         judged = Status(row.status) is not Status.LOST and not Status(row.status).deadly
         return wire.Tried(f"{row.status}: {row.error or row.kind}" if judged else str(row.error))
 
     what = wire.Localise(job.policy, seconds, info)
-    for answer in search(job, what, item, folder, PATIENCE * seconds + GRACE_S, children, run):
+    for answer in search_in_child(job, what, item, folder, PATIENCE * seconds + GRACE_S, children, run):
         yield Found(error=answer.text) if isinstance(answer, Ended) else answer

@@ -38,7 +38,7 @@ class Dispatcher:
         self.state, self.plan, self.progress = state, state.plan, progress
         self._stuck, self._looked = 0.0, float("-inf")
         request = state.plan.request
-        left_s = float("inf") if request.left_s is None else budget.usable_s(request, request.left_s)
+        left_s = float("inf") if request.left_s is None else budget.find_usable_budget_s(request, request.left_s)
         self._until = state.started + left_s
         self.jobs = JobSource(state)
         self.lost_work = LostWork(state)
@@ -81,7 +81,7 @@ class Dispatcher:
 
     def _leave_out(self) -> None:
         """The budget is spent: what has not been done is left out. Nothing is, where everything is done."""
-        self.state.left_out.update(budget.undone(self.state))
+        self.state.left_out.update(budget.list_undone_cells(self.state))
         for count in self.state.run_counts.counts.values():
             count.planned = count.done
         self.state.run_groups.left = dict.fromkeys(self.state.run_groups.left, 0)
@@ -275,10 +275,10 @@ class Dispatcher:
             self.state.run_counts.uncount_replaced(flight.cases[rows.numbers[k]])
         self.state.run_counts.did[b] += flight.work * (len(new) / len(flight.cases))
         self.second_opinions.rows_came(flight, rows, len(new))
-        batches = lakes.from_stream(rows.stream)
+        batches = lakes.read_row_stream(rows.stream)
         if len(new) < len(rows.numbers):
             batches = [pa.RecordBatch.from_struct_array(b.to_struct_array().take(pa.array(new))) for b in batches]
-        more = beside.from_stream(rows.trace) + beside.from_stream(rows.passports)
+        more = beside.read_beside_stream(rows.trace) + beside.read_beside_stream(rows.passports)
         self.state.row_writer.keep(b, batches, rows.status, rows.busy_ms, more)
         if Status.UNSUPPORTED.value in rows.status:
             self.state.supports.learn(flight, [rows.numbers[k] for k in new], batches)

@@ -80,11 +80,16 @@ class DurationEstimate:
         offers = [plan.offer(x) for x in range(len(plan.matrix.backends))]
         begins = np.unique(b, return_index=True)[1]
         aside[begins] += self.start_s[b[begins]]
-        kinds_of = [(group.catalog, catalogs.get(group.catalog).forms_of(group)) for group in plan.matrix.groups]
+        kinds_of = [
+            (group.catalog, catalogs.get_catalog(group.catalog).forms_of(group)) for group in plan.matrix.groups
+        ]
         first = {kind: group for kind, group in zip(reversed(kinds_of), reversed(plan.matrix.groups))}
         names = {kind: n for n, kind in enumerate(first)}
         exports = np.array(
-            [[catalogs.get(kind[0]).needs_export(offer.forms, first[kind]) for offer in offers] for kind in names]
+            [
+                [catalogs.get_catalog(kind[0]).needs_export(offer.forms, first[kind]) for offer in offers]
+                for kind in names
+            ]
         )
         of = np.array([names[kind] for kind in kinds_of])
         aside[exports[of[g], b] & np.isnan(self.known.ms[g, b])] += EXPORT_MS / 1e3

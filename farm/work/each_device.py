@@ -20,7 +20,7 @@ from tasks.wire import Place
 PATIENCE_S = 300.0
 
 
-def name_core(number: int) -> str:
+def name_cpu_core(number: int) -> str:
     """What a core of a CPU is called as a device."""
     return f"core {number}"
 
@@ -57,10 +57,10 @@ def run_on_each(
     def submit(node: str, number: int) -> None:
         avoid = () if cores else tuple(p for p in covered if p.node == node)
         handle = executor.submit(replace(make_job(number), avoid=avoid), offer, ONE, [node])
-        flights[handle] = _Flight(node, number, Place(node, name_core(number)) if cores else None)
+        flights[handle] = _Flight(node, number, Place(node, name_cpu_core(number)) if cores else None)
 
     for node, count in offer.devices.items():
-        there = [n for n in range(count) if not (cores and Place(node, name_core(n)) in covered)]
+        there = [n for n in range(count) if not (cores and Place(node, name_cpu_core(n)) in covered)]
         for number in there if cores else there[sum(p.node == node for p in covered) :]:
             submit(node, number)
     until = time.monotonic() + seconds * (len(flights) if executor.in_process else 1) + PATIENCE_S

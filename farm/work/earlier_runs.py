@@ -16,7 +16,7 @@ from farm import lake as lakes
 from farm.lake import Lake, LakeError
 from farm.plan.matrix import GROUP, Matrix
 from tasks.backends import BackendSpec
-from tasks.model import FAILED, Status, names
+from tasks.model import FAILED, Status, name_statuses
 from tasks.plugins import PluginError
 
 #: Runs of the lake that are looked at, the newest first; older ones are not once this share of a plan's cells is known.
@@ -86,14 +86,14 @@ def learn_from_runs(lake: Lake, matrix: Matrix, there: Sequence[bool]) -> Learne
     versions: dict[str, int] = {}
     failures: dict[str, int] = {}
     runs: list[str] = []
-    compiles = [_compiles(spec) for spec in matrix.backends]
+    compiles = [_compiles_kernels(spec) for spec in matrix.backends]
     with contextlib.suppress(LakeError), warnings.catch_warnings():
         warnings.simplefilter("ignore", lakes.LakeWarning)
         all_runs = lakes.run_ids(lake)
         for run_id in reversed(all_runs[-LOOKED_AT:]):
             if found >= enough:
                 break
-            lines, before = cells(lake, run_id), found
+            lines, before = table_cells_of_run(lake, run_id), found
             columns = (
                 "backend",
                 "ms_sum",
@@ -122,18 +122,18 @@ def learn_from_runs(lake: Lake, matrix: Matrix, there: Sequence[bool]) -> Learne
                     known.version[g, b] = versions.setdefault(version, len(versions))
             if found > before:
                 runs.append(run_id)
-                _record_starts(lakes.read_run(lake, run_id), column, known.start_s)
+                _record_start_times(lakes.read_run(lake, run_id), column, known.start_s)
     return replace(known, versions=tuple(versions), runs=tuple(runs))
 
 
-def _compiles(spec: BackendSpec) -> bool:
+def _compiles_kernels(spec: BackendSpec) -> bool:
     try:
         return bool(spec.create().joint)
     except PluginError:  # a line of the preflight
         return False
 
 
-def _record_starts(record: dict[str, Any], column: dict[str, int], start_s: np.ndarray) -> None:
+def _record_start_times(record: dict[str, Any], column: dict[str, int], start_s: np.ndarray) -> None:
     """Put in what starting a process took in a run, of backends of which no newer one tells."""
     with contextlib.suppress(AttributeError, TypeError, ValueError):  # a record of another time
         for name, spent in (record.get("children") or {}).items():
@@ -142,16 +142,16 @@ def _record_starts(record: dict[str, Any], column: dict[str, int], start_s: np.n
                 start_s[b] = spent["start_s"] / spent["starts"]
 
 
-def cells(lake: Lake, run_id: str) -> pa.Table:
+def table_cells_of_run(lake: Lake, run_id: str) -> pa.Table:
     """A line for each cell of a run: what its cases took (ms: with what a case takes beside), and how they went. Raises
     LakeError."""
     columns = ["prepare_ms", "build_ms", "run_ms", "status", "kind", "weak", "runtime_version"]
     rows = lakes.read_table(lake, run_id, [*lakes.KEY, *GROUP, *columns])
     status = rows["status"]
-    failed = pc.is_in(status, pa.array(names(FAILED)))
+    failed = pc.is_in(status, pa.array(name_statuses(FAILED)))
     how = pc.binary_join_element_wise(status, pc.fill_null(rows["kind"], ""), " ")
     ms = pc.add(pc.add(pc.fill_null(rows["build_ms"], 0.0), pc.fill_null(rows["run_ms"], 0.0)), ASIDE_MS)
-    gap = pc.is_in(status, pa.array(names([Status.UNSUPPORTED, Status.FALLBACK, Status.VACUOUS])))
+    gap = pc.is_in(status, pa.array(name_statuses([Status.UNSUPPORTED, Status.FALLBACK, Status.VACUOUS])))
     how_went = {
         "ms": ms,
         "prepare_ms": pc.fill_null(rows["prepare_ms"], 0.0),

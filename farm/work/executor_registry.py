@@ -6,8 +6,8 @@ import argparse
 import inspect
 from typing import TYPE_CHECKING, Any
 
-from farm.commandline import warn
-from tasks.nearest import nearest
+from farm.commandline import warn_in_a_line
+from tasks.nearest import suggest_nearest_names
 
 if TYPE_CHECKING:
     from farm.work.executor import Executor
@@ -31,11 +31,11 @@ class _FormerOption(argparse.Action):
     def __call__(
         self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: str | None = None
     ) -> None:
-        warn(f"{option_string} is --on {self.const} now")
+        warn_in_a_line(f"{option_string} is --on {self.const} now")
         setattr(namespace, self.dest, self.const)
 
 
-def on_option(parser: argparse._ActionsContainer, default: str = "auto") -> None:
+def add_executor_option(parser: argparse._ActionsContainer, default: str = "auto") -> None:
     """``--on``: an executor by its name."""
     where = parser.add_mutually_exclusive_group()
     own = ", ".join(sorted(BUILT_IN.keys() - {"inline"}))
@@ -47,25 +47,25 @@ def on_option(parser: argparse._ActionsContainer, default: str = "auto") -> None
         )
 
 
-def list_registered() -> dict[str, PluginPart]:
+def list_executors() -> dict[str, PluginPart]:
     """Every executor by name."""
     from tasks.plugins import list_plugin_parts
 
     return list_plugin_parts("executor", BUILT_IN)
 
 
-def get(name: str) -> type[Executor]:
+def get_executor(name: str) -> type[Executor]:
     """The executor called ``name``. Raises ConfigError for one that is unknown, cannot be imported or is not whole."""
     from farm.plan.model import ConfigError  # a command's help needs neither
     from farm.work.executor import Executor
     from tasks.plugins import PluginError
 
     if name in FORMER:
-        warn(f"--on {name} is --on {FORMER[name]} now")
+        warn_in_a_line(f"--on {name} is --on {FORMER[name]} now")
         name = FORMER[name]
-    known = list_registered()
+    known = list_executors()
     if name not in known:
-        raise ConfigError(f"--on: no executor {name!r}{nearest(name, known)}")
+        raise ConfigError(f"--on: no executor {name!r}{suggest_nearest_names(name, known)}")
     try:
         found = known[name].load()
     except PluginError as error:
@@ -78,13 +78,13 @@ def get(name: str) -> type[Executor]:
     return found
 
 
-def find(how: str, address: str | None) -> type[Executor] | None:
+def find_asked_executor(how: str, address: str | None) -> type[Executor] | None:
     """What a command asks for; None where its plan decides. Raises ConfigError."""
     if how == "auto":
-        return get("ray") if address else None
+        return get_executor("ray") if address else None
     from farm.plan.model import ConfigError
 
-    found = get(how)
+    found = get_executor(how)
     if address and not found.takes_address:
         raise ConfigError(f"--address: the executor {how} runs on this machine; leave it out, or use --on ray")
     return found

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from farm.fleet import envs, visible
-from farm.fleet.child_process import caches, child_env
+from farm.fleet.child_process import make_child_environment, name_compiler_caches
 from farm.work.child_pool import POOL
 from farm.work.job import Job
 from tasks.backends.shared.rank_hosts import Address, RankHost, RankHosts
@@ -54,7 +54,7 @@ class DeviceGang:
 ALONE = DeviceGang()
 
 
-def group(resource: str, devices: int, named: Mapping[str, str]) -> Any:
+def make_placement_group(resource: str, devices: int, named: Mapping[str, str]) -> Any:
     """A placement group of so many devices, on nodes with the labels ``named``."""
     from ray.util import placement_group
 
@@ -63,21 +63,21 @@ def group(resource: str, devices: int, named: Mapping[str, str]) -> Any:
     )
 
 
-def dissolve(group: Any) -> None:
+def dissolve_placement_group(group: Any) -> None:
     """Give its devices back, and end what runs on them."""
     from ray.util import remove_placement_group
 
     remove_placement_group(group)
 
 
-def at(group: Any, number: int) -> dict[str, Any]:
+def make_task_options_at(group: Any, number: int) -> dict[str, Any]:
     """Options of a Ray task on one of its devices."""
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
     return {"scheduling_strategy": PlacementGroupSchedulingStrategy(group, number)}
 
 
-def here() -> tuple[str, list[str]]:
+def find_ray_node_here() -> tuple[str, list[str]]:
     """(id of this node, numbers of the devices that Ray gave this task)."""
     import ray
 
@@ -86,43 +86,50 @@ def here() -> tuple[str, list[str]]:
 
 
 @contextlib.contextmanager
-def gather(job: Job, vendor: str, devices: int, asks: dict[str, Any]) -> Iterator[DeviceGang]:
+def gather_gang(job: Job, vendor: str, devices: int, asks: dict[str, Any]) -> Iterator[DeviceGang]:
     """The other devices of this task's placement group, each with a task that starts ranks there. vendor: whose
     devices; asks: options of a task that takes one. Raises Ray's errors where a task cannot be had."""
     import ray
 
     own, token, group = ray.util.get_node_ip_address(), secrets.token_hex(16), ray.util.get_current_placement_group()
-    task = ray.remote(max_retries=0, num_returns="streaming")(_lend_device)
+    task = ray.remote(max_retries=0, num_returns="streaming")(_lend_device_to_gang)
     # Only what ranks need: a batch may be large.
     bare = replace(job, run=(), known={}, attempts={}, parcels={}, info=UNASKED)
     streams = [
-        task.options(name=f"rank {n} of {job.name}", **asks, **at(group, n)).remote(bare, vendor, token)
+        task.options(name=f"rank {n} of {job.name}", **asks, **make_task_options_at(group, n)).remote(
+            bare, vendor, token
+        )
         for n in range(1, devices)
     ]
     try:
         lent: list[tuple[str, list[str], Address]] = [ray.get(next(stream)) for stream in streams]
-        nodes, addresses = {here()[0], *(node for node, _, _ in lent)}, tuple(address for _, _, address in lent)
-        near = tuple(number for node, numbers, _ in lent if node == here()[0] for number in numbers)
+        nodes, addresses = (
+            {find_ray_node_here()[0], *(node for node, _, _ in lent)},
+            tuple(address for _, _, address in lent),
+        )
+        near = tuple(number for node, numbers, _ in lent if node == find_ray_node_here()[0] for number in numbers)
         yield DeviceGang(RankHosts(own, addresses, token, len(nodes)), near)
     finally:
         for stream in streams:
             ray.cancel(stream, force=True)
 
 
-def _lend_device(job: Job, vendor: str, token: str) -> Iterator[tuple[str, list[str], Address]]:
+def _lend_device_to_gang(job: Job, vendor: str, token: str) -> Iterator[tuple[str, list[str], Address]]:
     """Body of the Ray task on another device: says its node, its number there and where it listens, and then starts
     ranks."""
     import ray
 
-    node, devices = here()
+    node, devices = find_ray_node_here()
     cache = Path(job.cache)
-    start = envs.interpreter_of(job.backend, cache)
+    start = envs.build_interpreter_of_backend(job.backend, cache)
     given = (
-        caches(cache)
-        | visible.for_child(job.backend)
+        name_compiler_caches(cache)
+        | visible.build_variables_for_child(job.backend)
         | job.env
-        | (visible.build_variables(vendor, devices) if vendor else {})
+        | (visible.build_visible_variables(vendor, devices) if vendor else {})
     )
-    host = RankHost(ray.util.get_node_ip_address(), token, start.python, child_env(given, start.python, start.folders))
+    host = RankHost(
+        ray.util.get_node_ip_address(), token, start.python, make_child_environment(given, start.python, start.folders)
+    )
     yield node, devices, host.address
     host.serve()

@@ -8,7 +8,7 @@ from typing import Any
 
 from farm.fleet.child_process import Limits
 from tasks.backends import BackendSpec
-from tasks.catalogs.user_definitions import get_announcement, home
+from tasks.catalogs.user_definitions import find_home_backend, get_announced_definitions
 from tasks.judge.verdict import Policy
 from tasks.model import UNASKED, BackendInfo
 from tasks.passport.known import Passport
@@ -25,7 +25,7 @@ class Job:
 
     info: what the backend answered when it was probed; attempts: earlier losses of cases, and known: words of those
     that the backend is known not to implement, by number of the case in the batch. env: further variables of the child;
-    imports: what the child may be forked with, beside what the items tell (`tasks.importing.load`); kernels:
+    imports: what the child may be forked with, beside what the items tell (`tasks.importing.import_by_name`); kernels:
     definitions of the user's own (`tasks.catalogs.user_definitions`). chunk_s: seconds between two messages with what
     is done (0: a supervisor's own). deadline_s: of a case, instead of that of the limits (which are the child's for as
     long as it lives), where it is not 0. host, device: where it runs, as the supervisor knows it: the node's own name
@@ -56,14 +56,14 @@ class Job:
     avoid: tuple[Place, ...] = ()
     env: dict[str, str] = field(default_factory=dict)
     imports: tuple[str, ...] = ()
-    kernels: str = field(default_factory=get_announcement)
+    kernels: str = field(default_factory=get_announced_definitions)
 
     @property
     def home(self) -> BackendSpec | None:
-        """The backend in whose environment the job prepares or exports (`tasks.catalogs.user_definitions.home`), which
+        """The backend in whose environment the job prepares or exports (`tasks.catalogs.user_definitions.find_home_backend`), which
         all of its groups have in common; None for the farm's own."""
         items = self.prepare or self.export
-        found = home(items[0].group.catalog, self.kernels) if items else None
+        found = find_home_backend(items[0].group.catalog, self.kernels) if items else None
         return BackendSpec(**found) if found else None
 
     @property

@@ -13,7 +13,7 @@ from farm.work.job import Job
 from farm.work.placement import DevicePool
 from farm.work.run_groups import PREPARE_FIRST
 from farm.work.run_state import RunState
-from farm.work.state import JobFlight, PlannedCases, Portion, RunPlan, limits, portions
+from farm.work.state import JobFlight, PlannedCases, Portion, RunPlan, group_planned_cases, make_child_limits
 from farm.work.supervisor import CHUNK_S
 from tasks.backends.base import FRACTION
 from tasks.wire import ToExport, ToPrepare, ToRun
@@ -33,7 +33,7 @@ def make_typical_job(plan: RunPlan, b: int, claim: DeviceClaim) -> Job:
     return Job(
         name=plan.name(b),
         cache=str(plan.request.cache),
-        limits=limits(plan.request.config, plan.name(b)),
+        limits=make_child_limits(plan.request.config, plan.name(b)),
         backend=plan.matrix.backends[b],
         policy=plan.request.policy,
         passports=plan.passports.get(plan.name(b), ()),
@@ -125,7 +125,7 @@ class JobSource:
         job = Job(
             name=name,
             cache=str(self._plan.request.cache),
-            limits=limits(self._plan.request.config),
+            limits=make_child_limits(self._plan.request.config),
             chunk_s=self._choose_message_interval_s(),
             **what,
         )
@@ -147,7 +147,7 @@ class JobSource:
             b: self._measure_demand(b, pool) for b in pool.backends if self._state.case_queue.has(b) and self._may(b)
         }
         left_s = {b: demand.left_s for b, demand in demands.items()}
-        order = batching.order(
+        order = batching.order_backends_for_batches(
             left_s, not self._state.run_groups.left["prepare"] and not self._state.run_groups.left["export"]
         )
         # Each backend has its first numbers, and is timed, before any has its second batch.
@@ -161,14 +161,14 @@ class JobSource:
             if self._state.case_queue.doubts[b]:
                 return self._second_opinion(b)
             if self._state.case_queue.isolated[b]:
-                return self._batch(b, portions(self._state.case_queue.isolated[b].popleft()))
+                return self._batch(b, group_planned_cases(self._state.case_queue.isolated[b].popleft()))
             timed = self._state.run_counts.count(b).done + self._state.case_queue.timed[b]
-            if not compiles and batching.waits(
+            if not compiles and batching.does_batch_wait(
                 demands[b], timed, self._state.run_counts.starts(b), self._state.flights.batches[b]
             ):
                 continue
-            if worth_s := batching.size(demands[b], sum(left_s.values()), small):
-                most = batching.most_cases(demands[b].cases, demands[b].slots, timed)
+            if worth_s := batching.choose_batch_size_s(demands[b], sum(left_s.values()), small):
+                most = batching.limit_batch_cases(demands[b].cases, demands[b].slots, timed)
                 usual_ms = self._state.run_counts.case_ms(b)
                 return self._batch(b, self._state.case_queue.take(b, worth_s, usual_ms, most, torn=not compiles))
         return None

@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from farm.work.child_pool import ChildPool, Closed, alike
+from farm.work.child_pool import ChildPool, Closed, can_share_child
 from farm.work.claims import ONE, DeviceClaim
 from farm.work.executor import Unplaced
 from farm.work.job import Job
 from farm.work.state import HERE
-from farm.work.supervisor import run_job
+from farm.work.supervisor import run_supervised_job_items
 from tasks import wire
 from tasks.wire import Place
 
@@ -95,7 +95,7 @@ class JobLine:
         """Take a job; one that may go to none of the devices comes back at once, as Unplaced."""
         with self._changed:
             one = _WaitingJob(job, claim)
-            if not any(_may(one, c) for c in self._capacities):
+            if not any(_may_start_job(one, c) for c in self._capacities):
                 self._came.put((handle, Unplaced("every device here is to be avoided")))
                 return
             self._waiting[handle] = one
@@ -152,17 +152,19 @@ class JobLine:
         seconds; 0 if there is none."""
         others = [one for one in self._lanes if one.idle and one is not lane]
         last = self._find_last_startable(lane.capacity)
-        here = {handle: w for handle, w in self._waiting.items() if _fits(w, lane.capacity) and handle <= last}
+        here = {handle: w for handle, w in self._waiting.items() if _fits_capacity(w, lane.capacity) and handle <= last}
         own = (handle for handle, w in here.items() if lane.has(w.job))
-        free = (h for h, w in here.items() if not any(one.has(w.job) and _fits(w, one.capacity) for one in others))
+        free = (
+            h for h, w in here.items() if not any(one.has(w.job) and _fits_capacity(w, one.capacity) for one in others)
+        )
         return next(own, 0) or next(free, 0)
 
     def _find_last_startable(self, capacity: LaneCapacity) -> float:
         """The handle up to which jobs may begin on a device: the oldest job that has room nowhere is left the devices
         that have most room, or smaller jobs would take every share that becomes free."""
         for handle, w in sorted(self._waiting.items()):
-            where = [c for c in self._capacities if _may(w, c)]
-            room = [c for c in where if _fits(w, c)]
+            where = [c for c in self._capacities if _may_start_job(w, c)]
+            room = [c for c in where if _fits_capacity(w, c)]
             if where and not room:
                 return handle if max(where, key=lambda c: c.free).meets(capacity) else math.inf
             if where and all(c.meets(capacity) and c is not capacity for c in room):
@@ -178,7 +180,9 @@ class JobLine:
         for one in asked:
             if self._closed:
                 return
-            where = [c for c in self._capacities if _may(one, c) and free[id(c)] >= c.needs(one.claim) - ROUNDING]
+            where = [
+                c for c in self._capacities if _may_start_job(one, c) and free[id(c)] >= c.needs(one.claim) - ROUNDING
+            ]
             if not where:
                 continue
             may = [lane for lane in idle if lane.starting is None or lane.has(one.job)]
@@ -193,12 +197,12 @@ class JobLine:
                 lane.thread.start()
 
 
-def _may(waiting: _WaitingJob, capacity: LaneCapacity) -> bool:
+def _may_start_job(waiting: _WaitingJob, capacity: LaneCapacity) -> bool:
     return capacity.suits(waiting.claim) and capacity.place not in waiting.job.avoid
 
 
-def _fits(waiting: _WaitingJob, capacity: LaneCapacity) -> bool:
-    return _may(waiting, capacity) and capacity.free >= capacity.needs(waiting.claim) - ROUNDING
+def _fits_capacity(waiting: _WaitingJob, capacity: LaneCapacity) -> bool:
+    return _may_start_job(waiting, capacity) and capacity.free >= capacity.needs(waiting.claim) - ROUNDING
 
 
 class JobLane:
@@ -221,7 +225,7 @@ class JobLane:
     def has(self, job: Job) -> bool:
         """Whether a child for such jobs is there, or about to be."""
         job = self.place_job(job)
-        return self.children.has(job) or (self.starting is not None and alike(self.starting, job))
+        return self.children.has(job) or (self.starting is not None and can_share_child(self.starting, job))
 
     def _work(self) -> None:
         try:
@@ -249,7 +253,7 @@ class JobLane:
     def _run(self, handle: int, job: Job) -> BaseException | None:
         """Do a job; what ended it, if it was no end of its own. Raises Closed."""
         try:
-            for message in run_job(job, self.children):
+            for message in run_supervised_job_items(job, self.children):
                 self._came.put((handle, message))
         except Closed:
             raise

@@ -21,16 +21,16 @@ from farm import lake as lakes
 from farm.exits import allow_interrupts
 from farm.fleet import envs, visible
 from farm.fleet.asking import BackendAsking
-from farm.fleet.inventory import AWAITED, Answers, BackendOffer, offers
+from farm.fleet.inventory import AWAITED, Answers, BackendOffer, join_node_offers
 from farm.lake import Lake
 from farm.plan import config as configs
 from farm.plan import kernels, passports, policies
 from farm.plan import matrix as matrices
 from farm.plan.config import ConfigError
-from farm.plan.left_out import few
+from farm.plan.left_out import shorten_names_left_out
 from farm.plan.matrix import GROUP, Matrix
-from farm.plan.patterns import matcher
-from farm.plan.patterns import names as op_names
+from farm.plan.patterns import list_pattern_names as op_names
+from farm.plan.patterns import make_pattern_matcher
 from farm.plan.request import RunRequest
 from farm.version import farm_version
 from farm.work import budget, catalog_lists, executor_registry, ray_or_local, rehearsal
@@ -39,18 +39,18 @@ from farm.work.executor import Executor, Setup
 from farm.work.run_state import RunState
 from farm.work.state import BeforeRun, RunPlan
 from tasks.catalogs.base import Entry
-from tasks.catalogs.user_definitions import USER, home
+from tasks.catalogs.user_definitions import USER, find_home_backend
 from tasks.devices import DEVICE_VENDOR
 from tasks.judge.verdict import PolicyError
 from tasks.model import Status
-from tasks.nearest import nearest
+from tasks.nearest import suggest_nearest_names
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
 @contextlib.contextmanager
-def ready(
+def ready_run_plan(
     request: RunRequest,
     started: Callable[[Executor], None] = lambda e: None,
     tell: Callable[[str], None] = lambda text: None,
@@ -69,7 +69,7 @@ def ready(
         request = replace(request, config=_use_installed_runtimes(request.config, request.cache))
     specs = [b.spec() for b in request.config.backends]
     names = list(dict.fromkeys(c.name for c in request.config.catalogs))
-    kind = executor_registry.find(request.how, request.address)
+    kind = executor_registry.find_asked_executor(request.how, request.address)
     inline = kind is not None and kind.in_process
     with contextlib.ExitStack() as ended:
         asking = None
@@ -77,7 +77,11 @@ def ready(
         if kind is None or not kind.asks_nodes(_make_executor_setup(request)):
             asking = BackendAsking(specs, request.cache, fresh=request.fresh, build=not request.dry)
             ended.enter_context(contextlib.closing(asking))
-        homes = catalog_lists.homes(request.config, request.cache, not request.dry, inline) if USER in names else []
+        homes = (
+            catalog_lists.find_catalog_homes(request.config, request.cache, not request.dry, inline)
+            if USER in names
+            else []
+        )
         # In this very process one after another: of what one thread is importing, another sees half.
         at_once = 1 if inline else 2
         with concurrent.futures.ThreadPoolExecutor(at_once) as background, contextlib.ExitStack() as asked:
@@ -85,7 +89,7 @@ def ready(
             asked.callback(given_up.set)  # nobody waits for an environment any more
             listing = {
                 name: background.submit(
-                    catalog_lists.list_entries,
+                    catalog_lists.list_catalog_entries,
                     name,
                     request.cache,
                     inline,
@@ -97,25 +101,27 @@ def ready(
             }
             found = {name: future.result() for name, future in listing.items()}
         if elsewhere := next((name for _, name in found.values() if name), ""):
-            kernels.announce(request.config, elsewhere, request.hidden)
-        matrix = _build_plan(request, {name: entries for name, (entries, _) in found.items()})
-        adds = passports.choose_passports(request, matrix)  # refused here, where nothing runs yet
+            kernels.announce_config_kernels(request.config, elsewhere, request.hidden)
+        matrix = _build_plan_of_request(request, {name: entries for name, (entries, _) in found.items()})
+        adds = passports.choose_planned_passports(request, matrix)  # refused here, where nothing runs yet
         if not request.dry:  # it makes the lake's folder: not for a request that is refused
-            lakes.check_writable(request.lake)
-        executor = ended.enter_context(contextlib.closing(_start(request, kind, matrix)))
+            lakes.check_lake_writable(request.lake)
+        executor = ended.enter_context(contextlib.closing(_start_executor(request, kind, matrix)))
         started(executor)
         labels = {b.name: b.labels for b in request.config.backends}
         if asking is None:
             answers = executor.probe(specs, str(request.cache), request.fresh)
-            plan = RunPlan(request, matrix, executor, offers(specs, executor.nodes, answers, labels), passports=adds)
+            plan = RunPlan(
+                request, matrix, executor, join_node_offers(specs, executor.nodes, answers, labels), passports=adds
+            )
         else:
-            plan = RunPlan(request, matrix, executor, offers(specs, (), {}, labels), passports=adds)
+            plan = RunPlan(request, matrix, executor, join_node_offers(specs, (), {}, labels), passports=adds)
             if rehearsal.is_worth_it(request):
                 with contextlib.closing(rehearsal.JobRehearsal(plan, asking.fail, tell)) as rehearsed:
-                    plan = _await_answers(plan, asking, awaits)
+                    plan = _await_backend_answers(plan, asking, awaits)
                     rehearsed.wait()
             else:
-                plan = _await_answers(plan, asking, awaits)
+                plan = _await_backend_answers(plan, asking, awaits)
         yield plan
 
 
@@ -124,7 +130,7 @@ def _use_installed_runtimes(config: configs.Config, cache: Path) -> configs.Conf
     and their own environment is not built: the record of the run says so, and a row the version."""
 
     def here(backend: configs.BackendConfig) -> configs.BackendConfig:
-        environment = None if backend.packages else envs.of(backend.spec())
+        environment = None if backend.packages else envs.find_environment(backend.spec())
         if environment is None or environment.there(cache) or not environment.here():
             return backend
         return backend.model_copy(update={"python": sys.executable})
@@ -132,18 +138,18 @@ def _use_installed_runtimes(config: configs.Config, cache: Path) -> configs.Conf
     return config.model_copy(update={"backends": [here(backend) for backend in config.backends]})
 
 
-def _await_answers(plan: RunPlan, asking: BackendAsking, awaits: Callable[[Collection[str]], None]) -> RunPlan:
+def _await_backend_answers(plan: RunPlan, asking: BackendAsking, awaits: Callable[[Collection[str]], None]) -> RunPlan:
     """The plan of a run on this machine, with the answers that it cannot begin without: those of the farm's own
     environment, and of one backend that is available. A run that is resumed or only shown, or downloads nothing and so
     has none to wait for long, has all of them."""
     specs = [b.spec() for b in plan.request.config.backends]
-    own = {s.name for s in specs if envs.of(s) is None}
+    own = {s.name for s in specs if envs.find_environment(s) is None}
     node = plan.executor.nodes[0]["id"]
     labels = {b.name: b.labels for b in plan.request.config.backends}
 
     def make_offers(answers: Answers) -> list[BackendOffer]:
         asked = [s for s in specs if s.name in answers]
-        return list(offers(asked, plan.executor.nodes, {node: answers}, labels).values())
+        return list(join_node_offers(asked, plan.executor.nodes, {node: answers}, labels).values())
 
     known = make_offers(asking.answers)
     for offer in plan.offers.values():
@@ -157,31 +163,33 @@ def _await_answers(plan: RunPlan, asking: BackendAsking, awaits: Callable[[Colle
 
 
 def _make_executor_setup(request: RunRequest) -> Setup:
-    devices = any(b.labels or visible.for_child(b.spec())[DEVICE_VENDOR] for b in request.config.backends)
+    devices = any(
+        b.labels or visible.build_variables_for_child(b.spec())[DEVICE_VENDOR] for b in request.config.backends
+    )
     return Setup(request.address, request.cpus, request.dashboard, devices)
 
 
-def _start(request: RunRequest, kind: type[Executor] | None, matrix: Matrix) -> Executor:
+def _start_executor(request: RunRequest, kind: type[Executor] | None, matrix: Matrix) -> Executor:
     """What a plan runs on: the kind that was asked for, or what is worth it. A dry run runs nothing, and starts no
     cluster unless it is told to."""
     if kind is None:
-        small = request.dry or ray_or_local.is_small(request.config, matrix, request.budget_s)
-        kind = executor_registry.get("processes" if small else "ray")
+        small = request.dry or ray_or_local.is_plan_small(request.config, matrix, request.budget_s)
+        kind = executor_registry.get_executor("processes" if small else "ray")
     running = [spec.name for spec, wanted in zip(matrix.backends, matrix.wanted.T) if wanted.any() and not request.dry]
     return kind.create(replace(_make_executor_setup(request), running=frozenset(running)))
 
 
-def _build_plan(request: RunRequest, entries: dict[str, list[Entry]]) -> Matrix:
+def _build_plan_of_request(request: RunRequest, entries: dict[str, list[Entry]]) -> Matrix:
     """The matrix of a request. Raises ConfigError if it is empty, or an op is unknown."""
     config = request.config
     if request.record is None:  # a resumed run has its policy, and keeps it
         labels = {n: (e.label for e in listed) for n, listed in entries.items()}
         try:
-            policies.check_ops(request.policy, config.policy, labels)
+            policies.check_policy_ops(request.policy, config.policy, labels)
         except PolicyError as error:
             raise ConfigError(f"policy: {error}") from None
     try:
-        matrix = matrices.build(config, entries, request.ops)
+        matrix = matrices.build_matrix(config, entries, request.ops)
     except matrices.UnknownOp as error:
         raise ConfigError(f"{_find_config_line(request.path, error.pattern)}{error}") from None
     _check_op_patterns(request.ops, entries)
@@ -190,7 +198,7 @@ def _build_plan(request: RunRequest, entries: dict[str, list[Entry]]) -> Matrix:
     if not matrix.cells:
         raise ConfigError(f"the config plans no cell: {said or 'its ops, dtypes, backends and skips leave nothing'}")
     if request.record is None and request.whole and (check := matrix.without_cells(config.all_checks)):
-        whys = [f"{few(one.of)}: {one.why}" for one in matrix.left_out if check in one.names]
+        whys = [f"{shorten_names_left_out(one.of)}: {one.why}" for one in matrix.left_out if check in one.names]
         why = "; ".join(whys) or said
         raise ConfigError(f"{_find_config_line(request.path, check)}checks: no cell of {check} could be planned: {why}")
     return matrix
@@ -200,7 +208,7 @@ def _find_config_line(path: str, word: str) -> str:
     """ "file:line:column: " of the first place in a config, or in one that it includes, where ``word`` stands; ""
     without a config file."""
     with contextlib.suppress(OSError):
-        for file in configs.files(path) if path else ():
+        for file in configs.list_config_files(path) if path else ():
             for number, line in enumerate(file.read_text().splitlines(), 1):
                 if found := re.search(rf"(?<![\w.]){re.escape(word)}(?![\w.])", line.partition("#")[0]):
                     return f"{file}:{number}:{found.start() + 1}: "
@@ -209,10 +217,10 @@ def _find_config_line(path: str, word: str) -> str:
 
 def _check_op_patterns(ops: Sequence[str], entries: dict[str, list[Entry]]) -> None:
     for pattern in ops:
-        matches = matcher([pattern])
+        matches = make_pattern_matcher([pattern])
         if not any(matches(op_names(e)) for listed in entries.values() for e in listed):
             valid = sorted({n for listed in entries.values() for e in listed for n in op_names(e)})
-            raise ConfigError(f"--ops: no op {pattern!r}{nearest(pattern, valid)}")
+            raise ConfigError(f"--ops: no op {pattern!r}{suggest_nearest_names(pattern, valid)}")
 
 
 class LaunchedRun:
@@ -223,11 +231,11 @@ class LaunchedRun:
         self.before = BeforeRun()
         self.had: list[str] = []
         self.state: RunState | None = None  # as soon as it is dispatched
-        self.record = new_record(self.request) if self.request.record is None else dict(self.request.record)
+        self.record = make_run_record(self.request) if self.request.record is None else dict(self.request.record)
         self.run_id = str(self.record["run_id"])
         if self.request.record is not None:
             there = [name for name, offer in plan.offers.items() if offer.available]
-            self.before = durable(self.request.lake, self.run_id, plan.matrix, there)
+            self.before = read_durable_rows(self.request.lake, self.run_id, plan.matrix, there)
             before = self.record.get("inventory", {}).get("backends", {})
             if self.record.pop("left_out", None):  # what a budget left out is run now: until it is, the run has no end
                 self.record["finished_at"] = None
@@ -245,13 +253,13 @@ class LaunchedRun:
             for g, b, reason in matrix.skipped
             for group in [matrix.groups[g]]
         ]
-        self.record["home"] = (home(USER) or {}).get("name", "")
+        self.record["home"] = (find_home_backend(USER) or {}).get("name", "")
         self.record.setdefault("not_planned", [one.record() for one in matrix.left_out])
         self._record_offers()
 
     def _record_left_out(self) -> None:
         """Say in the record what the budget leaves out."""
-        told = budget.left_out(self.plan, self.state.left_out if self.state else ())
+        told = budget.describe_budget_left_out(self.plan, self.state.left_out if self.state else ())
         self.record["left_out"] = told or None
 
     def _record_offers(self) -> None:
@@ -262,7 +270,7 @@ class LaunchedRun:
             "backends": {n: o.record() for n, o in plan.offers.items()},
             "nodes": plan.executor.nodes,
         }
-        lakes.write_run(self.request.lake, self.run_id, self.record)
+        lakes.write_run_record(self.request.lake, self.run_id, self.record)
 
     def dispatch(self, progress: Callable[[RunState], None]) -> None:
         """Until every planned case has its row. Raises OSError when the lake or the cache cannot be written to."""
@@ -289,18 +297,18 @@ class LaunchedRun:
         }
         record["planned_by_backend"] = {name: c.planned for name, c in run.run_counts.counts.items()}
         record["planned"] = planned = sum(record["planned_by_backend"].values())
-        record["finished_at"] = _now().isoformat()
+        record["finished_at"] = _read_clock().isoformat()
         if self.plan.whole is not None:
             self._record_left_out()
-        lakes.compact(lake, self.run_id, change)
-        lakes.write_run(lake, self.run_id, record)
+        lakes.compact_run(lake, self.run_id, change)
+        lakes.write_run_record(lake, self.run_id, record)
         rows, missing = lakes.read(lake, self.run_id), list(run.missing())
         if missing or len(rows) != planned:
             return rows, f"{len(rows)} rows of {planned} planned ({', '.join(f'{name} {n}' for name, n in missing)})"
-        return rows, _describe_gone(rows)
+        return rows, _describe_gone_backends(rows)
 
 
-def run_request(
+def launch_request(
     request: RunRequest,
     interrupted: Callable[[str], None] = lambda run_id: None,
     progress: Callable[[RunState], None] = lambda state: None,
@@ -309,7 +317,7 @@ def run_request(
     is). interrupted: told the id of the run when Ctrl-C ends it, once the rows that have come are written; progress:
     told of the run while it goes on. Raises KeyboardInterrupt then, ConfigError, also for a backend that cannot be had;
     ClusterError, LakeError, OSError."""
-    with ready(request) as plan:
+    with ready_run_plan(request) as plan:
         for name, offer in plan.offers.items():
             if not offer.available:
                 raise ConfigError(f"{name} is unavailable here: {offer.reason}")
@@ -325,26 +333,26 @@ def run_request(
         return rows, run.record, missing
 
 
-def read_finished(request: RunRequest) -> pd.DataFrame | None:
+def read_finished_run(request: RunRequest) -> pd.DataFrame | None:
     """The rows of a run that is to be resumed and has them all; None if there is something left to do. Raises
     LakeError."""
     record = request.record
     if record is None or not record.get("finished_at") or "planned" not in record or record.get("left_out"):
         return None
     rows = lakes.read(request.lake, record["run_id"])
-    return rows if len(rows) == record["planned"] and not _describe_gone(rows) else None
+    return rows if len(rows) == record["planned"] and not _describe_gone_backends(rows) else None
 
 
-def _describe_gone(rows: pd.DataFrame) -> str:
+def _describe_gone_backends(rows: pd.DataFrame) -> str:
     """Which backends went away in mid-run, with how many rows; "" if none did."""
     gone = rows.loc[rows["status"] == Status.UNAVAILABLE.value, "backend"].value_counts(sort=False)
     told = ", ".join(f"{name} {number}" for name, number in gone.items())
     return f"{gone.sum()} cases were not run because their backend went away ({told})" if told else ""
 
 
-def new_record(request: RunRequest) -> dict[str, Any]:
+def make_run_record(request: RunRequest) -> dict[str, Any]:
     """The record of a run that begins now."""
-    now = _now()
+    now = _read_clock()
     return {
         "run_id": run_id_at(now),
         "name": request.config.name,
@@ -356,7 +364,7 @@ def new_record(request: RunRequest) -> dict[str, Any]:
         "refused": [asdict(one) for one in request.refused],
         "started_at": now.isoformat(),
         "finished_at": None,
-        "versions": _versions(),
+        "versions": _list_run_versions(),
     }
 
 
@@ -370,11 +378,11 @@ def run_id_at(now: datetime.datetime) -> str:
     return f"{now:%Y%m%d-%H%M%S}-{now.microsecond * 65536 // 1_000_000:04x}"
 
 
-def _now() -> datetime.datetime:
+def _read_clock() -> datetime.datetime:
     return datetime.datetime.now(datetime.timezone.utc)
 
 
-def _versions() -> dict[str, str]:
+def _list_run_versions() -> dict[str, str]:
     """Versions of what a run is made of."""
     found = {"python": platform.python_version(), "platform": platform.platform(), "validation-farm": farm_version()}
     for name in ("ray", "torch", "numpy", "onnx", "onnxruntime", "openvino", "pandas", "pyarrow"):
@@ -383,7 +391,7 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def durable(lake: Lake, run_id: str, matrix: Matrix, there: Collection[str] = ()) -> BeforeRun:
+def read_durable_rows(lake: Lake, run_id: str, matrix: Matrix, there: Collection[str] = ()) -> BeforeRun:
     """What the lake has of a run. there: the backends that are available now; what was `unavailable` is run again."""
     with warnings.catch_warnings():
         warnings.simplefilter("always", lakes.LakeWarning)

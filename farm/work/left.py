@@ -44,33 +44,33 @@ class WorkLeft:
 
     def __call__(self, run: RunState) -> tuple[float, str]:
         """(seconds, how sure that is: "about" or "at least"); nothing left where all cases are done."""
-        cases, done = expected_cases(run), [float(count.done) for count in run.run_counts.counts.values()]
+        cases, done = count_expected_cases(run), [float(count.done) for count in run.run_counts.counts.values()]
         if sum(done) >= sum(cases):
             return 0.0, "about"
-        left_s = max((estimate_left_s(*pool) for pool in measure_pools(run, self._slower)), default=0.0)
-        return left_s + END_S * self._slower, "at least" if _is_guess(run) else "about"
+        left_s = max((estimate_left_s(*pool) for pool in measure_pools_left(run, self._slower)), default=0.0)
+        return left_s + END_S * self._slower, "at least" if _is_duration_guessed(run) else "about"
 
 
 def estimate_left_s(works: Sequence[WorkAmount], slots: int) -> float:
     """Seconds until the last job on so many slots has ended: each backend goes on at the pace at which it has gone, and
     one that has hardly begun at that of the others, if earlier runs have timed it and them."""
     timed = [work for work in works if work.timed]
-    usual = _pace(sum(w.took for w in timed), sum(w.done for w in timed), sum(w.left for w in timed), 1.0)
+    usual = _compute_pace(sum(w.took for w in timed), sum(w.done for w in timed), sum(w.left for w in timed), 1.0)
     total_s = longest_s = 0.0
     for work in works:
-        pace = _pace(work.took, work.done, work.left, usual if work.timed else 1.0)
+        pace = _compute_pace(work.took, work.done, work.left, usual if work.timed else 1.0)
         total_s += pace * work.left
         longest_s = max(longest_s, pace * work.longest)
     return max(total_s / slots, longest_s)
 
 
-def _pace(took: float, done: float, left: float, usual: float) -> float:
+def _compute_pace(took: float, done: float, left: float, usual: float) -> float:
     """What work takes, as a share of what it was estimated to."""
     weight = WEIGHT * (done + left) + WEIGHT_S
     return (took + usual * weight) / (done + weight)
 
 
-def measure_pools(run: RunState, slower: float) -> Iterator[tuple[list[WorkAmount], int]]:
+def measure_pools_left(run: RunState, slower: float) -> Iterator[tuple[list[WorkAmount], int]]:
     """(what is done and left of each backend of a pool of devices, its slots); preparing and exporting are done by the
     CPUs. slower: how many times as long as guessed what nobody has timed takes."""
     awaited = [b for b, spec in enumerate(run.plan.matrix.backends) if run.plan.offers[spec.name].awaited]
@@ -78,12 +78,12 @@ def measure_pools(run: RunState, slower: float) -> Iterator[tuple[list[WorkAmoun
         if not pool.devices:
             continue
         # Of what is awaited nobody knows yet where it will run: most likely on CPUs.
-        works = [_measure_backend(run, b, slower) for b in (*pool.backends, *(awaited if pool.main else ()))]
-        works += [_measure_kind(run, kind, slower) for kind in (GUESSED_MS if pool.main else ())]
+        works = [_measure_backend_left(run, b, slower) for b in (*pool.backends, *(awaited if pool.main else ()))]
+        works += [_measure_kind_left(run, kind, slower) for kind in (GUESSED_MS if pool.main else ())]
         yield works, pool.devices
 
 
-def _measure_backend(run: RunState, b: int, slower: float) -> WorkAmount:
+def _measure_backend_left(run: RunState, b: int, slower: float) -> WorkAmount:
     counts, guess_ms = run.run_counts, guess_case_ms(run.plan.offer(b).joint) * slower
     did = counts.did[b]
     to_do = np.maximum(run.run_groups.to_come[b] + counts.to_do[b] - did, 0.0)
@@ -97,10 +97,10 @@ def _measure_backend(run: RunState, b: int, slower: float) -> WorkAmount:
     def one_ms(flight: JobFlight) -> float:
         return float(flight.work[1] * guess_ms + flight.work[2]) / len(flight.cases)
 
-    return _with_flights(run, b, done_ms, left_ms, one_ms, start_ms * (not did[0]), bool(to_do[1] < to_do[0] / 2))
+    return _add_work_in_flight(run, b, done_ms, left_ms, one_ms, start_ms * (not did[0]), bool(to_do[1] < to_do[0] / 2))
 
 
-def _measure_kind(run: RunState, kind: str, slower: float) -> WorkAmount:
+def _measure_kind_left(run: RunState, kind: str, slower: float) -> WorkAmount:
     groups, guess_ms = run.run_groups, GUESSED_MS[kind] * slower
     if kind == "export":  # whose cases earlier runs have timed, they have exported, and the cache has it
         asked = groups.to_come[:, :2].sum(axis=0) + run.run_counts.to_do[:, :2].sum(axis=0)
@@ -109,10 +109,10 @@ def _measure_kind(run: RunState, kind: str, slower: float) -> WorkAmount:
     left = groups.left[kind] + groups.exports_to_come * (kind == "export")
     start_ms = START_S * 1e3 * slower
     done_ms, left_ms = made * guess_ms + start_ms * bool(made), left * guess_ms + start_ms * bool(left and not made)
-    return _with_flights(run, kind, done_ms, left_ms, lambda flight: guess_ms, start_ms * (not made), False)
+    return _add_work_in_flight(run, kind, done_ms, left_ms, lambda flight: guess_ms, start_ms * (not made), False)
 
 
-def _with_flights(
+def _add_work_in_flight(
     run: RunState,
     who: int | str,
     done_ms: float,
@@ -134,7 +134,7 @@ def _with_flights(
     return WorkAmount(took_s, done_ms / 1e3, left_ms / 1e3, longest_ms / 1e3, timed)
 
 
-def expected_cases(run: RunState) -> list[float]:
+def count_expected_cases(run: RunState) -> list[float]:
     """Cases of every backend: those planned, and those of what is not prepared yet, at most."""
     counts = run.run_counts.counts.values()
     return [
@@ -142,7 +142,7 @@ def expected_cases(run: RunState) -> list[float]:
     ]
 
 
-def _is_guess(run: RunState) -> bool:
+def _is_duration_guessed(run: RunState) -> bool:
     """Whether the time of some backend's cases is a guess: no earlier run has timed them, and this one has run hardly
     any."""
     counts = run.run_counts

@@ -15,20 +15,20 @@ from pathlib import Path
 from typing import Any
 
 from farm.fleet import asking, detect, envs, inventory, probing, visible
-from farm.fleet.asking import find_absent_vendor, with_exclusion, without_device
-from farm.fleet.child_process import caches
+from farm.fleet.asking import add_device_exclusion, explain_no_device, find_absent_vendor
+from farm.fleet.child_process import name_compiler_caches
 from farm.fleet.inventory import Answers, BackendOffer
-from farm.fleet.node import RayNode, this_machine, usable_cpus
+from farm.fleet.node import RayNode, count_usable_cpus, describe_this_machine
 from farm.work.child_pool import PooledChildren
 from farm.work.claims import DeviceClaim
 from farm.work.executor import Executor, Setup
 from farm.work.job import Job
 from farm.work.lanes import JobLine, LaneCapacity
 from farm.work.state import HERE
-from farm.work.supervisor import run_job
+from farm.work.supervisor import run_supervised_job_items
 from tasks import wire
 from tasks.backends import BackendSpec
-from tasks.catalogs.user_definitions import get_announcement
+from tasks.catalogs.user_definitions import get_announced_definitions
 from tasks.model import BackendInfo
 from tasks.wire import Place, ToRun
 
@@ -48,15 +48,15 @@ class ChildProcesses(Executor):
         return cls(setup.cpus, setup.devices)
 
     def __init__(self, cpus: int | None = None, devices: bool = True) -> None:
-        here = this_machine() if devices else RayNode()
+        here = describe_this_machine() if devices else RayNode()
         os.environ.update(here.variables)
-        self.nodes = [inventory.this_node(cpus or usable_cpus(), here)]
+        self.nodes = [inventory.describe_this_node(cpus or count_usable_cpus(), here)]
         self._lines: dict[str, JobLine] = {}  # by resource
         self._came: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
         self._next = 0
 
     def slots(self, offer: BackendOffer | None, claim: DeviceClaim) -> int:
-        resource = _find_resource(offer)
+        resource = _find_local_resource(offer)
         return claim.jobs_on(int(self.nodes[0]["resources"][resource])) if resource else 0
 
     def submit(self, job: Job, offer: BackendOffer | None, claim: DeviceClaim, among: Sequence[str] = ()) -> int:
@@ -68,11 +68,13 @@ class ChildProcesses(Executor):
         self._line(offer, claim).expect(job, claim)
 
     def _line(self, offer: BackendOffer | None, claim: DeviceClaim) -> JobLine:
-        resource = _find_resource(offer)
+        resource = _find_local_resource(offer)
         if resource not in self._lines:
             self._lines[resource] = JobLine(self._capacities(offer, resource), self._came)
         if claim.is_gang:
-            self._lines[resource].join(claim.devices, partial(_join_devices, offer.device_vendor if offer else ""))
+            self._lines[resource].join(
+                claim.devices, partial(_join_local_devices, offer.device_vendor if offer else "")
+            )
         return self._lines[resource]
 
     def _capacities(self, offer: BackendOffer | None, resource: str) -> list[LaneCapacity]:
@@ -84,7 +86,9 @@ class ChildProcesses(Executor):
             return [LaneCapacity(float(count))]
         numbers = [str(n) for n in range(count)]
         return [
-            LaneCapacity(1.0, Place(HERE.node, _name_device(vendor, n)), visible.build_variables(vendor, [n]))
+            LaneCapacity(
+                1.0, Place(HERE.node, _name_local_device(vendor, n)), visible.build_visible_variables(vendor, [n])
+            )
             for n in numbers
         ]
 
@@ -105,20 +109,20 @@ class ChildProcesses(Executor):
             line.close(ENDING_S)
 
 
-def _join_devices(vendor: str, numbers: range, parts: tuple[LaneCapacity, ...]) -> LaneCapacity:
+def _join_local_devices(vendor: str, numbers: range, parts: tuple[LaneCapacity, ...]) -> LaneCapacity:
     """Several devices at once."""
     place = Place(HERE.node, ",".join(part.place.device for part in parts))
-    return LaneCapacity(0.0, place, visible.build_variables(vendor, [str(n) for n in numbers]), parts)
+    return LaneCapacity(0.0, place, visible.build_visible_variables(vendor, [str(n) for n in numbers]), parts)
 
 
-def _find_resource(offer: BackendOffer | None) -> str:
+def _find_local_resource(offer: BackendOffer | None) -> str:
     """The resource of a backend's jobs here; "" if this machine does not have it."""
     return offer.resources.get(HERE.node, "") if offer else "CPU"
 
 
-def _name_device(vendor: str, number: str) -> str:
+def _name_local_device(vendor: str, number: str) -> str:
     """What the vendor's variable calls a device, as rows say it; its number where it has no such name."""
-    return ",".join(visible.name_devices(vendor, [number])) or number
+    return ",".join(visible.name_visible_devices(vendor, [number])) or number
 
 
 class InlineExecutor(Executor):
@@ -137,31 +141,31 @@ class InlineExecutor(Executor):
         return cls(setup.devices, setup.running)
 
     def __init__(self, devices: bool = True, running: Collection[str] = ()) -> None:
-        here = this_machine() if devices else RayNode()
+        here = describe_this_machine() if devices else RayNode()
         os.environ.update(here.variables)
-        self.nodes = [inventory.this_node(1, here)]
+        self.nodes = [inventory.describe_this_node(1, here)]
         self.children = DirectChildren()
         self._running = running
         self._queue: deque[tuple[int, Job | None]] = deque()  # None: a job that was called back
         self._next = 0
 
     def probe(self, specs: Sequence[BackendSpec], cache: str, fresh: bool = True) -> dict[str, Answers]:
-        apart = [spec for spec in specs if not (spec.name in self._running or envs.of(spec))]
-        answers: Answers = asking.probe(apart, Path(cache), fresh=fresh) if apart else {}
+        apart = [spec for spec in specs if not (spec.name in self._running or envs.find_environment(spec))]
+        answers: Answers = asking.probe_backends(apart, Path(cache), fresh=fresh) if apart else {}
         return {HERE.node: {s.name: answers.get(s.name) or self._ask(s, Path(cache), fresh) for s in specs}}
 
     def _ask(self, spec: BackendSpec, cache: Path, fresh: bool) -> BackendInfo | wire.Refused:
-        if envs.of(spec):
-            return wire.Refused(without_device(spec, None) or ALONE, absent=find_absent_vendor(spec, None))
-        answer = None if fresh else probing.read_answer(spec, cache)
+        if envs.find_environment(spec):
+            return wire.Refused(explain_no_device(spec, None) or ALONE, absent=find_absent_vendor(spec, None))
+        answer = None if fresh else probing.read_probe_answer(spec, cache)
         if answer is None:
             began = time.monotonic()
-            said = self.children.greet(wire.Hello(spec, kernels=get_announcement()), cache)[1]
+            said = self.children.greet(wire.Hello(spec, kernels=get_announced_definitions()), cache)[1]
             if isinstance(said, wire.Refused):
                 return said
             # Not remembered: where all is imported it starts at once, and no process of its own does.
             answer = replace(said.info, start_s=round(time.monotonic() - began, 3))
-        return with_exclusion(spec, answer)
+        return add_device_exclusion(spec, answer)
 
     def slots(self, offer: BackendOffer | None, claim: DeviceClaim) -> int:
         return 1
@@ -174,7 +178,7 @@ class InlineExecutor(Executor):
     def poll(self, timeout_s: float) -> Iterator[tuple[int, Any]]:
         if self._queue:
             handle, job = self._queue.popleft()
-            for message in run_job(job, self.children) if job else ():
+            for message in run_supervised_job_items(job, self.children) if job else ():
                 yield handle, message
             yield handle, None
 
@@ -203,14 +207,14 @@ class DirectChildren(PooledChildren):
         key = kind if hello.backend is None else str(hello.backend)
         child, told, answer = self._children.get(key, (None, None, None))
         if child is None or told != hello:
-            if hello.backend is not None and envs.of(hello.backend):
+            if hello.backend is not None and envs.find_environment(hello.backend):
                 raise envs.EnvError(ALONE)
-            for name, value in caches(cache).items():
+            for name, value in name_compiler_caches(cache).items():
                 os.environ.setdefault(name, value)
             child = child or DirectChild()
             answer = child.ask(hello)
             if isinstance(answer, wire.Ready) and hello.backend is not None:
-                answer = wire.Ready(replace(answer.info, environment=envs.label(hello.backend)))
+                answer = wire.Ready(replace(answer.info, environment=envs.label_environment(hello.backend)))
             self._children[key] = child, hello, answer
         return child, answer
 

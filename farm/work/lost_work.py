@@ -9,11 +9,11 @@ from typing import Any
 from farm.fleet.health import CaseRef
 from farm.work.run_groups import WHOLE
 from farm.work.run_state import RunState
-from farm.work.state import JobFlight, portions
+from farm.work.state import JobFlight, group_planned_cases
 from tasks.catalogs.base import Failure
 from tasks.model import Status
 from tasks.model.row import NAMES
-from tasks.prepare.cases import PreparedGroup, sample_columns
+from tasks.prepare.cases import PreparedGroup, list_sample_columns
 from tasks.wire import Failing
 
 #: Losses of a supervisor at which what was in flight is run in smaller and smaller jobs, and losses of one that had
@@ -43,7 +43,7 @@ class LostWork:
         if flight.backend < 0:
             self._state.run_groups.queues[flight.job.kind].extendleft(flight.groups[n] for n in left)
             return
-        for g, positions in portions(flight.cases[number] for number in left):
+        for g, positions in group_planned_cases(flight.cases[number] for number in left):
             self.again(flight.backend, g, positions)
 
     def not_begun(self, flight: JobFlight, left: list[int]) -> None:
@@ -94,20 +94,20 @@ class LostWork:
                 again += part
         if b < 0:
             self._state.run_groups.queues[kind].extendleft(one.group for one in again)
-        for g, positions in portions(again) if b >= 0 else ():
+        for g, positions in group_planned_cases(again) if b >= 0 else ():
             self.again(b, g, positions)
         return []
 
     def _blame_cases(self, flight: JobFlight, one: CaseRef, times: int, why: str) -> list[tuple[int, Failure]]:
         if flight.backend < 0:
-            story = _describe_loss("in work", times, why)
+            story = _describe_lost_work("in work", times, why)
             return [(one.group, Failure(Status.INVALID.value, flight.job.kind, "lost", story))]
         told = {
             "status": Status.CRASH.value,
             "kind": "supervisor lost",
             "stage": "run",
             "error_type": "",
-            "error": _describe_loss("in flight", times, why),
+            "error": _describe_lost_work("in flight", times, why),
             "attempts": self._state.run_counts.attempts(one),
         }
         self._write_lost_case_row(one, self._state.run_groups.group(one.group), told)
@@ -116,7 +116,7 @@ class LostWork:
     def _write_lost_case_row(self, case: CaseRef, group: PreparedGroup, told: dict[str, Any]) -> None:
         """The row of a case that no process could report."""
         self._state.run_counts.uncount_replaced(case)
-        self._state.row_writer.write(case.backend, sample_columns(group.samples[case.position]) | told)
+        self._state.row_writer.write(case.backend, list_sample_columns(group.samples[case.position]) | told)
 
     def fail_group(self, g: int, failure: Failure) -> None:
         """One row per backend of a group that could not be prepared at all; of one that is awaited, when it is
@@ -172,6 +172,6 @@ class LostWork:
             self._write_lost_case_row(case, prepared, told)
 
 
-def _describe_loss(what: str, times: int, why: str) -> str:
+def _describe_lost_work(what: str, times: int, why: str) -> str:
     ending = {1: "st", 2: "nd", 3: "rd"}.get(times if times < 20 else times % 10, "th")
     return f"the only one {what} when its supervisor died a {times}{ending} time: {why}"

@@ -78,7 +78,7 @@ class MetricsWatch:
         ends with the run."""
         self._at = float("-inf")
         self(run)
-        if is_watched(cache):
+        if is_run_watched(cache):
             time.sleep(REPORT_S + 2 * SCRAPE_S)
 
     def _add(self, total: float, name: str, **tags: str) -> None:
@@ -93,7 +93,7 @@ class MetricsWatch:
 
 
 @functools.cache
-def _times() -> tuple[Any, Any]:
+def _make_time_metrics() -> tuple[Any, Any]:
     from ray.util.metrics import Histogram
 
     bounds = [1, 3, 10, 30, 100, 300, 1000, 3000, 10000, 60000]
@@ -103,15 +103,15 @@ def _times() -> tuple[Any, Any]:
     )
 
 
-def observe(backend: BackendSpec | None, rows: Rows) -> None:
+def observe_case_times(backend: BackendSpec | None, rows: Rows) -> None:
     """Tell Ray, in a supervisor, what the cases of a message took: ray_farm_build_ms, ray_farm_run_ms."""
     name = backend.name if backend else ""
     # One observation a chunk, its mean: thousands of calls a second would cost more than the cells.
-    for k, histogram in enumerate(_times()):
+    for k, histogram in enumerate(_make_time_metrics()):
         histogram.observe(max(rows.spent_ms[k] / len(rows.numbers), 1e-3), {"backend": name})
 
 
-def watching(cache: Path) -> IO[str]:
+def mark_as_watching(cache: Path) -> IO[str]:
     """Say that this process watches runs, for as long as the file is open. Raises OSError."""
     folder = cache / "prometheus"
     folder.mkdir(parents=True, exist_ok=True)
@@ -120,7 +120,7 @@ def watching(cache: Path) -> IO[str]:
     return file
 
 
-def is_watched(cache: Path) -> bool:
+def is_run_watched(cache: Path) -> bool:
     """Whether some process of this machine does so."""
     try:
         with (cache / "prometheus" / "watching").open() as file:
@@ -132,7 +132,7 @@ def is_watched(cache: Path) -> bool:
     return False
 
 
-def dashboard() -> dict[str, Any]:
+def make_grafana_dashboard() -> dict[str, Any]:
     """The dashboard as Grafana reads it, over the data source that Ray provisions."""
     panels = [
         {
@@ -159,13 +159,13 @@ def dashboard() -> dict[str, Any]:
     }
 
 
-def write_dashboard(cache: Path, variables: Mapping[str, str]) -> dict[str, str]:
+def write_grafana_dashboard(cache: Path, variables: Mapping[str, str]) -> dict[str, str]:
     """The variable that has Ray's Grafana show the farm's dashboard, which is written to where it looks; none if the
     folder cannot be written to."""
     folder = Path(variables.get(FOLDER_VARIABLE) or cache / "grafana")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "farm.json").write_text(json.dumps(dashboard(), indent=1))
+        (folder / "farm.json").write_text(json.dumps(make_grafana_dashboard(), indent=1))
     except OSError:
         return {}
     return {FOLDER_VARIABLE: str(folder)}

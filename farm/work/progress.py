@@ -15,12 +15,12 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from farm.fleet.inventory import AWAITED, BackendOffer, no_device_of
-from farm.plan.left_out import few
+from farm.fleet.inventory import AWAITED, BackendOffer, explain_no_device_of
+from farm.plan.left_out import shorten_names_left_out
 from farm.work.durations import format_duration
-from farm.work.left import WorkLeft, expected_cases
-from tasks.backends.needs import install_line
-from tasks.model import FAILED, names
+from farm.work.left import WorkLeft, count_expected_cases
+from tasks.backends.needs import write_install_line
+from tasks.model import FAILED, name_statuses
 
 if TYPE_CHECKING:
     from farm.work.run_counts import BackendCount
@@ -56,7 +56,7 @@ class RunProgress:
         self._noticed = len(run.notices)
         if come := run.come[self._come :]:
             self._come += len(come)
-            print_preflight(self.console, come, run.plan.offers, run.plan.describe_sharing)
+            print_preflight_lines(self.console, come, run.plan.offers, run.plan.describe_sharing)
         now = time.monotonic()
         if self.console.is_terminal:
             if self._live is None:
@@ -103,14 +103,16 @@ class RunProgress:
                 continue
             share = count.done / count.planned if count.planned else 0.0
             bar = "█" * int(share * 20) + "·" * (20 - int(share * 20)) if wide else f"{share:4.0%}"
-            table.add_row(name, f"{count.done}/{count.planned}", bar, _all(count) if wide else _short(count))
+            table.add_row(
+                name, f"{count.done}/{count.planned}", bar, _count_all_cases(count) if wide else _format_count(count)
+            )
         return table
 
     def _state(self, run: RunState) -> str:
         """Elapsed time, cases done, what is still being made, and the time left."""
         elapsed_s = time.monotonic() - run.started
         done = sum(count.done for count in run.run_counts.counts.values()) + run.run_groups.count_stored_cases()
-        cases = sum(expected_cases(run))
+        cases = sum(count_expected_cases(run))
         left_s, about = self._left(run)
         minutes, seconds = divmod(int(elapsed_s), 60)
         text = f"{minutes}:{seconds:02d}  {done:.0f} of {cases:.0f} cases done"
@@ -134,7 +136,7 @@ class AwaitedJob:
 
     def __call__(self, names: Collection[str]) -> None:
         """names: of those that have not answered."""
-        text = f"waiting for the answer of {few(sorted(names))}"
+        text = f"waiting for the answer of {shorten_names_left_out(sorted(names))}"
         if self._status:
             self._status.update(escape(text))
             self._status.start()
@@ -165,7 +167,7 @@ def show_on_terminal() -> Iterator[Callable[[RunState], None]]:
         progress.close()
 
 
-def print_preflight(
+def print_preflight_lines(
     console: Console,
     offers: Iterable[BackendOffer],
     known: Mapping[str, BackendOffer],
@@ -177,7 +179,7 @@ def print_preflight(
     width = max(map(len, known), default=0)
     alike: dict[str, list[BackendOffer]] = {}
     offers = list(offers)
-    nowhere = no_device_of(offer.absent for offer in offers)
+    nowhere = explain_no_device_of(offer.absent for offer in offers)
     for offer in sorted(offers, key=lambda offer: bool(nowhere and offer.absent)):
         words = nowhere if nowhere and offer.absent else "; ".join(filter(None, (offer.words, shares(offer))))
         alike.setdefault(words, []).append(offer)
@@ -189,7 +191,7 @@ def print_preflight(
         console.print(said, Text(words), highlight=False, soft_wrap=True)
     lacking = [offer for offer in known.values() if offer.installs and not offer.available]
     if lacking and not any(offer.reason == AWAITED for offer in known.values()):
-        line = install_line(pair for offer in lacking for pair in offer.installs)
+        line = write_install_line(pair for offer in lacking for pair in offer.installs)
         console.print(f"to enable {', '.join(o.name for o in lacking)}: {line}", highlight=False, soft_wrap=True)
 
 
@@ -199,7 +201,7 @@ def _describe_new_rows(new: dict[str, Counter[str]]) -> str:
     told = []
     for status, number in total.most_common():
         where = [f"{name} {some[status]}" for name, some in new.items() if some[status]]
-        told.append(f"{status} {number}" + (f" ({', '.join(where)})" if status in names(FAILED) else ""))
+        told.append(f"{status} {number}" + (f" ({', '.join(where)})" if status in name_statuses(FAILED) else ""))
     return f"; since the last line: {', '.join(told)}" if told else ""
 
 
@@ -215,11 +217,11 @@ def _list_silent_jobs(run: RunState, now: float) -> str:
     return f"; running: {', '.join(told)}" if told else "; nothing is running"
 
 
-def _all(count: BackendCount) -> str:
+def _count_all_cases(count: BackendCount) -> str:
     return " ".join(f"{name} {number}" for name, number in sorted(count.status.items(), key=lambda s: -s[1]))
 
 
-def _short(count: BackendCount) -> str:
-    failed = sum(count.status.get(name, 0) for name in names(FAILED))
+def _format_count(count: BackendCount) -> str:
+    failed = sum(count.status.get(name, 0) for name in name_statuses(FAILED))
     others = sum(count.status.values()) - failed - count.status.get("pass", 0)
     return f"pass {count.status.get('pass', 0)}, failed {failed}, others {others}"

@@ -18,14 +18,14 @@ import numpy as np
 
 from farm.fleet import asking, envs, visible
 from farm.fleet.inventory import Answers, BackendOffer
-from farm.fleet.node import NODE_ENV, this_machine, usable_cpus
-from farm.lake.origin_columns import columns_digest
+from farm.fleet.node import NODE_ENV, count_usable_cpus, describe_this_machine
+from farm.lake.origin_columns import digest_lake_columns
 from farm.version import farm_version
 from farm.work import gangs, monitoring
 from farm.work.claims import DeviceClaim
 from farm.work.executor import Changes, ClusterError, Executor, Setup, Unplaced
 from farm.work.job import Job
-from farm.work.supervisor import CHUNK_S, run_job
+from farm.work.supervisor import CHUNK_S, run_supervised_job_items
 from tasks import wire
 from tasks.backends import BackendSpec
 from tasks.cache import default_cache
@@ -70,11 +70,11 @@ class RayCluster(Executor):
         return setup.address is not None
 
     def __init__(self, address: str | None, num_cpus: int | None = None, dashboard: bool = True) -> None:
-        for name, value in (NODE_ENV | monitoring.write_dashboard(default_cache(), os.environ)).items():
+        for name, value in (NODE_ENV | monitoring.write_grafana_dashboard(default_cache(), os.environ)).items():
             os.environ.setdefault(name, value)
         if address is None:
             os.environ.setdefault(monitoring.REPORT_VARIABLE, str(int(monitoring.REPORT_S * 1000)))
-        os.environ.update(visible.for_ray())
+        os.environ.update(visible.make_variables_for_ray())
         import ray
 
         self._ray = ray
@@ -91,11 +91,11 @@ class RayCluster(Executor):
         }
         if address is None:
             options |= {
-                "num_cpus": num_cpus or usable_cpus(),
+                "num_cpus": num_cpus or count_usable_cpus(),
                 "include_dashboard": dashboard,
             } | _describe_machine_to_ray()
         try:
-            _check_reachable(address)
+            _check_head_reachable(address)
             # What it cannot tell of a device (its model, without the vendor's own package) it says with a traceback.
             logging.getLogger("ray._private.accelerators").setLevel(logging.CRITICAL)
             context = ray.init(**options)
@@ -105,7 +105,7 @@ class RayCluster(Executor):
             self.notice = f"dashboard: http://{url}"
         self.nodes = self._alive()
         self._head, self._answered = str(ray.get_runtime_context().gcs_address), time.monotonic()
-        self._task = ray.remote(max_retries=0, num_returns="streaming")(_supervise)
+        self._task = ray.remote(max_retries=0, num_returns="streaming")(_run_supervisor_task)
         self._running: dict[Any, int] = {}
         self._load: dict[int, tuple[str, ...]] = {}  # handle → (resource, ids of the nodes it may go to)
         self._gangs: dict[int, Any] = {}  # handle → placement group of a job of several devices
@@ -149,7 +149,7 @@ class RayCluster(Executor):
 
         assert self._asked is not None
         specs, cache, token = self._asked
-        remote = self._ray.remote(max_retries=0, num_cpus=0)(_probe_backends)
+        remote = self._ray.remote(max_retries=0, num_cpus=0)(_probe_backends_on_node)
         there = remote.options(name="probe", scheduling_strategy=NodeAffinitySchedulingStrategy(node["id"], soft=False))
         return there.remote(specs, str(token), cache, fresh, node["labels"])
 
@@ -193,7 +193,7 @@ class RayCluster(Executor):
     def _head_answers(self) -> bool:
         """Raises OSError if it has not for long."""
         try:
-            _check_reachable(self._head, 1.0)
+            _check_head_reachable(self._head, 1.0)
         except OSError:
             if time.monotonic() - self._answered > HEAD_S:
                 raise OSError(AWAY.format(self._head)) from None
@@ -211,7 +211,7 @@ class RayCluster(Executor):
             data = self._ray.get(parcel)
         except self._ray.exceptions.RayError as error:
             raise OSError(f"{path.name}, prepared on a node that has left, is lost: {type(error).__name__}") from None
-        _write(data, path)
+        _write_job_file(data, path)
 
     def submit(self, job: Job, offer: BackendOffer | None, claim: DeviceClaim, among: Sequence[str] = ()) -> int:
         resource, nodes = self._resource(offer, among)
@@ -222,8 +222,8 @@ class RayCluster(Executor):
             named = {"ray.io/node-id": f"in({','.join(nodes)})"}
         self._next += 1
         if claim.is_gang:
-            self._gangs[self._next] = group = gangs.group(resource, claim.devices, named)
-            options |= gangs.at(group, 0)
+            self._gangs[self._next] = group = gangs.make_placement_group(resource, claim.devices, named)
+            options |= gangs.make_task_options_at(group, 0)
         elif named:
             options["label_selector"] = named
         names = {n["id"]: n["host"] for n in self.nodes}
@@ -302,9 +302,12 @@ class RayCluster(Executor):
 
     def _check_columns(self, begun: wire.Begun) -> None:
         """Raises OSError where the farm of a node sends rows of other columns than this one reads."""
-        if begun.columns != columns_digest():
+        if begun.columns != digest_lake_columns():
             name = next((n["host"] for n in self.nodes if n["id"] == begun.place.node), begun.place.node)
-            there, here = _describe_farm(begun.version, begun.columns), _describe_farm(farm_version(), columns_digest())
+            there, here = (
+                _describe_farm_to_ray(begun.version, begun.columns),
+                _describe_farm_to_ray(farm_version(), digest_lake_columns()),
+            )
             raise OSError(f"{name} has {there}, and this machine {here}: install the same version on all nodes")
 
     def _forget_stream(self, stream: Any) -> None:
@@ -312,7 +315,7 @@ class RayCluster(Executor):
         self._load.pop(handle, None)
         self._parcels.pop(stream, None)
         if handle in self._gangs:
-            gangs.dissolve(self._gangs.pop(handle))
+            gangs.dissolve_placement_group(self._gangs.pop(handle))
 
     def cancel(self, handle: int) -> None:
         for stream, known in self._running.items():
@@ -328,7 +331,7 @@ class RayCluster(Executor):
         self._ray.shutdown()
 
 
-def _describe_farm(version: str, columns: str) -> str:
+def _describe_farm_to_ray(version: str, columns: str) -> str:
     return f"farm {version or 'of an unknown version'} (columns {columns or 'unknown'})"
 
 
@@ -337,7 +340,7 @@ def _describe_machine_to_ray() -> dict[str, Any]:
 
     Raises Refusal where a variable that names devices or vendors cannot be read.
     """
-    here = this_machine()
+    here = describe_this_machine()
     os.environ.update(here.variables)
     others = {name: count for name, count in here.resources.items() if name != "GPU"}
     return {"num_gpus": int(here.resources.get("GPU", 0)), "resources": others, "labels": here.labels}
@@ -355,7 +358,7 @@ def _has_dead_process() -> bool:
 def _explain_no_ray(address: str | None, error: Exception) -> Exception:
     """What is told of a Ray that cannot be had. A ClusterError is for who named it; what a machine does, nobody asked
     for."""
-    why = _reason(error)
+    why = _find_ray_reason(error)
     if address is None:
         without = "the dashboard with --no-dashboard or Ray" if "dashboard" in str(error) else "Ray"
         return OSError(
@@ -370,7 +373,7 @@ def _explain_no_ray(address: str | None, error: Exception) -> Exception:
     )
 
 
-def _reason(error: Exception) -> str:
+def _find_ray_reason(error: Exception) -> str:
     """The last line of what Ray says, which is the error at the end of a log that it quotes; of the log itself where it
     quotes nothing."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
@@ -385,7 +388,7 @@ def _reason(error: Exception) -> str:
     return _LOGGED.sub("", lines[-1]).rstrip(".")
 
 
-def _check_reachable(address: str | None, seconds: float = 5.0) -> None:
+def _check_head_reachable(address: str | None, seconds: float = 5.0) -> None:
     """Raise OSError if nobody listens at host:port: Ray itself would try for minutes."""
     host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
     if colon and port.isdigit():
@@ -399,26 +402,26 @@ def _make_task_options(resource: str, fraction: float) -> dict[str, Any]:
     return {"num_cpus": 0} | ({"num_gpus": fraction} if resource == "GPU" else {"resources": {resource: fraction}})
 
 
-def _supervise(job: Job, names: dict[str, str], vendor: str, resource: str, devices: int) -> Iterator[Any]:
+def _run_supervisor_task(job: Job, names: dict[str, str], vendor: str, resource: str, devices: int) -> Iterator[Any]:
     """Body of the Ray task: the job's messages, some of them in lists; a Parcel is followed by the bytes of its file.
 
     names: the nodes' own names by id; vendor: whose device the job was given, "" for none; resource, devices: what it
     claims.
     """
     if devices == 1:
-        yield from _supervise_job(job, names, vendor, gangs.ALONE)
+        yield from _run_supervised_job(job, names, vendor, gangs.ALONE)
         return
     if job.backend and job.backend.launcher:
         yield wire.Gone("behind a launcher, ranks are started on one machine alone: run it with --on processes there")
         return
-    with gangs.gather(job, vendor, devices, _make_task_options(resource, 1.0)) as gang:
-        yield from _supervise_job(replace(job, env=job.env | gang.variables), names, vendor, gang)
+    with gangs.gather_gang(job, vendor, devices, _make_task_options(resource, 1.0)) as gang:
+        yield from _run_supervised_job(replace(job, env=job.env | gang.variables), names, vendor, gang)
 
 
-def _supervise_job(job: Job, names: dict[str, str], vendor: str, gang: gangs.DeviceGang) -> Iterator[Any]:
-    node, devices = gangs.here()
+def _run_supervised_job(job: Job, names: dict[str, str], vendor: str, gang: gangs.DeviceGang) -> Iterator[Any]:
+    node, devices = gangs.find_ray_node_here()
     numbers = [*devices, *gang.near]
-    called = ",".join(visible.name_devices(vendor, numbers) or numbers) if vendor else ""
+    called = ",".join(visible.name_visible_devices(vendor, numbers) or numbers) if vendor else ""
     job = replace(job, host=names.get(node, ""), device=called)
     place = Place(node, job.device)
     if place in job.avoid:
@@ -427,25 +430,25 @@ def _supervise_job(job: Job, names: dict[str, str], vendor: str, gang: gangs.Dev
         while True:
             time.sleep(3600)
     # From here on its silence counts.
-    yield wire.Begun(place, farm_version(), columns_digest())
+    yield wire.Begun(place, farm_version(), digest_lake_columns())
     try:
         if job.ship:
-            _unpack(job)
+            _unpack_job_files(job)
     except OSError as error:
         yield wire.Stopped(str(error))
         return
     if vendor:
-        job = replace(job, env=job.env | visible.build_variables(vendor, devices))
+        job = replace(job, env=job.env | visible.build_visible_variables(vendor, devices))
     # Ray takes about a millisecond for an item of a stream: small ones travel together.
     together: list[Any] = []
     since = time.monotonic()
     try:
-        for message in run_job(job):
+        for message in run_supervised_job_items(job):
             # Before a failure is told: it is nobody's where ranks went away with their nodes.
             if isinstance(message, (wire.Gone, wire.Sick)) or (isinstance(message, wire.Rows) and message.failing):
                 gang.check()
             if isinstance(message, wire.Rows):
-                monitoring.observe(job.backend, message)
+                monitoring.observe_case_times(job.backend, message)
                 yield message
             elif job.ship and isinstance(message, (wire.Prepared, wire.Exported)):
                 yield RayParcel(message)
@@ -461,24 +464,24 @@ def _supervise_job(job: Job, names: dict[str, str], vendor: str, gang: gangs.Dev
         gang.end(job)
 
 
-def _unpack(job: Job) -> None:
+def _unpack_job_files(job: Job) -> None:
     """Put the files that a job's items need and this node lacks into this node's cache, once per node."""
     import ray
 
     for path, reference in job.parcels.items():
         if not Path(path).exists():
-            _write(ray.get(reference), Path(path))
+            _write_job_file(ray.get(reference), Path(path))
 
 
-def _write(data: np.ndarray, target: Path) -> None:
+def _write_job_file(data: np.ndarray, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     aside = target.with_name(f".{target.name}.{os.getpid()}")
     data.tofile(aside)
     aside.replace(target)
 
 
-def _probe_backends(
+def _probe_backends_on_node(
     specs: list[BackendSpec], token: str, cache: str, fresh: bool, labels: dict[str, str]
 ) -> tuple[Answers, bool]:
     """(answers of this node's backends, whether it sees the driver's cache)."""
-    return asking.probe(specs, Path(cache), fresh=fresh, labels=labels), Path(token).exists()
+    return asking.probe_backends(specs, Path(cache), fresh=fresh, labels=labels), Path(token).exists()

@@ -11,7 +11,7 @@ from farm.work.durations import guess_work_s
 SMALL_S = 200.0
 
 
-def is_small(config: Config, matrix: Matrix, budget_s: float | None = None) -> bool:
+def is_plan_small(config: Config, matrix: Matrix, budget_s: float | None = None) -> bool:
     """Whether a plan, or what of it is done within a budget, is to run in child processes of this one. Nodes that a
     backend asks for by label are Ray's."""
     if any(b.labels for b in config.backends):

@@ -9,8 +9,8 @@ from farm.plan.config import ConfigError
 from farm.plan.request import RunRequest
 from farm.work.child_pool import ChildPool, Closed
 from farm.work.job import Job
-from farm.work.state import RunPlan, limits
-from farm.work.supervisor import run_job
+from farm.work.state import RunPlan, make_child_limits
+from farm.work.supervisor import run_supervised_job_items
 from tasks.catalogs.base import Failure
 from tasks.prepare.cases import PreparedGroup
 from tasks.wire import Failed, Prepared, ToPrepare
@@ -53,11 +53,11 @@ class JobRehearsal:
         job = Job(
             name="rehearsal",
             cache=str(self._plan.request.cache),
-            limits=limits(self._plan.request.config),
+            limits=make_child_limits(self._plan.request.config),
             prepare=groups,
         )
         try:
-            for message in run_job(job, self._children):
+            for message in run_supervised_job_items(job, self._children):
                 if isinstance(message, Failed):
                     found.append(message.failure)
                 elif isinstance(message, Prepared):

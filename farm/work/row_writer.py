@@ -59,7 +59,7 @@ class RowWriter:
         """A row of the dispatcher's own, for a case that no process could report."""
         own = {"policy": self._plan.request.policy.id, "started_at": time.time()}
         origin = lakes.Origin.of(self._plan.run_id, self._plan.name(b), self._plan.offer(b).info)
-        self.keep(b, [lakes.to_batch([Row.of({**own, **columns})], origin)], {columns["status"]: 1})
+        self.keep(b, [lakes.make_row_batch([Row.of({**own, **columns})], origin)], {columns["status"]: 1})
 
     def flush_if_due(self) -> None:
         if self._rows and time.monotonic() - self._flushed > FLUSH_S:
@@ -79,7 +79,7 @@ class RowWriter:
         if self._batches:
             self._written, self._batches, self._steps, self._rows = (self._batches, self._steps), [], [], 0
             where = self._plan.request.lake, self._plan.run_id
-            self._writing = self._writer.submit(beside.append, *where, *self._written)
+            self._writing = self._writer.submit(beside.append_rows_and_beside, *where, *self._written)
         self._flushed = time.monotonic()
 
     def _end(self) -> None:

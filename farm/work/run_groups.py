@@ -15,8 +15,8 @@ import numpy as np
 from farm.work.durations import GUESSED_MS, START_S
 from farm.work.state import JobFlight, RunPlan
 from tasks import catalogs, checks
-from tasks.catalogs.user_definitions import USER, home
-from tasks.prepare.cases import PreparedGroup, pack_path
+from tasks.catalogs.user_definitions import USER, find_home_backend
+from tasks.prepare.cases import PreparedGroup, find_pack_path
 from tasks.wire import Exported, Prepared
 
 #: Groups of one preparing job: as many as take about this many seconds, and no more; those of a run's first jobs; of an
@@ -43,7 +43,7 @@ class RunGroups:
         self.packs: dict[int, str] = {}  # group → its file
         self.samples: dict[int, list[int]] = {}  # group → indices of its prepared samples, in order
         self.forms: dict[int, str] = {}
-        self.exporting = _exporting_backends(plan)
+        self.exporting = _list_exporting_backends(plan)
         self._exporters = {b for many in {id(x): x for x in self.exporting}.values() for b in many}
         self.queues = {"prepare": deque(np.flatnonzero(self.wanted.any(axis=1)).tolist()), "export": deque[int]()}
         self.left = {"prepare": len(self.queues["prepare"]), "export": 0}
@@ -73,7 +73,7 @@ class RunGroups:
         sized = max(min(sized, most or sized), 1)
         share = -(-len(queue) // (2 * slots)) if slots > 1 and not self._is_little(queue) else len(queue)
         first: Iterator[int] = itertools.islice(queue, min(len(queue), sized, share))
-        if home(USER):
+        if find_home_backend(USER):
             first = itertools.takewhile(
                 lambda g: self._find_catalog_home(g) == self._find_catalog_home(queue[0]), first
             )
@@ -91,7 +91,7 @@ class RunGroups:
         return bool(learned.prepare_ms[list(groups)].sum() < most)  # not where one is NaN
 
     def _find_catalog_home(self, g: int) -> dict[str, Any] | None:
-        return home(self._plan.matrix.groups[g].catalog)
+        return find_home_backend(self._plan.matrix.groups[g].catalog)
 
     def without(self, b: int) -> list[int]:
         """A backend has no part in the run: the groups that need not be prepared any more."""
@@ -133,7 +133,7 @@ class RunGroups:
 
     def store_prepared(self, g: int, message: Prepared) -> None:
         self.keys[g], self.samples[g] = message.key, list(message.samples)
-        self.packs[g] = str(pack_path(self._plan.request.cache, message.key))
+        self.packs[g] = str(find_pack_path(self._plan.request.cache, message.key))
         self._store_parcel(g, message)
 
     def store_exported(self, g: int, message: Exported) -> None:
@@ -162,7 +162,7 @@ class RunGroups:
         """Positions of the group's samples that the backend has still to run."""
         known = self._done.get((g, b)) if self._done else None
         if not known:
-            return _all_of(min(len(self.samples[g]), self.wanted.item(g, b)))
+            return _list_all_positions(min(len(self.samples[g]), self.wanted.item(g, b)))
         if WHOLE in known:  # given up in an earlier launch: that is its result
             return ()
         return [p for p, index in enumerate(self._list_asked_samples(g, b)) if index not in known]
@@ -205,19 +205,19 @@ class RunGroups:
 
 
 @functools.cache
-def _all_of(samples: int) -> Sequence[int]:
+def _list_all_positions(samples: int) -> Sequence[int]:
     """Positions of all samples of a group: one for all groups of as many."""
     return tuple(range(samples))
 
 
-def _exporting_backends(plan: RunPlan) -> list[list[int]]:
+def _list_exporting_backends(plan: RunPlan) -> list[list[int]]:
     """Per group, the backends that are given an exported form of it; none where its check's samples have none."""
     forms = [plan.offer(b).forms for b in range(len(plan.matrix.backends))]
     known: dict[tuple[str, tuple[str, ...], bool], list[int]] = {}
     found = []
     for group in plan.matrix.groups:
-        catalog = catalogs.get(group.catalog)
-        key = group.catalog, catalog.forms_of(group), checks.get_or_default(group.check).exported
+        catalog = catalogs.get_catalog(group.catalog)
+        key = group.catalog, catalog.forms_of(group), checks.get_check_or_default(group.check).exported
         if key not in known:
             known[key] = [b for b, some in enumerate(forms) if key[-1] and catalog.needs_export(some, group)]
         found.append(known[key])

@@ -36,7 +36,7 @@ class SecondOpinions:
         """Weigh what another device made of cases that failed on one; that one may be sick."""
         b = flight.backend
         flight.done.update(rows.numbers)
-        found = pa.Table.from_batches(lakes.from_stream(rows.stream)).to_pylist()
+        found = pa.Table.from_batches(lakes.read_row_stream(rows.stream)).to_pylist()
         for number, row in zip(rows.numbers, found):
             doubt, status = flight.asked[number], Status(row["status"])
             if self._state.placement.is_sick(b, doubt.place) or status in (Status.UNAVAILABLE, Status.UNSUPPORTED):

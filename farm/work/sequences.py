@@ -9,10 +9,10 @@ from typing import Any
 
 from farm.fleet import envs
 from farm.work.child_pool import PooledChildren
-from farm.work.conversation import run_last
+from farm.work.conversation import run_last_in_child
 from farm.work.job import Job
 from tasks import wire
-from tasks.ddmin import fewest
+from tasks.ddmin import shrink_to_fewest
 from tasks.model import Status
 from tasks.prepare.cases import PreparedGroup
 from tasks.wire import ToRun
@@ -45,7 +45,7 @@ class SequenceDoubt:
         return {"note": "; ".join(filter(None, [kept, said + found])), "crash_after": json.dumps(crash)}
 
 
-def crash_of(row: Mapping[str, Any]) -> tuple[str, str, list[str]] | None:
+def read_sequence_crash(row: Mapping[str, Any]) -> tuple[str, str, list[str]] | None:
     """(kind, stage, ids of the earlier cases that it takes) of a crash that does not come alone; None where the row
     tells of none."""
     told = row.get("crash_after")
@@ -55,7 +55,7 @@ def crash_of(row: Mapping[str, Any]) -> tuple[str, str, list[str]] | None:
     return crash["kind"], crash["stage"], crash["after"]
 
 
-def culprits(
+def find_sequence_culprits(
     job: Job, item: ToRun, doubt: SequenceDoubt, children: PooledChildren
 ) -> Generator[wire.Spent, None, list[str]]:
     """Run the case after those before it, and after ever fewer of them, in processes of their own. Returns the ids of
@@ -66,14 +66,14 @@ def culprits(
         return (yield places)
 
     def dies(places: Sequence[int]) -> bool:
-        return _dies_after(job, [doubt.before[place] for place in places], item, doubt.kind, children)
+        return _dies_after_cases(job, [doubt.before[place] for place in places], item, doubt.kind, children)
 
     everything = list(range(len(doubt.before)))
     again = dies(everything)
     yield children.take_costs()
     if not again:
         return []
-    left, search = everything, fewest(everything, ask_parts)
+    left, search = everything, shrink_to_fewest(everything, ask_parts)
     try:
         places = next(search)
         while tries < TRIES:
@@ -84,20 +84,20 @@ def culprits(
             places = search.send(again)
     except StopIteration as end:
         left = end.value
-    return [_name(doubt.before[place]) for place in left]
+    return [_name_case_of_item(doubt.before[place]) for place in left]
 
 
-def _dies_after(job: Job, before: Sequence[ToRun], item: ToRun, kind: str, children: PooledChildren) -> bool:
+def _dies_after_cases(job: Job, before: Sequence[ToRun], item: ToRun, kind: str, children: PooledChildren) -> bool:
     """Whether a new process that runs some cases and then this one dies in this one, as it did."""
     children.forget(job)
     try:
-        row = run_last(job, (*before, item), children)
+        row = run_last_in_child(job, (*before, item), children)
     except envs.EnvError:
         return False
     children.forget(job)
     return Status(row.status).deadly and row.kind == kind
 
 
-def _name(item: ToRun) -> str:
+def _name_case_of_item(item: ToRun) -> str:
     """The id of the case of an item of one."""
     return item.group.case_id(PreparedGroup(item.pack, item.group.check).samples[item.positions[0]].index)

@@ -18,7 +18,7 @@ from farm.fleet.inventory import BackendOffer
 from farm.plan.config import Config
 from farm.plan.matrix import Matrix
 from farm.plan.request import RunRequest
-from farm.work.claims import DeviceClaim, claim_of
+from farm.work.claims import DeviceClaim, make_device_claim
 from farm.work.earlier_runs import LearnedFromRuns
 from farm.work.executor import Executor
 from farm.work.job import Job
@@ -33,7 +33,7 @@ HERE = Place("local", "")
 Portion = tuple[int, Sequence[int]]
 
 
-def portions(cases: Iterable[CaseRef]) -> list[Portion]:
+def group_planned_cases(cases: Iterable[CaseRef]) -> list[Portion]:
     """Cases of a backend by group."""
     by_group: dict[int, list[int]] = {}
     for case in cases:
@@ -98,7 +98,7 @@ class RunPlan:
 
     @property
     def with_products(self) -> bool:
-        """Whether cases are prepared with their products (`tasks.prepare.cases.prepare`): a backend asks for them, or
+        """Whether cases are prepared with their products (`tasks.prepare.cases.prepare_group`): a backend asks for them, or
         has not answered yet whether it does."""
         return any(offer.awaited or offer.of_products for offer in self.offers.values())
 
@@ -117,11 +117,11 @@ class RunPlan:
 
     def claim(self, b: int) -> DeviceClaim:
         """What a job of the backend takes, and why."""
-        return claim_of(self.offer(b), self.request.config.backends[b].fraction, self.executor.nodes)
+        return make_device_claim(self.offer(b), self.request.config.backends[b].fraction, self.executor.nodes)
 
     def is_timed(self, g: int) -> bool:
         """Whether the cases of a group measure time, which a neighbour on the device would change."""
-        return checks.get_or_default(self.matrix.groups[g].check).timed
+        return checks.get_check_or_default(self.matrix.groups[g].check).timed
 
     def describe_sharing(self, offer: BackendOffer) -> str:
         """How a backend shares its devices, for people; "" of one that takes CPUs."""
@@ -146,7 +146,7 @@ class RunPlan:
         return np.stack([x.sum(axis=0) for x in (cases, cases * ~timed, cases * np.where(timed, known, 0.0))], axis=1)
 
 
-def limits(config: Config, backend: str = "") -> Limits:
+def make_child_limits(config: Config, backend: str = "") -> Limits:
     """Of a backend's children; of those that prepare and export where none is named."""
     memory = next((b.memory_gib for b in config.backends if b.name == backend), Limits.memory_gib)
     return Limits(config.deadline_s, memory, localise_s=config.localise_s, race_s=config.race_s)

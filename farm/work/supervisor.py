@@ -14,17 +14,17 @@ from typing import Any
 
 from farm.fleet import envs, scratch, visible
 from farm.fleet.child_process import KILLS, ChildDeath
-from farm.lake import Origin, beside, from_stream, to_stream
+from farm.lake import Origin, beside, make_row_stream, read_row_stream
 from farm.work.child_pool import POOL, PooledChildren
-from farm.work.culprits import SOUGHT, is_sought, localise
+from farm.work.culprits import SOUGHT, is_culprit_sought, localise_in_children
 from farm.work.job import Job
-from farm.work.sequences import MOST, SequenceDoubt, culprits
+from farm.work.sequences import MOST, SequenceDoubt, find_sequence_culprits
 from tasks import wire
 from tasks.canary import EVERY_S
 from tasks.catalogs.base import Failure
 from tasks.model import FAILED, Status
 from tasks.model.row import Row
-from tasks.prepare.cases import PreparedGroup, sample_columns
+from tasks.prepare.cases import PreparedGroup, list_sample_columns
 from tasks.wire import Bad, Done, ToRun
 
 #: Seconds and rows after which collected rows are handed on.
@@ -55,7 +55,7 @@ class CannotRun(Exception):
         self.message = message
 
 
-def run_job(job: Job, children: PooledChildren = POOL) -> Iterator[Any]:
+def run_supervised_job_items(job: Job, children: PooledChildren = POOL) -> Iterator[Any]:
     """Do a job in children of ``children`` (default: this process's pool of child processes).
 
     Yields messages of `tasks.wire` for the dispatcher: Rows of a batch; Prepared, Exported or Failed for each group; of
@@ -64,20 +64,20 @@ def run_job(job: Job, children: PooledChildren = POOL) -> Iterator[Any]:
     the device computes otherwise than it did; at the end Spent.
     """
     try:
-        work = {"batch": _run_job_batch, "screen": _screen_device}.get(job.kind, _run_groups)
+        work = {"batch": _run_job_batch, "screen": _screen_device_in_child}.get(job.kind, _run_group_jobs)
         yield from work(job, children)
     except CannotRun as end:
         yield end.message
     yield children.take_costs()
 
 
-def rows_of(job: Job) -> Iterator[dict[str, Any]]:
+def run_batch_rows(job: Job) -> Iterator[dict[str, Any]]:
     """The rows of a batch that is run here and now, as dicts by column. Raises CannotRun."""
-    for message in run_job(job):
+    for message in run_supervised_job_items(job):
         if isinstance(message, (wire.Gone, wire.Sick, wire.Stopped)):
             raise CannotRun(message)
         if isinstance(message, wire.Rows):
-            for batch in from_stream(message.stream):
+            for batch in read_row_stream(message.stream):
                 yield from batch.to_pylist()
 
 
@@ -92,7 +92,7 @@ def _get_job_child(job: Job, children: PooledChildren) -> tuple[Any, wire.Ready 
 # --- preparing and exporting ----------------------------------------------------------------------------------------
 
 
-def _run_groups(job: Job, children: PooledChildren) -> Iterator[Any]:
+def _run_group_jobs(job: Job, children: PooledChildren) -> Iterator[Any]:
     """Prepare or export: a sample that kills the child is remembered as bad and its group done again."""
     items: list[Any] = list(job.prepare or job.export)
     command = wire.Prepare if job.prepare else wire.Export
@@ -122,18 +122,22 @@ def _run_groups(job: Job, children: PooledChildren) -> Iterator[Any]:
             if strikes >= STRIKES and death.was_killed:
                 raise CannotRun(wire.Gone(f"{STRIKES} processes died before they began: {death.text}"))
             if strikes >= STRIKES:
-                yield from (wire.Failed(n, _make_failure(job, n, death)) for n in sorted(set(range(len(items))) - done))
+                yield from (
+                    wire.Failed(n, _make_failed_group(job, n, death)) for n in sorted(set(range(len(items))) - done)
+                )
                 return
         elif _is_unexplained_kill(death, kills, (number, death.sample)):
             continue
         elif len(items[number].bad) >= STRIKES:
             done.add(number)
-            yield wire.Failed(number, _make_failure(job, number, death))
+            yield wire.Failed(number, _make_failed_group(job, number, death))
         else:
             why = (
-                replace(_make_failure(job, number, death), error=f"not exported: {death.text}") if job.export else None
+                replace(_make_failed_group(job, number, death), error=f"not exported: {death.text}")
+                if job.export
+                else None
             )
-            bad = Bad(death.sample, why or _make_failure(job, number, death))
+            bad = Bad(death.sample, why or _make_failed_group(job, number, death))
             items[number] = replace(items[number], bad=(*items[number].bad, bad))
 
 
@@ -144,7 +148,7 @@ def _is_unexplained_kill(death: ChildDeath, kills: collections.Counter[Any], wor
     return death.was_killed and kills[work] < KILLS
 
 
-def _make_failure(job: Job, number: int, death: ChildDeath) -> Failure:
+def _make_failed_group(job: Job, number: int, death: ChildDeath) -> Failure:
     stage = "reference" if job.prepare else "export"
     label = (job.prepare or job.export)[number].group.label
     story = death.text.replace(f" at stage {death.stage}", "", 1)  # the stages are those of a case
@@ -154,7 +158,7 @@ def _make_failure(job: Job, number: int, death: ChildDeath) -> Failure:
 # --- screening a device ---------------------------------------------------------------------------------------------
 
 
-def _screen_device(job: Job, children: PooledChildren) -> Iterator[Any]:
+def _screen_device_in_child(job: Job, children: PooledChildren) -> Iterator[Any]:
     """Screen a device: what its backend answered, what was seen of each exercise, and each death, whose exercise is
     left out then. Raises CannotRun."""
     command = job.screen
@@ -196,7 +200,7 @@ def _run_job_batch(job: Job, children: PooledChildren) -> Iterator[wire.Rows | w
     try:
         while batch.remaining or batch.unsure:
             yield from _run_cases_in_child(batch, children)
-        yield from _localise_held(batch, children)
+        yield from _localise_held_rows(batch, children)
     except CannotRun as end:
         if isinstance(end.message, (wire.Gone, wire.Sick)):
             yield from batch.rest()
@@ -266,7 +270,7 @@ def _run_cases_in_child(batch: _JobBatch, children: PooledChildren) -> Iterator[
     children.recycle(job)
 
 
-def _localise_held(batch: _JobBatch, children: PooledChildren) -> Iterator[wire.Rows | wire.Spent]:
+def _localise_held_rows(batch: _JobBatch, children: PooledChildren) -> Iterator[wire.Rows | wire.Spent]:
     """The rows that were held back, each with its culprit: one that is found now can be in the row, which is written
     once.
 
@@ -280,15 +284,17 @@ def _localise_held(batch: _JobBatch, children: PooledChildren) -> Iterator[wire.
             yield batch.flush()
         doubt = batch.doubted.get(done.number)
         if isinstance(doubt, SequenceDoubt) and batch.in_sequence(done):
-            found = yield from culprits(batch.job, batch.alone(done.number), doubt, children)
+            found = yield from find_sequence_culprits(batch.job, batch.alone(done.number), doubt, children)
             told = doubt.make_columns(done.row.note, len(doubt.before), found)
             done = replace(done, row=done.row.with_values(told))
-        if not is_sought(batch.job, done.row):
+        if not is_culprit_sought(batch.job, done.row):
             batch.held.pop(0)
             batch.add(done)
             continue
-        with tempfile.TemporaryDirectory(prefix="localise-", dir=_beside(batch.job)) as folder:
-            for message in localise(batch.job, batch.alone(done.number), batch.info, children, Path(folder)):
+        with tempfile.TemporaryDirectory(prefix="localise-", dir=_make_job_folder(batch.job)) as folder:
+            for message in localise_in_children(
+                batch.job, batch.alone(done.number), batch.info, children, Path(folder)
+            ):
                 if isinstance(message, wire.Found):
                     columns = message.columns
                 else:
@@ -297,8 +303,8 @@ def _localise_held(batch: _JobBatch, children: PooledChildren) -> Iterator[wire.
         batch.add(replace(done, row=done.row.with_values(columns)))
 
 
-def _beside(job: Job) -> Path:
-    return scratch.beside(Path(job.cache), job.backend.launcher if job.backend else ())
+def _make_job_folder(job: Job) -> Path:
+    return scratch.make_folder_for_child(Path(job.cache), job.backend.launcher if job.backend else ())
 
 
 def _take_child_death(
@@ -344,7 +350,7 @@ class _JobBatch:
         self._since = time.monotonic()
         self._node = job.host or socket.gethostname()
         # Ray numbers no devices of a node's second vendor, and a run without Ray gives none by number.
-        self._device = job.device or visible.first(job.backend, os.environ | job.env)
+        self._device = job.device or visible.name_first_visible_device(job.backend, os.environ | job.env)
 
     @property
     def remaining(self) -> list[int]:
@@ -430,7 +436,7 @@ class _JobBatch:
         item, position = self.cases[number]
         sample = PreparedGroup(Path(item.pack), item.group.check).samples[position]
         own = {"status": status, "policy": self.job.policy.id if self.job.policy else "", "started_at": time.time()}
-        return Done(number, Row.of({**sample_columns(sample), **own, **told}))
+        return Done(number, Row.of({**list_sample_columns(sample), **own, **told}))
 
     # --- rows that are handed on in chunks ------------------------------------------------------------------------
 
@@ -443,7 +449,7 @@ class _JobBatch:
         """Whether something else than the case as a whole may be to blame, and is looked for."""
         if done.number in self.doubted and self.in_sequence(done):
             return True
-        return done.row.status in SOUGHT and is_sought(self.job, done.row)
+        return done.row.status in SOUGHT and is_culprit_sought(self.job, done.row)
 
     def add_confirmed(self, done: Done, sought: bool = False) -> None:
         """`add`, when its device has given the known answers again. sought: when its culprit has been looked for as
@@ -510,7 +516,7 @@ class _JobBatch:
         name = self.job.backend.name if self.job.backend else ""
         origin = Origin.of(self.job.run_id, name, self.info, self._node, self._device)
         return wire.Rows(
-            to_stream(rows, origin),
+            make_row_stream(rows, origin),
             tuple(d.number for d in done),
             dict(collections.Counter(r.status for r in rows)),
             (sum(r.build_ms or 0.0 for r in rows), sum(r.run_ms or 0.0 for r in rows)),

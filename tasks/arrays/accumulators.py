@@ -8,7 +8,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tasks.matrix_units.adders import DIGITS, TruncatingAdder, UnitFactors, list_unit_steps, multiply_outer, powers_of
+from tasks.matrix_units.adders import (
+    DIGITS,
+    TruncatingAdder,
+    UnitFactors,
+    find_exponent_powers,
+    list_unit_steps,
+    multiply_unit_outer,
+)
 from tasks.matrix_units.table import UNITS, MatrixUnit
 
 
@@ -55,14 +62,14 @@ class UnitAccumulator:
         adder = self.unit.adder
         assert isinstance(adder, TruncatingAdder)
         sides = (np.swapaxes(a[..., order], -1, -2), b[..., order, :])
-        left, right = (UnitFactors(x, powers_of(x, _LOWEST)) for x in map(np.ascontiguousarray, sides))
+        left, right = (UnitFactors(x, find_exponent_powers(x, _LOWEST)) for x in map(np.ascontiguousarray, sides))
         kept = np.zeros((*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1]))
         total, largest = np.zeros_like(kept), np.zeros_like(kept)
         for start, stop in list_unit_steps(a.shape[-1], adder.fused):
             parts = left.cut(start, stop), right.cut(start, stop)
-            powers = (multiply_outer(parts[0].powers, parts[1].powers, place) for place in range(stop - start))
+            powers = (multiply_unit_outer(parts[0].powers, parts[1].powers, place) for place in range(stop - start))
             kept = adder.add(kept, *parts)
-            largest = functools.reduce(np.maximum, powers, np.maximum(largest, powers_of(kept, _LOWEST)))
+            largest = functools.reduce(np.maximum, powers, np.maximum(largest, find_exponent_powers(kept, _LOWEST)))
             if promoted and stop % promoted == 0:
                 total, kept = (total + kept).astype(np.float32).astype(np.float64), np.zeros_like(kept)
         return total + kept, largest * 2.0**-adder.kept
@@ -81,7 +88,7 @@ def _list_summing_orders(count: int) -> Iterator[tuple[Sequence[int], bool]]:
 _LOWEST = -1000
 
 
-def _list_narrow() -> Iterator[UnitAccumulator]:
+def _list_narrow_accumulators() -> Iterator[UnitAccumulator]:
     """Those of the units whose accumulators have fewer digits than float32, which take several dtypes alike."""
     found: dict[tuple[str, str], list[MatrixUnit]] = {}
     for unit in UNITS.values():
@@ -92,9 +99,9 @@ def _list_narrow() -> Iterator[UnitAccumulator]:
 
 
 #: By name, of the table of matrix units; a device that is not named keeps what float32 has.
-ACCUMULATORS = {x.name: x for x in _list_narrow()}
+ACCUMULATORS = {x.name: x for x in _list_narrow_accumulators()}
 
 
-def for_factors(dtypes: Sequence[str]) -> list[UnitAccumulator]:
+def list_accumulators_for_factors(dtypes: Sequence[str]) -> list[UnitAccumulator]:
     """Those for products of some dtypes of factors."""
     return [x for x in ACCUMULATORS.values() if set(dtypes) <= {*x.factors}]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tasks.model.dtypes import LARGEST, np_dtype, round_to_dtype
+from tasks.model.dtypes import LARGEST, get_numpy_dtype, round_to_dtype
 
 E8M0, E4M3, E2M1 = "float8_e8m0fnu", "float8_e4m3fn", "float4_e2m1fn"
 
@@ -57,8 +57,8 @@ def quantise_blocks(values: np.ndarray, dtype: str, kind: BlockFormat) -> tuple[
         scales = round_to_dtype(np.minimum(held / top, LARGEST[kind.scale]), kind.scale)
     with np.errstate(invalid="ignore", divide="ignore"):
         ratio = np.where(scales[..., None] > 0, np.where(good[..., None], blocks, 0.0) / scales[..., None], 0.0)
-    elements = np.clip(ratio, -top, top).astype(np_dtype(dtype)).reshape(values.shape)
-    return elements, np.where(good, scales, np.nan).astype(np_dtype(kind.scale))
+    elements = np.clip(ratio, -top, top).astype(get_numpy_dtype(dtype)).reshape(values.shape)
+    return elements, np.where(good, scales, np.nan).astype(get_numpy_dtype(kind.scale))
 
 
 def dequantise_blocks(elements: np.ndarray, scales: np.ndarray) -> np.ndarray:
@@ -78,4 +78,4 @@ def pack_pairs(elements: np.ndarray) -> np.ndarray:
 
 def unpack_pairs(pairs: np.ndarray) -> np.ndarray:
     """The E2M1 elements of such bytes."""
-    return np.stack([pairs & 15, pairs >> 4], -1).reshape(*pairs.shape[:-1], -1).view(np_dtype(E2M1))
+    return np.stack([pairs & 15, pairs >> 4], -1).reshape(*pairs.shape[:-1], -1).view(get_numpy_dtype(E2M1))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays import layouts
-from tasks.arrays.tree import TensorSpec, contiguous, tensor_specs, with_tensors
+from tasks.arrays.tree import TensorSpec, list_tensor_specs, make_contiguous_tensor, map_tree_tensors
 from tasks.model import Form, Status
 from tasks.model.row import Row
 
@@ -19,42 +19,44 @@ ONLY_WHERE = "only where"
 REFUSED = (Status.ERROR, Status.UNSUPPORTED)
 
 
-def laid_out(form: Form | None) -> dict[int, str]:
+def find_laid_out_inputs(form: Form | None) -> dict[int, str]:
     """The inputs of a form that are not contiguous, by the number of their array: what they have otherwise, in words.
     Only a call of torch's tensors, or of NumPy arrays, is given any: others have no strides."""
     if form is None or form.kind != "torch":
         return {}
     named = [(str(k), node) for k, node in enumerate(form.args["v"])] + form.kwargs["v"]
-    found = [(name, spec) for name, node in named for spec in tensor_specs(node) if spec.strides is not None]
+    found = [(name, spec) for name, node in named for spec in list_tensor_specs(node) if spec.strides is not None]
     return {spec.id: layouts.describe_layout(name, spec) for name, spec in found}
 
 
-def is_empty(form: Form) -> bool:
+def has_empty_input(form: Form) -> bool:
     """Whether an input of a form has no elements."""
     return any(
-        not form.arrays[spec.id].size for spec in tensor_specs([form.args, form.kwargs]) if spec.layout == "strided"
+        not form.arrays[spec.id].size
+        for spec in list_tensor_specs([form.args, form.kwargs])
+        if spec.layout == "strided"
     )
 
 
-def _list_strided(form: Form, kept: int = -1) -> list[TensorSpec]:
+def _list_strided_inputs(form: Form, kept: int = -1) -> list[TensorSpec]:
     """The inputs of a form of torch's that are not contiguous, but for that of one number."""
-    found = tensor_specs([form.args, form.kwargs]) if form.kind == "torch" and form.args is not None else []
+    found = list_tensor_specs([form.args, form.kwargs]) if form.kind == "torch" and form.args is not None else []
     return [x for x in found if x.strides is not None and x.id != kept]
 
 
-def pack_arrays(form: Form, arrays: Sequence[Any], kept: int = -1) -> list[Any]:
+def pack_strided_arrays(form: Form, arrays: Sequence[Any], kept: int = -1) -> list[Any]:
     """The arrays of a form, those of inputs that are not contiguous as their elements alone."""
     packed = list(arrays)
-    for spec in _list_strided(form, kept):
-        packed[spec.id] = contiguous(arrays[spec.id], spec)
+    for spec in _list_strided_inputs(form, kept):
+        packed[spec.id] = make_contiguous_tensor(arrays[spec.id], spec)
     return packed
 
 
-def lay_out(form: Form, packed: Sequence[Any], kept: int = -1) -> list[Any] | None:
-    """The arrays of a form for those that `pack_arrays` makes of them; None where several elements lie at one address
+def lay_out_arrays(form: Form, packed: Sequence[Any], kept: int = -1) -> list[Any] | None:
+    """The arrays of a form for those that `pack_strided_arrays` makes of them; None where several elements lie at one address
     and are not the same."""
     lying = list(packed)
-    for spec in _list_strided(form, kept):
+    for spec in _list_strided_inputs(form, kept):
         lying[spec.id] = np.array(form.arrays[spec.id])
         spec.view(lying[spec.id], writeable=True)[...] = packed[spec.id]
         if spec.view(lying[spec.id]).tobytes() != packed[spec.id].tobytes():
@@ -62,17 +64,19 @@ def lay_out(form: Form, packed: Sequence[Any], kept: int = -1) -> list[Any] | No
     return lying
 
 
-def call_packed(form: Form, run: Callable[[list[Any]], Sequence[Any]]) -> Callable[[list[Any]], Sequence[Any]]:
-    """A call of the arrays of a form as one of those that `pack_arrays` makes of them; it raises ValueError where
+def call_with_packed_arrays(
+    form: Form, run: Callable[[list[Any]], Sequence[Any]]
+) -> Callable[[list[Any]], Sequence[Any]]:
+    """A call of the arrays of a form as one of those that `pack_strided_arrays` makes of them; it raises ValueError where
     several elements lie at one address."""
 
     def call(packed: list[Any]) -> Sequence[Any]:
-        lying = lay_out(form, packed)
+        lying = lay_out_arrays(form, packed)
         if lying is None:
             raise ValueError("several elements of an input lie at one address")
         return run(lying)
 
-    return call if _list_strided(form) else run
+    return call if _list_strided_inputs(form) else run
 
 
 def dense(form: Form, kept: int = -1) -> Form:
@@ -80,7 +84,7 @@ def dense(form: Form, kept: int = -1) -> Form:
     them lies as they do."""
 
     def pack(arrays: Sequence[Any]) -> list[Any]:
-        return pack_arrays(form, arrays, kept)
+        return pack_strided_arrays(form, arrays, kept)
 
     def fresh(seed: int) -> list[Any] | None:
         assert form.fresh is not None
@@ -91,7 +95,7 @@ def dense(form: Form, kept: int = -1) -> Form:
         assert form.judge is not None
         if arrays is None:
             return form.judge(outputs)
-        lying = lay_out(form, arrays, kept)
+        lying = lay_out_arrays(form, arrays, kept)
         return None if lying is None else form.judge(outputs, lying)
 
     def plain(node: dict[str, Any]) -> dict[str, Any]:
@@ -99,7 +103,7 @@ def dense(form: Form, kept: int = -1) -> Form:
             return node
         return {k: v for k, v in node.items() if k not in ("shape", "strides", "offset", "declared")}
 
-    args, kwargs = (with_tensors(tree, plain) for tree in (form.args, form.kwargs))
+    args, kwargs = (map_tree_tensors(tree, plain) for tree in (form.args, form.kwargs))
     return replace(
         form,
         args=args,

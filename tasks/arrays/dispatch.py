@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 
-def dispatch_mode() -> Any:
+def make_dispatch_mode() -> Any:
     """`TorchDispatchMode`, to be subclassed where it is used.
 
     That of torch imports the compiler when the first operation comes, a second of work, to keep itself out of what is

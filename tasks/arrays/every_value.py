@@ -2,7 +2,7 @@
 
 A sweep has 2**20 values. Each of its (sign, exponent) pairs, zeros, subnormals, infinities and NaNs among them, has the
 mantissas around powers of two, in float64 every third of them, and random ones. Some places of the last exponent, whose
-patterns are all NaN but for one, are taken by the values around which kernels change their path (`list_landmarks`).
+patterns are all NaN but for one, are taken by the values around which kernels change their path (`list_landmark_values`).
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import functools
 
 import numpy as np
 
-from tasks.model import LARGEST, SMALLEST_NORMAL, is_complex, is_inexact, np_dtype
-from tasks.model.dtypes import PACKED_BITS, integers
+from tasks.model import LARGEST, SMALLEST_NORMAL, get_numpy_dtype, is_complex_dtype, is_inexact_dtype
+from tasks.model.dtypes import PACKED_BITS, get_integer_range
 
 #: Values of a sweep over a dtype of more than 16 bits.
 SWEEP = 1 << 20
@@ -26,8 +26,8 @@ NEIGHBOURS = (-2, -1, 0, 1, 2)
 
 def has_every_value(dtype: str) -> bool:
     """Whether a dtype's values can be tried: any real number of at most 16 bits, float32 and float64."""
-    kind = np_dtype(dtype)
-    return dtype in MANTISSA or (not is_complex(dtype) and dtype not in ("bool", "str") and kind.itemsize <= 2)
+    kind = get_numpy_dtype(dtype)
+    return dtype in MANTISSA or (not is_complex_dtype(dtype) and dtype not in ("bool", "str") and kind.itemsize <= 2)
 
 
 def list_every_value(dtype: str, seed: int = 0) -> np.ndarray:
@@ -38,10 +38,12 @@ def list_every_value(dtype: str, seed: int = 0) -> np.ndarray:
     """
     if not has_every_value(dtype):
         raise ValueError(f"{dtype}: not every value of it can be tried")
-    target = np_dtype(dtype)
+    target = get_numpy_dtype(dtype)
     if dtype not in MANTISSA:
-        if dtype in PACKED_BITS and not is_inexact(dtype):  # how a byte holds a negative one is the library's affair
-            low, high = integers(dtype)
+        if dtype in PACKED_BITS and not is_inexact_dtype(
+            dtype
+        ):  # how a byte holds a negative one is the library's affair
+            low, high = get_integer_range(dtype)
             return np.arange(low, high + 1).astype(target)
         bits = PACKED_BITS.get(dtype, 8 * target.itemsize)
         return np.arange(1 << bits, dtype=f"u{target.itemsize}").view(target)
@@ -49,7 +51,7 @@ def list_every_value(dtype: str, seed: int = 0) -> np.ndarray:
 
 
 def _sweep_values(dtype: str, seed: int) -> np.ndarray:
-    width, target = MANTISSA[dtype], np_dtype(dtype)
+    width, target = MANTISSA[dtype], get_numpy_dtype(dtype)
     unsigned = np.dtype(f"u{target.itemsize}").type
     heads = 1 << (8 * target.itemsize - width)  # signs and exponents
     each = SWEEP // heads
@@ -61,9 +63,9 @@ def _sweep_values(dtype: str, seed: int) -> np.ndarray:
     tails[:, : len(chosen)] = chosen
     patterns = (np.arange(heads, dtype=unsigned)[:, None] << unsigned(width)) | tails
     swept = patterns.view(target)
-    near = list_landmarks(dtype)
+    near = list_landmark_values(dtype)
     swept[-1, 1 + len(chosen) :][: len(near)] = near[: each - 1 - len(chosen)]
-    hard = hard_cases(dtype)
+    hard = list_hard_values(dtype)
     rows = (hard.view(unsigned) >> unsigned(width)).astype(np.int64)
     order = np.argsort(rows, kind="stable")
     again = np.arange(len(hard)) - np.searchsorted(rows[order], rows[order])  # which of its sign and exponent it is
@@ -75,19 +77,19 @@ def _sweep_values(dtype: str, seed: int) -> np.ndarray:
 def pair_every_value(dtype: str, of: str = "") -> tuple[np.ndarray, np.ndarray]:
     """Two arrays (256, 256) that have every pair of values of an 8-bit dtype: ``dtype`` itself, or ``of`` as numbers of
     ``dtype``."""
-    held = list_every_value(of or dtype).astype(np_dtype(dtype))
+    held = list_every_value(of or dtype).astype(get_numpy_dtype(dtype))
     first, second = np.meshgrid(held, held, indexing="ij")
     return first.copy(), second.copy()
 
 
-def hard_cases(dtype: str) -> np.ndarray:
+def list_hard_values(dtype: str) -> np.ndarray:
     """(n,) values of float32 or float64 at which a function is hard to compute, by construction.
 
     Those nearest to a multiple of π/2, one of each exponent, where a sine or cosine is as small as it can be
     (`_near_half_pi`); perfect squares and their neighbours, whose roots are exact or nearly midpoints; powers of two
     and ten times their spacing around 1 and around where exp(x) - 1, log(1 + x), x - tanh(x) and a hypotenuse cancel.
     """
-    target = np_dtype(dtype)
+    target = get_numpy_dtype(dtype)
     width = MANTISSA[dtype]
     roots = np.array([(1 << ((width + 1) // 2)) - k for k in range(1, 33)] + [3, 5, 7, 11, 101, 1001], dtype=np.float64)
     squares = (roots * roots).astype(target)
@@ -116,7 +118,7 @@ def _near_half_pi(dtype: str) -> np.ndarray:
             below, before, last = rest, last, whole * last + before
         if fits:
             found.append(float(fits) * 2.0**exponent)
-    return np.array(found).astype(np_dtype(dtype))
+    return np.array(found).astype(get_numpy_dtype(dtype))
 
 
 def _compute_scaled_pi(bits: int) -> int:
@@ -134,10 +136,10 @@ def _compute_scaled_pi(bits: int) -> int:
     return (16 * arctan(5) - 4 * arctan(239)) >> 16
 
 
-def list_landmarks(dtype: str) -> np.ndarray:
+def list_landmark_values(dtype: str) -> np.ndarray:
     """(n,) values around which kernels change their path, with their neighbours on either side: ±1, halves, multiples
     of π/2, where exp, tanh, erf, sinh and sqrt overflow, underflow or saturate."""
-    target = np_dtype(dtype)
+    target = get_numpy_dtype(dtype)
     largest, smallest = np.log(LARGEST[dtype]), np.log(SMALLEST_NORMAL[dtype])
     quarter = [k * np.pi / 2 for k in (1, 2, 3, 4, 5, 101, 10007)]
     places = [0.5, 1.0, 1.5, 2.0, 2.5, 0.34657359, 9.0, 20.0, 88.0, largest, -smallest, *quarter]

@@ -11,7 +11,7 @@
     nan          nan, plus, minus  NaN, +Inf or −Inf at head, middle and tail of regular values
                  mixed             NaN at the head, +Inf in the middle, −Inf at the tail
 
-The indented names are themes: a sample has one, by its index (`theme_of`), so that a row can be understood.
+The indented names are themes: a sample has one, by its index (`choose_array_theme`), so that a row can be understood.
 """
 
 from __future__ import annotations
@@ -20,8 +20,17 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tasks.model import DISTRIBUTIONS, EPS, LARGEST, PART, SMALLEST_NORMAL, is_complex, is_inexact, np_dtype
-from tasks.model.dtypes import integers
+from tasks.model import (
+    DISTRIBUTIONS,
+    EPS,
+    LARGEST,
+    PART,
+    SMALLEST_NORMAL,
+    get_numpy_dtype,
+    is_complex_dtype,
+    is_inexact_dtype,
+)
+from tasks.model.dtypes import get_integer_range
 
 #: Of each generated distribution, the themes that its samples take in turn; a theme that comes later takes turns with
 #: one that was there.
@@ -35,7 +44,7 @@ THEMES: dict[str, tuple[str, ...]] = {
 SATURATING = 1e3
 
 
-def theme_of(distribution: str, index: int) -> str:
+def choose_array_theme(distribution: str, index: int) -> str:
     """The theme of a distribution's sample number ``index``."""
     themes = THEMES[distribution]
     return themes[index % len(themes)]
@@ -69,10 +78,10 @@ def fill_array(
     if not theme and distribution != "boundary":
         theme = THEMES[distribution][int(rng.integers(len(THEMES[distribution])))]
     count = int(np.prod(shape, dtype=np.int64))
-    target = np_dtype(dtype)
+    target = get_numpy_dtype(dtype)
     if dtype == "bool":
         return rng.integers(0, 2, shape).astype(bool)
-    if is_complex(dtype):
+    if is_complex_dtype(dtype):
         parts = [
             fill_array(shape, PART[dtype], distribution, rng, theme, mild, most, scale).astype(np.float64)
             for _ in range(2)
@@ -81,18 +90,18 @@ def fill_array(
         made.real, made.imag = parts
         return made.astype(target)
     reach = most if mild else None
-    if is_inexact(dtype):
-        made = _draw_floats(count, dtype, distribution, theme, rng, reach, scale)
+    if is_inexact_dtype(dtype):
+        made = _fill_floats(count, dtype, distribution, theme, rng, reach, scale)
     else:
-        made = _draw_integers(count, dtype, distribution, theme, rng, reach)
+        made = _fill_integers(count, dtype, distribution, theme, rng, reach)
     return made.astype(target).reshape(shape)
 
 
-def _draw_floats(
+def _fill_floats(
     count: int, dtype: str, distribution: str, theme: str, rng: np.random.Generator, most: float | None, scale: float
 ) -> np.ndarray:
     """(count,) float64 values that are values of ``dtype``."""
-    target = np_dtype(dtype)
+    target = get_numpy_dtype(dtype)
     low, high = _find_size_range(dtype, count, most)
 
     def round_to_dtype(values: np.ndarray) -> np.ndarray:
@@ -106,7 +115,7 @@ def _draw_floats(
         )
     if theme == "magnitudes":
         exponents = rng.uniform(np.log2(low), np.log2(high), count)
-        return round_to_dtype(_draw_signs(count, rng) * np.exp2(exponents))
+        return round_to_dtype(_fill_signs(count, rng) * np.exp2(exponents))
     if theme in ("offset", "squares"):
         offset = np.exp2(np.floor(np.log2(min(high, 1e4)) - 1)) * float(rng.choice([-1.0, 1.0])) * rng.uniform(1.0, 1.5)
         if theme == "offset":
@@ -120,13 +129,13 @@ def _draw_floats(
     if theme == "saturating":
         far = rng.random(count) < 0.25
         values = np.where(
-            far, _draw_signs(count, rng) * min(SATURATING, high), _draw_regular(count, round_to_dtype, rng)
+            far, _fill_signs(count, rng) * min(SATURATING, high), _fill_regular_values(count, round_to_dtype, rng)
         )
         return round_to_dtype(values)
     if theme == "ties":
-        pool = _draw_regular(max(2, min(5, count // 2)), round_to_dtype, rng)
+        pool = _fill_regular_values(max(2, min(5, count // 2)), round_to_dtype, rng)
         return rng.choice(np.concatenate([pool, -pool[:1]]), count)
-    values = _draw_regular(count, round_to_dtype, rng)
+    values = _fill_regular_values(count, round_to_dtype, rng)
     if scale != 1:
         values = round_to_dtype(values * max(scale, low))
     return _insert_specials(values, theme) if distribution == "nan" else values
@@ -142,11 +151,13 @@ def _find_size_range(dtype: str, count: int, most: float | None) -> tuple[float,
     return min(1.0, low), max(1.0, min(most, (LARGEST[dtype] / few) ** 0.5))
 
 
-def _draw_signs(count: int, rng: np.random.Generator) -> np.ndarray:
+def _fill_signs(count: int, rng: np.random.Generator) -> np.ndarray:
     return rng.integers(0, 2, count) * 2.0 - 1.0
 
 
-def _draw_regular(count: int, rounded: Callable[[np.ndarray], np.ndarray], rng: np.random.Generator) -> np.ndarray:
+def _fill_regular_values(
+    count: int, rounded: Callable[[np.ndarray], np.ndarray], rng: np.random.Generator
+) -> np.ndarray:
     """Normal values without zeros; what comes twice is drawn anew, as long as that helps."""
     values = rounded(rng.standard_normal(count))
     for spread in (1.0, 1.0, 1.5, 2.0, 2.5, 3.0):
@@ -211,11 +222,11 @@ def _insert_specials(values: np.ndarray, theme: str) -> np.ndarray:
     return values
 
 
-def _draw_integers(
+def _fill_integers(
     count: int, dtype: str, distribution: str, theme: str, rng: np.random.Generator, most: float | None
 ) -> np.ndarray:
     """(count,) integers; NaN and Inf have no counterpart: the values are regular then."""
-    low, high = integers(dtype)
+    low, high = get_integer_range(dtype)
     if distribution == "boundary" and theme in ("limits", ""):
         pool = [0, 1, 2, high // 2, 7] if most is not None else [low, low + 1, 0, 1, 2, high // 2, high - 1, high]
         pool += [] if low == 0 else [-1]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tasks.arrays.tree import TensorSpec
-from tasks.model.dtypes import dtype_name, is_inexact
+from tasks.model.dtypes import is_inexact_dtype, name_numpy_dtype
 
 #: Elements: distance of neighbours in a row of "steps", between rows of "row_gaps", before the first of "offset".
 STEP, GAP, LEAD = 2, 3, 5
@@ -45,7 +45,7 @@ def dense(shape: Shape) -> tuple[int, ...]:
     return tuple(itertools.accumulate(shape[:0:-1], lambda a, n: a * n, initial=1))[::-1] if shape else ()
 
 
-def _compute_strides(shape: Shape, order: Sequence[int]) -> tuple[int, ...]:
+def _compute_layout_strides(shape: Shape, order: Sequence[int]) -> tuple[int, ...]:
     """Strides of a tensor without gaps whose axes lie in memory in some order, the outermost first."""
     made = [0] * len(shape)
     for axis, stride in zip(order, dense([shape[axis] for axis in order])):
@@ -55,10 +55,10 @@ def _compute_strides(shape: Shape, order: Sequence[int]) -> tuple[int, ...]:
 
 def _lay_transposed(shape: Shape) -> Place:
     *outer, rows, columns = range(len(shape))
-    return _compute_strides(shape, (*outer, columns, rows)), 0
+    return _compute_layout_strides(shape, (*outer, columns, rows)), 0
 
 
-def _row_gaps(shape: Shape) -> Place:
+def _lay_with_row_gaps(shape: Shape) -> Place:
     return dense((*shape[:-1], shape[-1] + GAP)), 0
 
 
@@ -74,8 +74,8 @@ def _lay_expanded(shape: Shape) -> Place:
     return (0, *dense(shape)[1:]), 0
 
 
-def _channels_last(shape: Shape) -> Place:
-    return _compute_strides(shape, (0, *range(2, len(shape)), 1)), 0
+def _lay_channels_last(shape: Shape) -> Place:
+    return _compute_layout_strides(shape, (0, *range(2, len(shape)), 1)), 0
 
 
 def _lay_reversed(shape: Shape) -> Place:
@@ -90,7 +90,7 @@ LAYOUTS: dict[str, ArrayLayout] = {
             "row_gaps",
             "a gap between its rows",
             f"{GAP} elements of something else between the rows, as a slice of a wider tensor has",
-            _row_gaps,
+            _lay_with_row_gaps,
             lambda shape: len(shape) > 1 and math.prod(shape[:-1]) > 1,
         ),
         ArrayLayout(
@@ -104,7 +104,7 @@ LAYOUTS: dict[str, ArrayLayout] = {
             "channels_last",
             "the memory format channels_last",
             "torch's memory format of 4 or 5 axes",
-            _channels_last,
+            _lay_channels_last,
             lambda shape: len(shape) in (4, 5) and shape[1] > 1 and math.prod(shape[2:]) > 1,
         ),
         ArrayLayout(
@@ -149,12 +149,12 @@ LAYOUTS: dict[str, ArrayLayout] = {
 NAMES = (CONTIGUOUS, *LAYOUTS)
 
 
-def list_fitting(shape: Shape) -> list[str]:
+def list_fitting_layouts(shape: Shape) -> list[str]:
     """The layouts that a shape can have, but for the contiguous one. None of a tensor without elements."""
     return [] if 0 in shape else [name for name, layout in LAYOUTS.items() if layout.fits(shape)]
 
 
-def laid_out(x: np.ndarray, layout: str, number: int = 0) -> tuple[np.ndarray, TensorSpec]:
+def lay_out_array(x: np.ndarray, layout: str, number: int = 0) -> tuple[np.ndarray, TensorSpec]:
     """(the storage, the view of it) of a tensor with the values of ``x`` in a layout; ``x`` itself where its shape has
     none such.
 
@@ -163,21 +163,23 @@ def laid_out(x: np.ndarray, layout: str, number: int = 0) -> tuple[np.ndarray, T
     """
     if layout == CONTIGUOUS or 0 in x.shape or not LAYOUTS[layout].fits(x.shape):
         return x, TensorSpec(number)
-    return store_strided(x, *LAYOUTS[layout].place(x.shape), number)
+    return store_strided_array(x, *LAYOUTS[layout].place(x.shape), number)
 
 
-def store_strided(x: np.ndarray, strides: Sequence[int], offset: int, number: int = 0) -> tuple[np.ndarray, TensorSpec]:
-    """As `laid_out`, with these strides and this offset, in elements. Elements at one address have the value of the
+def store_strided_array(
+    x: np.ndarray, strides: Sequence[int], offset: int, number: int = 0
+) -> tuple[np.ndarray, TensorSpec]:
+    """As `lay_out_array`, with these strides and this offset, in elements. Elements at one address have the value of the
     first of them."""
     spec = TensorSpec(number, tuple(x.shape), tuple(strides), offset)
     seen = x[tuple(slice(0, 1) if s == 0 else slice(None) for s in strides)]
     last = offset + sum(max((n - 1) * s, 0) for n, s in zip(x.shape, strides))
-    storage = np.full(last + 1, _make_poison(x.dtype), x.dtype)
+    storage = np.full(last + 1, _make_poison_value(x.dtype), x.dtype)
     replace(spec, shape=seen.shape).view(storage, writeable=True)[...] = seen
     return storage, spec
 
 
-def of_array(x: np.ndarray) -> TensorSpec:
+def read_array_layout(x: np.ndarray) -> TensorSpec:
     """How an array lies in memory; one whose strides are no whole elements is taken as contiguous."""
     size = max(x.itemsize, 1)
     if not x.size or any(s % size for s in x.strides):
@@ -185,10 +187,10 @@ def of_array(x: np.ndarray) -> TensorSpec:
     lead = 0
     if isinstance(x.base, np.ndarray):
         lead = (np.lib.array_utils.byte_bounds(x)[0] - np.lib.array_utils.byte_bounds(x.base)[0]) // size
-    return make_spec(x.shape, [s // size for s in x.strides], lead)
+    return make_layout_spec(x.shape, [s // size for s in x.strides], lead)
 
 
-def make_spec(shape: Shape, strides: Sequence[int], lead: int) -> TensorSpec:
+def make_layout_spec(shape: Shape, strides: Sequence[int], lead: int) -> TensorSpec:
     """The view of a tensor in a storage of its own; strides None of one that is contiguous. lead: elements of its
     memory before the first that it touches, of which few are kept."""
     lead = lead if 0 <= lead <= MOST_LEAD else 0
@@ -198,22 +200,22 @@ def make_spec(shape: Shape, strides: Sequence[int], lead: int) -> TensorSpec:
     return TensorSpec(0, tuple(shape), tuple(strides), lead - sum((n - 1) * min(s, 0) for n, s in zip(shape, strides)))
 
 
-def _make_poison(dtype: np.dtype) -> object:
+def _make_poison_value(dtype: np.dtype) -> object:
     """What must not be read: NaN, or a number that stands out; of a dtype that has neither, 1."""
-    name = dtype_name(dtype)
-    if is_inexact(name):
+    name = name_numpy_dtype(dtype)
+    if is_inexact_dtype(name):
         return math.nan
     return 77 if dtype.kind in "iu" else 1
 
 
 def lay_out_like(x: np.ndarray, like: TensorSpec) -> tuple[np.ndarray, TensorSpec]:
-    """As `laid_out`, in the layout that ``like`` has, a view of as many axes: their order in memory and the gaps
+    """As `lay_out_array`, in the layout that ``like`` has, a view of as many axes: their order in memory and the gaps
     between them."""
     assert like.shape is not None and like.strides is not None
     if 0 in x.shape:
         return x, TensorSpec(like.id)
     if like.declared:
-        storage, spec = store_strided(x.astype(WIDTHS[like.declared]), dense(x.shape), 0, like.id)
+        storage, spec = store_strided_array(x.astype(WIDTHS[like.declared]), dense(x.shape), 0, like.id)
         return storage, replace(spec, declared=like.declared)
     made, reach, old_reach = [0] * x.ndim, 1, 1
     for axis in sorted(range(x.ndim), key=lambda k: (abs(like.strides[k]), -k)):  # type: ignore[index]
@@ -225,7 +227,7 @@ def lay_out_like(x: np.ndarray, like: TensorSpec) -> tuple[np.ndarray, TensorSpe
         reach, old_reach = abs(made[axis]) * x.shape[axis], abs(stride) * size
     backwards = sum((n - 1) * -s for n, s in zip(x.shape, made) if s < 0)
     before = like.offset - sum((n - 1) * -s for n, s in zip(like.shape, like.strides) if s < 0)
-    return store_strided(x, made, backwards + before, like.id)
+    return store_strided_array(x, made, backwards + before, like.id)
 
 
 def identify_layout(spec: TensorSpec) -> str:

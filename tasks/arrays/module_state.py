@@ -46,15 +46,15 @@ def list_module_tensors(module: Any) -> dict[str, Any]:
     import torch
 
     found: dict[int, tuple[str, Any]] = {}
-    for name, x in _iterate_held(module):
-        if isinstance(x, torch.Tensor) and not _is_unmade(x):
+    for name, x in _iterate_held_tensors(module):
+        if isinstance(x, torch.Tensor) and not _is_parameter_unmade(x):
             found.setdefault(id(x), (name, x))
     return dict(found.values())
 
 
 def list_unmade_parameters(module: Any) -> frozenset[str]:
     """Names of the parameters and buffers that torch makes at the first call."""
-    return frozenset(name for name, x in _iterate_held(module) if _is_unmade(x))
+    return frozenset(name for name, x in _iterate_held_tensors(module) if _is_parameter_unmade(x))
 
 
 def copy_module_state(module: Any) -> dict[str, np.ndarray]:
@@ -69,7 +69,7 @@ def copy_module_state(module: Any) -> dict[str, np.ndarray]:
                 raise NotAlike(
                     f"{name.removeprefix('model.')} is a tensor that cannot be stored ({kind}): let forward make it of dense ones"
                 )
-            found[name] = np.array(torch_tree.to_numpy(x.detach().cpu()), order="C")
+            found[name] = np.array(torch_tree.tensor_to_numpy(x.detach().cpu()), order="C")
     return found
 
 
@@ -85,7 +85,7 @@ def describe_plain_attributes(module: Any) -> dict[str, str]:
     """What a module holds that is no tensor and that its making may have drawn: numbers and arrays, by name, as
     text."""
     found = {}
-    for name, x in _iterate_held(module):
+    for name, x in _iterate_held_tensors(module):
         if isinstance(x, (bool, int, float, complex)):
             found[name] = repr(x)
         elif isinstance(x, np.ndarray) and x.dtype.kind in "biufc":
@@ -93,7 +93,7 @@ def describe_plain_attributes(module: Any) -> dict[str, str]:
     return found
 
 
-def plain_digest(module: Any) -> str:
+def digest_plain_attributes(module: Any) -> str:
     """SHA-256 of `describe_plain_attributes`, first 16 hex digits."""
     return hashlib.sha256(json.dumps(describe_plain_attributes(module), sort_keys=True).encode()).hexdigest()[:16]
 
@@ -132,15 +132,15 @@ def load_module_state(module: Any, state: Mapping[str, np.ndarray]) -> None:
 
     if isinstance(module, Renewable):
         module.put_back()
-    _make_lazy(module, state)
+    _make_lazy_parameters(module, state)
     own = list_module_tensors(module)
     if own.keys() != state.keys():
         other = sorted(own.keys() ^ state.keys())
         raise NotAlike(f"{other[0]} is there in one of them only")
     for name, x in own.items():
-        value = torch_tree.from_numpy(np.array(state[name]))
+        value = torch_tree.tensor_from_numpy(np.array(state[name]))
         if tuple(x.shape) != tuple(value.shape) or x.dtype != value.dtype:
-            shown = [f"{torch_tree.name_of(y.dtype)}{list(y.shape)}" for y in (value, x)]
+            shown = [f"{torch_tree.name_torch_dtype(y.dtype)}{list(y.shape)}" for y in (value, x)]
             raise NotAlike(f"{name} is {shown[0]} in one and {shown[1]} in the other")
         with torch.inference_mode(x.is_inference()), torch.no_grad():
             x.copy_(value)
@@ -188,21 +188,21 @@ def place_module_state(form: Form, device: str) -> None:
                 x.data = x.data.to(device)  # an attribute, which `to` does not know
 
 
-def _make_lazy(module: Any, state: Mapping[str, np.ndarray]) -> None:
+def _make_lazy_parameters(module: Any, state: Mapping[str, np.ndarray]) -> None:
     """Give parameters that torch makes at the first call the shapes that they have in a state."""
-    for name, x in _iterate_held(module):
-        if _is_unmade(x) and name in state:
-            value = torch_tree.from_numpy(np.array(state[name]))
+    for name, x in _iterate_held_tensors(module):
+        if _is_parameter_unmade(x) and name in state:
+            value = torch_tree.tensor_from_numpy(np.array(state[name]))
             x.materialize(tuple(value.shape), dtype=value.dtype)
 
 
-def _is_unmade(x: Any) -> bool:
+def _is_parameter_unmade(x: Any) -> bool:
     from torch.nn.parameter import UninitializedTensorMixin
 
     return isinstance(x, UninitializedTensorMixin)
 
 
-def _iterate_held(module: Any) -> Iterator[tuple[str, Any]]:
+def _iterate_held_tensors(module: Any) -> Iterator[tuple[str, Any]]:
     """(name, value) of what a module and those within it hold; a module that is held twice is looked into once."""
     for path, one in module.named_modules():
         own = vars(one)
@@ -213,17 +213,17 @@ def _iterate_held(module: Any) -> Iterator[tuple[str, Any]]:
             if (
                 not name.startswith("_torchdynamo") and name not in _list_torch_attributes()
             ):  # the former: addresses, of a compiled module
-                yield from _walk_containers(f"{path}.{name}".lstrip("."), x, 0)
+                yield from _walk_module_containers(f"{path}.{name}".lstrip("."), x, 0)
 
 
 #: How deep lists and dicts are looked into.
 _DEEP = 8
 
 
-def _walk_containers(name: str, x: Any, depth: int) -> Iterator[tuple[str, Any]]:
+def _walk_module_containers(name: str, x: Any, depth: int) -> Iterator[tuple[str, Any]]:
     if isinstance(x, (list, tuple, dict)) and depth < _DEEP:
         for key, value in x.items() if isinstance(x, dict) else enumerate(x):
-            yield from _walk_containers(f"{name}.{key}", value, depth + 1)
+            yield from _walk_module_containers(f"{name}.{key}", value, depth + 1)
     else:
         yield name, x
 

@@ -8,7 +8,7 @@ on moved inputs, and nothing else.
 
 A factor is decided by the number of the draw, the *place* of the tensor (a number that tells apart all tensors that one
 evaluation moves: inputs, weights, results) and the place of the element in it; where equal elements must stay equal, by
-its value (`by_value`). Nothing else draws noise.
+its value (`perturb_by_value`). Nothing else draws noise.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from tasks.model import SMALLEST_NORMAL, WITHOUT_NOISE, OpClass
-from tasks.model.leaf import row_floor
+from tasks.model.leaf import compute_row_floor
 
 #: Draws of the noise floor: two pairs of opposite signs.
 DRAWS = 4
@@ -55,7 +55,7 @@ ROW_KEEPS = 0.25
 #: largest.
 BELOW = 2.0**-45
 
-#: No draw: the largest element of each array moves, and nothing else (`measure_shared`).
+#: No draw: the largest element of each array moves, and nothing else (`measure_shared_noise`).
 ALONE = -1
 #: Elements of an output from which on it is asked how many of them hang together.
 MANY = 1 << 12
@@ -80,7 +80,7 @@ Witness = Iterable["tuple[np.ndarray, float] | None"]
 
 
 @functools.cache
-def _draw_steps(draw: int) -> np.ndarray:
+def _draw_noise_steps(draw: int) -> np.ndarray:
     """s·u of a draw for all elements of the table."""
     turned = draw in (2, 3)
     signs = np.random.Generator(np.random.PCG64([20, draw - 2 * turned])).integers(0, 2, _TABLE) * 2 - 1
@@ -88,24 +88,24 @@ def _draw_steps(draw: int) -> np.ndarray:
     return np.asarray((-signs if turned else signs) * sizes)
 
 
-def _place_draw(draw: int, place: int) -> int:
+def _seed_noise_draw(draw: int, place: int) -> int:
     return (place + draw // _TABLES) * 104729 % (_TABLE // 2)
 
 
 @functools.lru_cache(maxsize=64)
-def _draw_factors(eps: float, table: int) -> np.ndarray:
+def _draw_noise_factors(eps: float, table: int) -> np.ndarray:
     """1 + ε·s·u for all elements of a table."""
-    return _draw_steps(table) * eps + 1.0
+    return _draw_noise_steps(table) * eps + 1.0
 
 
-def perturb_values(x: np.ndarray, eps: float, draw: int, place: int) -> np.ndarray:
+def perturb_by_noise(x: np.ndarray, eps: float, draw: int, place: int) -> np.ndarray:
     """``x`` (float64 or complex128) as a draw moves it; ``place`` tells the arrays of a call apart."""
     if draw == ALONE:
-        return _moved_alone(x)
-    start, n = _place_draw(draw, place), x.size
+        return _move_one_element(x)
+    start, n = _seed_noise_draw(draw, place), x.size
     if n > _TABLE - start:
-        return _moved_far(x, _draw_factors(eps, draw % _TABLES)[start:])
-    u = _draw_steps(draw % _TABLES)[start : start + n] * eps
+        return _move_by_repeated_factors(x, _draw_noise_factors(eps, draw % _TABLES)[start:])
+    u = _draw_noise_steps(draw % _TABLES)[start : start + n] * eps
     u += 1.0
     u = u.reshape(x.shape)
     return np.multiply(u, x, out=u) if x.dtype == np.float64 else np.asarray(u * x)
@@ -122,13 +122,13 @@ def move_last_digit(x: np.ndarray, draw: int, place: int) -> np.ndarray:
     has_bit, bit = divmod(draw, ROUNDOFF_BITS)
     if place >> bit & 1 == has_bit:
         return x
-    signs = np.resize(np.sign(_draw_steps(draw % _TABLES)[_place_draw(draw, place) :]), x.shape)
+    signs = np.resize(np.sign(_draw_noise_steps(draw % _TABLES)[_seed_noise_draw(draw, place) :]), x.shape)
     with np.errstate(all="ignore"):
         moved = x + np.spacing(x) * signs
     return np.where(np.isfinite(moved) & (x != 0), moved, x)
 
 
-def _moved_alone(x: np.ndarray) -> np.ndarray:
+def _move_one_element(x: np.ndarray) -> np.ndarray:
     """``x`` with its largest element half as large again; a single element, which all results have, stays."""
     made = x.copy()
     if x.size > 1:
@@ -137,7 +137,7 @@ def _moved_alone(x: np.ndarray) -> np.ndarray:
     return made
 
 
-def _moved_far(x: np.ndarray, row: np.ndarray) -> np.ndarray:
+def _move_by_repeated_factors(x: np.ndarray, row: np.ndarray) -> np.ndarray:
     """``x`` times the factors of ``row``, which begin again at its end: no table as large as ``x`` is ever made."""
     made, given, n = np.empty(x.size, x.dtype), x.reshape(-1), len(row)
     whole = x.size // n * n
@@ -146,10 +146,10 @@ def _moved_far(x: np.ndarray, row: np.ndarray) -> np.ndarray:
     return made.reshape(x.shape)
 
 
-def by_value(eps: float, draw: int, place: int) -> tuple[np.ndarray, int]:
-    """As `perturb_values`, where equal elements of tensors of one place must stay equal: 2¹⁸ factors or more, and what
+def perturb_by_value(eps: float, draw: int, place: int) -> tuple[np.ndarray, int]:
+    """As `perturb_by_noise`, where equal elements of tensors of one place must stay equal: 2¹⁸ factors or more, and what
     is added to the bits of an element before they are hashed to the number of its factor."""
-    return _draw_factors(eps, draw % _TABLES), place + draw // _TABLES
+    return _draw_noise_factors(eps, draw % _TABLES), place + draw // _TABLES
 
 
 def perturb_tensor(x: Any, eps: float, draw: int, place: int) -> Any:
@@ -162,29 +162,29 @@ def perturb_tensor(x: Any, eps: float, draw: int, place: int) -> Any:
         return x
     parts = torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
     bits = parts.contiguous().view(torch.int64)
-    factors, start = by_value(eps, draw, place)
+    factors, start = perturb_by_value(eps, draw, place)
     # Fibonacci hashing to 18 bits.
     moved = parts * torch.from_numpy(factors)[((bits + start) * -0x61C8864680B583EB >> 46) & 0x3FFFF]
     return torch.view_as_complex(moved) if x.is_complex() else moved
 
 
-def moved_each(x: np.ndarray, eps: float, draws: Sequence[int], place: int) -> np.ndarray:
-    """`perturb_values` for each of ``draws``, along a first axis."""
+def perturb_by_each_draw(x: np.ndarray, eps: float, draws: Sequence[int], place: int) -> np.ndarray:
+    """`perturb_by_noise` for each of ``draws``, along a first axis."""
     if x.size * len(draws) > _KEPT:
         if len(draws) == 1:
-            return perturb_values(x, eps, draws[0], place)[np.newaxis]  # large: not copied once more
-        return np.stack([perturb_values(x, eps, draw, place) for draw in draws])
-    return np.asarray(_some_factors(x.size, eps, tuple(draws), place).reshape(len(draws), *x.shape) * x)
+            return perturb_by_noise(x, eps, draws[0], place)[np.newaxis]  # large: not copied once more
+        return np.stack([perturb_by_noise(x, eps, draw, place) for draw in draws])
+    return np.asarray(_list_first_factors(x.size, eps, tuple(draws), place).reshape(len(draws), *x.shape) * x)
 
 
 @functools.lru_cache(maxsize=512)
-def _some_factors(count: int, eps: float, draws: tuple[int, ...], place: int) -> np.ndarray:
+def _list_first_factors(count: int, eps: float, draws: tuple[int, ...], place: int) -> np.ndarray:
     """The first ``count`` factors of each of ``draws``, a row each: most arrays are small, and their sizes recur."""
-    starts = [_place_draw(draw, place) for draw in draws]
-    return np.stack([_draw_steps(draw % _TABLES)[at : at + count] for draw, at in zip(draws, starts)]) * eps + 1.0
+    starts = [_seed_noise_draw(draw, place) for draw in draws]
+    return np.stack([_draw_noise_steps(draw % _TABLES)[at : at + count] for draw, at in zip(draws, starts)]) * eps + 1.0
 
 
-def measure_distance(moved: np.ndarray, reference: np.ndarray) -> np.ndarray:
+def measure_noise_distance(moved: np.ndarray, reference: np.ndarray) -> np.ndarray:
     """|moved − reference| in float64; 0 where both are the same NaN or infinity, infinite where only one is."""
     kind = np.complex128 if reference.dtype.kind == "c" else np.float64
     a, b = moved.astype(kind, copy=False), reference.astype(kind, copy=False)
@@ -197,18 +197,18 @@ def measure_distance(moved: np.ndarray, reference: np.ndarray) -> np.ndarray:
     return np.where(same, 0.0, np.where(np.isnan(apart), np.inf, apart))
 
 
-def _widen_distance(before: np.ndarray | None, moved: np.ndarray, reference: np.ndarray) -> np.ndarray:
-    """The larger of ``before`` (0 if None), which is overwritten, and the `measure_distance`: a block at a time, which
+def _widen_noise_distance(before: np.ndarray | None, moved: np.ndarray, reference: np.ndarray) -> np.ndarray:
+    """The larger of ``before`` (0 if None), which is overwritten, and the `measure_noise_distance`: a block at a time, which
     the processor's cache holds, and no array as large as the results but the one returned."""
     wider = np.zeros(reference.shape) if before is None else np.ascontiguousarray(before)
     into, a, b = wider.reshape(-1), moved.reshape(-1), reference.reshape(-1)
     for at in range(0, a.size, _BLOCK):
         part = into[at : at + _BLOCK]
-        np.maximum(part, measure_distance(a[at : at + _BLOCK], b[at : at + _BLOCK]), out=part)
+        np.maximum(part, measure_noise_distance(a[at : at + _BLOCK], b[at : at + _BLOCK]), out=part)
     return wider
 
 
-def count_draws(op_class: OpClass, draws: int, elements: int) -> int:
+def count_noise_draws(op_class: OpClass, draws: int, elements: int) -> int:
     """How many of the first draws an op of a class gets whose inputs have so many elements, ``draws`` being asked
     for."""
     if op_class in WITHOUT_NOISE:
@@ -220,7 +220,7 @@ def count_draws(op_class: OpClass, draws: int, elements: int) -> int:
 
 def count_draws_without_witness(op_class: OpClass, draws: int, elements: int) -> int:
     """How many draws there are in all where nobody has computed the result in the dtype under test."""
-    first = count_draws(op_class, draws, elements)
+    first = count_noise_draws(op_class, draws, elements)
     return first if op_class is OpClass.MODEL else max(first, TIMES * draws)
 
 
@@ -230,20 +230,20 @@ def compute_noise_floor(
     """δ per output of ``references``: the largest distance over the draws; None for zero everywhere.
 
     It is infinite where a draw is refused, or returns other shapes. elements: of all inputs; draws: how many are asked
-    for (see `count_draws` and MORE_DRAWS). What ``evaluate`` raises is passed on.
+    for (see `count_noise_draws` and MORE_DRAWS). What ``evaluate`` raises is passed on.
     """
-    first = count_draws(op_class, draws, elements)
-    total = _widen_floor(references, evaluate(range(first)), first)
+    first = count_noise_draws(op_class, draws, elements)
+    total = _widen_noise_floor(references, evaluate(range(first)), first)
     wanted = count_draws_without_witness(op_class, draws, elements) if witness is None else first
     if witness is not None and first and op_class not in WITHOUT_NOISE and elements <= VERY_LARGE:
         wanted = max(first, MORE_DRAWS if is_beyond_floor(witness, references, total) else 0)
     if wanted > first:
-        further = _widen_floor(references, evaluate(range(first, wanted)), wanted - first)
+        further = _widen_noise_floor(references, evaluate(range(first, wanted)), wanted - first)
         total = [a if b is None else b if a is None else np.asarray(np.maximum(a, b)) for a, b in zip(total, further)]
     return total
 
 
-def measure_shared(references: Arrays, evaluate: Evaluate) -> list[float | None]:
+def measure_shared_noise(references: Arrays, evaluate: Evaluate) -> list[float | None]:
     """Per output: the share of its elements that moves with a single element of each input; None of fewer than MANY.
 
     The rows of a normalisation move one at a time: what rounding does to a row's norm, all of its elements have in
@@ -255,12 +255,12 @@ def measure_shared(references: Arrays, evaluate: Evaluate) -> list[float | None]
     if outputs is None or [y.shape for y in outputs] != [y.shape for y in references]:
         return [None] * len(references)
     return [
-        float((measure_distance(x, y) > 0).mean()) if y.size >= MANY and y.dtype.kind in "fc" else None
+        float((measure_noise_distance(x, y) > 0).mean()) if y.size >= MANY and y.dtype.kind in "fc" else None
         for x, y in zip(outputs, references)
     ]
 
 
-def of_kernel(
+def compute_kernel_floor(
     references: Arrays,
     floors: Iterable[np.ndarray | None],
     inputs: Iterable[np.ndarray],
@@ -302,9 +302,9 @@ def _smooth_jumping_rows(y: np.ndarray, delta: np.ndarray, share: float) -> np.n
         jumps = rows(high) | (kept.mean(-1, keepdims=True) <= ROW_KEEPS)
         if not jumps.any():  # nor, then, by as much as any is high
             return delta
-        pooled = row_floor(delta)
+        pooled = compute_row_floor(delta)
         if rows(high.max()).mean() >= OUTPUT_JUMPS:
-            pooled, jumps = row_floor(pooled.reshape(-1)).reshape(pooled.shape), np.ones_like(jumps)
+            pooled, jumps = compute_row_floor(pooled.reshape(-1)).reshape(pooled.shape), np.ones_like(jumps)
     return np.where(jumps & np.isfinite(pooled), pooled, delta)
 
 
@@ -336,13 +336,13 @@ def is_beyond_floor(witness: Witness, references: Arrays, floors: Sequence[np.nd
     return False
 
 
-def _stack_arrays(values: list[np.ndarray]) -> np.ndarray:
+def _stack_moved_arrays(values: list[np.ndarray]) -> np.ndarray:
     """Arrays of one shape along a first axis; `np.stack` takes three times as long for small ones."""
     plain = values[0].flags.c_contiguous and not values[0].dtype.hasobject
     return np.array(values) if plain else np.stack(values)
 
 
-def _widen_floor(references: Arrays, found: Iterable[Arrays | None], draws: int) -> list[np.ndarray | None]:
+def _widen_noise_floor(references: Arrays, found: Iterable[Arrays | None], draws: int) -> list[np.ndarray | None]:
     if not draws:
         return [None] * len(references)
     small = sum(y.size for y in references) * draws <= _TOGETHER
@@ -354,11 +354,11 @@ def _widen_floor(references: Arrays, found: Iterable[Arrays | None], draws: int)
             if all(x is not None and len(x) == len(references) and x[i].shape == y.shape for x in some):
                 values = [x[i] for x in some if x is not None]
                 if len(values) > 1:
-                    delta = measure_distance(_stack_arrays(values), y).max(0)
+                    delta = measure_noise_distance(_stack_moved_arrays(values), y).max(0)
                 elif y.size > _BLOCK:
-                    before, delta = None, _widen_distance(before, values[0], y)
+                    before, delta = None, _widen_noise_distance(before, values[0], y)
                 else:
-                    delta = measure_distance(values[0], y)
+                    delta = measure_noise_distance(values[0], y)
             else:
                 delta = np.full(y.shape, np.inf)
             total[i] = delta if before is None else np.maximum(before, delta)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tasks.model.dtypes import dtype_name, np_dtype
+from tasks.model.dtypes import get_numpy_dtype, name_numpy_dtype
 
 MAGIC = b"FARMPK1\n"
 ALIGN = 64
@@ -50,7 +50,7 @@ class ArrayPack:
     def __init__(self, path: str | os.PathLike[str], written: Written | None = None) -> None:
         """written: what `save_pack` has just put there. Raises PackError and, of the file, OSError."""
         self.path = os.fspath(path)
-        self._bytes = (written and written.content) or _read_content(self.path)
+        self._bytes = (written and written.content) or _read_pack_content(self.path)
         size = len(self._bytes)
         if self._bytes[:8] != MAGIC:
             raise PackError(f"{path}: not a prepared case (wrong magic)")
@@ -66,7 +66,7 @@ class ArrayPack:
             raise PackError(f"{path}: damaged header ({error})") from None
         if end != size:
             raise PackError(f"{path}: truncated ({size} bytes of {end})")
-        self._start = _align_up(16 + length)
+        self._start = _align_pack_offset(16 + length)
 
     def array(self, i: int) -> np.ndarray:
         """Array ``i``: a read-only view for numbers, an object array of str for strings. Raises PackError."""
@@ -76,7 +76,9 @@ class ArrayPack:
             at = self._start + offset
             if dtype == "str":
                 return np.array(json.loads(self._bytes[at : at + nbytes]), dtype=object).reshape(shape)
-            array = np.ndarray(shape, np_dtype(dtype), self._bytes, at)  # not to be written to, as the bytes are not
+            array = np.ndarray(
+                shape, get_numpy_dtype(dtype), self._bytes, at
+            )  # not to be written to, as the bytes are not
         except (ValueError, TypeError) as error:
             raise PackError(f"{self.path}: array {i} is damaged ({error})") from None
         if array.nbytes != nbytes:
@@ -84,7 +86,7 @@ class ArrayPack:
         return array
 
 
-def _read_content(path: str) -> bytes | mmap.mmap:
+def _read_pack_content(path: str) -> bytes | mmap.mmap:
     """What a file holds: small packs are read whole, large ones mapped, so that all backends share their pages."""
     handle = os.open(path, os.O_RDONLY)
     try:
@@ -96,7 +98,7 @@ def _read_content(path: str) -> bytes | mmap.mmap:
         os.close(handle)
 
 
-def _align_up(n: int) -> int:
+def _align_pack_offset(n: int) -> int:
     return -(-n // ALIGN) * ALIGN
 
 
@@ -107,7 +109,7 @@ def save_pack(path: str | os.PathLike[str], header: dict[str, Any], arrays: Sequ
     """
     index, chunks, at = [], [], 0
     for array in arrays:
-        name = dtype_name(array.dtype)
+        name = name_numpy_dtype(array.dtype)
         raw: Any
         if name == "str":
             raw = json.dumps([x.decode() if isinstance(x, bytes) else str(x) for x in array.ravel().tolist()]).encode()
@@ -119,12 +121,12 @@ def save_pack(path: str | os.PathLike[str], header: dict[str, Any], arrays: Sequ
                 raw = np.ascontiguousarray(native).reshape(-1).view(np.uint8).data
         index.append((name, list(array.shape), at, len(raw)))
         chunks.append((at, raw))
-        at = _align_up(at + len(raw))
+        at = _align_pack_offset(at + len(raw))
     end = index[-1][2] + index[-1][3] if index else 0
     head = _ENCODER.encode({"header": header, "arrays": index})[:-1].encode()
     # The size is part of the header whose length it depends on: there is room for it, whatever it is.
     length = len(head) + 30
-    start = _align_up(16 + length)
+    start = _align_pack_offset(16 + length)
     encoded = (head + b',"size":%d}' % (start + end)).ljust(length)
     parts = [MAGIC, length.to_bytes(8, "little"), encoded, b"\0" * (start - 16 - length)]
     at = 0
@@ -142,7 +144,7 @@ def save_pack(path: str | os.PathLike[str], header: dict[str, Any], arrays: Sequ
     try:
         with file:
             if content:
-                _write_all(file, content)
+                _write_pack_content(file, content)
             else:
                 with io.BufferedWriter(file, 1 << 18) as buffered:
                     buffered.writelines(parts)
@@ -153,7 +155,7 @@ def save_pack(path: str | os.PathLike[str], header: dict[str, Any], arrays: Sequ
     return Written(content, {"header": header, "arrays": index, "size": start + end})
 
 
-def _write_all(file: io.FileIO, content: bytes) -> None:
+def _write_pack_content(file: io.FileIO, content: bytes) -> None:
     """All of ``content``: a disk that is nearly full takes a part, and says so when it is given the rest."""
     rest = memoryview(content)
     while rest:

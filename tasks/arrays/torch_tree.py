@@ -11,13 +11,20 @@ import numpy as np
 from tasks.arrays import layouts
 from tasks.arrays.block_scaled import E2M1, pack_pairs, unpack_pairs
 from tasks.arrays.guarded import PageGuard
-from tasks.arrays.tree import NotEncodable, TensorSpec, contiguous, encode, encode_tensor, spec_of
+from tasks.arrays.tree import (
+    NotEncodable,
+    TensorSpec,
+    encode_argument_tree,
+    encode_tensor_spec,
+    make_contiguous_tensor,
+    read_tensor_spec,
+)
 from tasks.model import Unsupported
-from tasks.model.dtypes import EPS, NATIVE, PACKED_BITS, TABLE, dtype_name, np_dtype
+from tasks.model.dtypes import EPS, NATIVE, PACKED_BITS, TABLE, get_numpy_dtype, name_numpy_dtype
 
 
 @functools.cache
-def name_of(dtype: Any) -> str:
+def name_torch_dtype(dtype: Any) -> str:
     """The farm's name of a torch dtype."""
     return str(dtype).rpartition(".")[2]
 
@@ -33,11 +40,11 @@ AS_INTEGER = {
 COMPLEX32 = "complex32"
 
 
-def to_numpy(tensor: Any) -> np.ndarray:
+def tensor_to_numpy(tensor: Any) -> np.ndarray:
     """A dense CPU tensor as numpy array of the farm's dtype, sharing memory where it can."""
     import torch
 
-    name = name_of(tensor.dtype)
+    name = name_torch_dtype(tensor.dtype)
     if name in NATIVE:
         try:
             return tensor.numpy()
@@ -46,7 +53,7 @@ def to_numpy(tensor: Any) -> np.ndarray:
     if tensor.is_conj() or tensor.is_neg():
         tensor = tensor.resolve_conj().resolve_neg()
     if name in AS_INTEGER:
-        return tensor.view(getattr(torch, AS_INTEGER[name])).numpy().view(np_dtype(name))
+        return tensor.view(getattr(torch, AS_INTEGER[name])).numpy().view(get_numpy_dtype(name))
     if name == f"{E2M1}_x2":  # pairs along the axis whose neighbours adjoin
         bits = tensor.view(torch.uint8).numpy()
         columns = tensor.ndim > 1 and tensor.stride(-1) != 1 and tensor.stride(-2) == 1
@@ -56,7 +63,7 @@ def to_numpy(tensor: Any) -> np.ndarray:
     return tensor.numpy()
 
 
-def same(a: Any, b: Any) -> bool:
+def have_same_bits(a: Any, b: Any) -> bool:
     """Whether two dense tensors are equal bit for bit."""
     import torch
 
@@ -68,12 +75,12 @@ def same(a: Any, b: Any) -> bool:
     return torch.equal(*plain)
 
 
-def from_numpy(array: np.ndarray) -> Any:
+def tensor_from_numpy(array: np.ndarray) -> Any:
     """A CPU tensor of the array's values, sharing its memory (which may be read-only: do not write). Raises
     Unsupported."""
     import torch
 
-    name = dtype_name(array.dtype)
+    name = name_numpy_dtype(array.dtype)
     if name in AS_INTEGER:
         if not hasattr(torch, name):
             raise Unsupported(f"torch {torch.__version__} has no dtype {name}")
@@ -85,16 +92,16 @@ def from_numpy(array: np.ndarray) -> Any:
     return torch.from_numpy(array)
 
 
-def place_of(tensor: Any) -> TensorSpec:
-    """How a tensor lies in memory (`tasks.arrays.layouts.make_spec`); a sparse one is taken as it is."""
+def read_tensor_layout(tensor: Any) -> TensorSpec:
+    """How a tensor lies in memory (`tasks.arrays.layouts.make_layout_spec`); a sparse one is taken as it is."""
     import torch
 
     if tensor.layout is not torch.strided or not tensor.numel():
         return TensorSpec(0)
-    return layouts.make_spec(tensor.shape, tensor.stride(), tensor.storage_offset())
+    return layouts.make_layout_spec(tensor.shape, tensor.stride(), tensor.storage_offset())
 
 
-def encode_args(args: Any, kwargs: Any) -> tuple[Any, Any, list[np.ndarray]]:
+def encode_torch_args(args: Any, kwargs: Any) -> tuple[Any, Any, list[np.ndarray]]:
     """Encode the arguments of a call. Returns (args node, kwargs node, arrays the tensors refer to).
 
     A strided tensor keeps its strides, over the span of its storage that it touches, and its offset up to
@@ -105,7 +112,7 @@ def encode_args(args: Any, kwargs: Any) -> tuple[Any, Any, list[np.ndarray]]:
     arrays: list[np.ndarray] = []
 
     def add(tensor: Any) -> int:
-        arrays.append(to_numpy(tensor))
+        arrays.append(tensor_to_numpy(tensor))
         return len(arrays) - 1
 
     def leaf(x: Any) -> Any | None:
@@ -118,34 +125,36 @@ def encode_args(args: Any, kwargs: Any) -> tuple[Any, Any, list[np.ndarray]]:
                     t = t.resolve_conj().resolve_neg()
                 lead = t.storage_offset()
                 lead = lead if lead <= layouts.MOST_LEAD else 0
-                half = COMPLEX32 if name_of(t.dtype) == COMPLEX32 else ""
+                half = COMPLEX32 if name_torch_dtype(t.dtype) == COMPLEX32 else ""
                 if (t.is_contiguous() and not lead) or t.numel() == 0:
-                    return encode_tensor(TensorSpec(add(t), flags=half))
+                    return encode_tensor_spec(TensorSpec(add(t), flags=half))
                 span = 1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride()))
                 flat = t.as_strided((lead + span,), (1,), t.storage_offset() - lead)
-                return encode_tensor(TensorSpec(add(flat), tuple(t.shape), tuple(t.stride()), lead, flags=half))
+                return encode_tensor_spec(TensorSpec(add(flat), tuple(t.shape), tuple(t.stride()), lead, flags=half))
             if t.layout == torch.sparse_coo:
                 parts = (add(t._indices()), add(t._values()))
                 flags = "coalesced" if t.is_coalesced() else ""
-                return encode_tensor(TensorSpec(parts[1], tuple(t.shape), None, 0, "sparse_coo", parts, flags))
+                return encode_tensor_spec(TensorSpec(parts[1], tuple(t.shape), None, 0, "sparse_coo", parts, flags))
             if t.layout in (torch.sparse_csr, torch.sparse_bsr):
                 parts3 = (add(t.crow_indices()), add(t.col_indices()), add(t.values()))
             elif t.layout in (torch.sparse_csc, torch.sparse_bsc):
                 parts3 = (add(t.ccol_indices()), add(t.row_indices()), add(t.values()))
             else:
                 raise NotEncodable(f"a tensor of layout {t.layout} cannot be stored")
-            return encode_tensor(TensorSpec(parts3[2], tuple(t.shape), None, 0, name_of(t.layout), parts3))
-        return word(x)
+            return encode_tensor_spec(
+                TensorSpec(parts3[2], tuple(t.shape), None, 0, name_torch_dtype(t.layout), parts3)
+            )
+        return encode_torch_word(x)
 
-    return encode(tuple(args), leaf), encode(dict(kwargs), leaf), arrays
+    return encode_argument_tree(tuple(args), leaf), encode_argument_tree(dict(kwargs), leaf), arrays
 
 
-def word(x: Any) -> Any | None:
+def encode_torch_word(x: Any) -> Any | None:
     """The JSON node of an argument of torch's that is no tensor; None for what is none of torch's own."""
     import torch
 
     if isinstance(x, (torch.dtype, torch.layout, torch.memory_format)):
-        return {"$": "torch." + type(x).__name__, "name": name_of(x)}
+        return {"$": "torch." + type(x).__name__, "name": name_torch_dtype(x)}
     if isinstance(x, torch.device):
         return {"$": "torch.device"}
     if isinstance(x, torch.Size):
@@ -153,10 +162,10 @@ def word(x: Any) -> Any | None:
     return None
 
 
-def decoder(
+def make_tensor_decoder(
     arrays: Callable[[int], np.ndarray], device: str, place: Callable[[int, np.ndarray], Any] | None = None
 ) -> Callable[[str, dict[str, Any]], Any]:
-    """The ``leaf`` of `tasks.arrays.tree.decode` that makes fresh tensors on ``device`` (writing to them is safe).
+    """The ``leaf`` of `tasks.arrays.tree.decode_argument_tree` that makes fresh tensors on ``device`` (writing to them is safe).
 
     place: makes the tensor of an array's values, given its number, somewhere else than in fresh memory."""
     import torch
@@ -168,8 +177,8 @@ def decoder(
         if place is not None:
             return place(i, array)
         if device == "cpu":
-            return from_numpy(array.copy() if guard is None else guard.copy(array))
-        return from_numpy(array if array.flags.writeable else array.copy()).to(device)
+            return tensor_from_numpy(array.copy() if guard is None else guard.copy(array))
+        return tensor_from_numpy(array if array.flags.writeable else array.copy()).to(device)
 
     def leaf(kind: str, node: dict[str, Any]) -> Any:
         if kind == "tensor":
@@ -177,7 +186,9 @@ def decoder(
             if layout is None:
                 strides = node.get("strides")
                 if strides and min(strides) < 0:  # which torch has not
-                    return from_numpy(contiguous(arrays(node["id"]), spec_of(node)).copy()).to(device)
+                    return tensor_from_numpy(
+                        make_contiguous_tensor(arrays(node["id"]), read_tensor_spec(node)).copy()
+                    ).to(device)
                 tensor = fresh(node["id"])
                 tensor = tensor.to(torch.complex32) if node.get("flags") == COMPLEX32 else tensor
                 return tensor if strides is None else torch.as_strided(tensor, node["shape"], strides, node["offset"])
@@ -195,24 +206,24 @@ def decoder(
     return leaf
 
 
-def replace_device(value: Any, device: str) -> Any:
+def replace_device_in_tree(value: Any, device: str) -> Any:
     """Decoded arguments with the name of the device that samples are made for, "cpu", replaced: factory functions and
     ``to`` are given it as a string."""
     if isinstance(value, (list, tuple)):
-        made = [replace_device(x, device) for x in value]
+        made = [replace_device_in_tree(x, device) for x in value]
         return type(value)(made) if type(value) in (list, tuple) else value
     if isinstance(value, dict):
-        return {k: replace_device(x, device) for k, x in value.items()}
+        return {k: replace_device_in_tree(x, device) for k, x in value.items()}
     return device if isinstance(value, str) and value == "cpu" else value
 
 
-def leaves(value: Any) -> list[Any]:
+def list_output_tensors(value: Any) -> list[Any]:
     """The outputs of a torch call, flat: tensors and scalars of nested tuples, lists and dicts; None left out."""
     if isinstance(value, dict):
         value = list(value.values())
     if not isinstance(value, (list, tuple)):
         return [] if value is None else [value]
-    return [leaf for x in value for leaf in leaves(x)]
+    return [leaf for x in value for leaf in list_output_tensors(x)]
 
 
 def dense(leaf: Any) -> Any:
@@ -230,21 +241,21 @@ def dense(leaf: Any) -> Any:
     return leaf if leaf.is_cpu else leaf.cpu()
 
 
-def outputs(value: Any) -> list[np.ndarray]:
-    """What a torch call returned, flat and dense, as numpy arrays (see `leaves`, `dense`, `output`)."""
+def list_output_arrays(value: Any) -> list[np.ndarray]:
+    """What a torch call returned, flat and dense, as numpy arrays (see `list_output_tensors`, `dense`, `make_output_array`)."""
     import torch
 
     if type(value) is torch.Tensor and value.dtype is torch.float64 and value.layout is torch.strided:
-        return [to_numpy(value.detach() if value.requires_grad else value)]  # what nearly every reference is
-    return [output(dense(x)) for x in leaves(value)]
+        return [tensor_to_numpy(value.detach() if value.requires_grad else value)]  # what nearly every reference is
+    return [make_output_array(dense(x)) for x in list_output_tensors(value)]
 
 
-def output(leaf: Any) -> np.ndarray:
+def make_output_array(leaf: Any) -> np.ndarray:
     """A dense leaf (see `dense`) as numpy array; Python scalars become 0-d arrays of float64, int64, …"""
     import torch
 
     if isinstance(leaf, torch.Tensor):
-        return to_numpy(leaf)
+        return tensor_to_numpy(leaf)
     if isinstance(leaf, (bool, int, float, complex)):
         return np.asarray(leaf)
     return np.asarray(str(leaf), dtype=object)

@@ -68,9 +68,9 @@ class NotEncodable(TypeError):
     """A value of an argument tree that has no JSON form; the text names its type."""
 
 
-def encode(value: Any, leaf: Callable[[Any], Any | None] = lambda x: None) -> Any:
+def encode_argument_tree(value: Any, leaf: Callable[[Any], Any | None] = lambda x: None) -> Any:
     """JSON form of ``value``. ``leaf(x)`` returns the JSON form of what it knows (tensors, dtypes) or None;
-    a `TensorSpec` and what `decode_specs` kept need none.
+    a `TensorSpec` and what `decode_tree_specs` kept need none.
 
     Raises NotEncodable for anything unknown (a callable, a generator …).
     """
@@ -84,31 +84,34 @@ def encode(value: Any, leaf: Callable[[Any], Any | None] = lambda x: None) -> An
     if known is not None:
         return known
     if isinstance(value, list):
-        return [encode(x, leaf) for x in value]
+        return [encode_argument_tree(x, leaf) for x in value]
     if isinstance(value, tuple):
-        return {"$": "tuple", "v": [encode(x, leaf) for x in value]}
+        return {"$": "tuple", "v": [encode_argument_tree(x, leaf) for x in value]}
     if isinstance(value, dict):
-        return {"$": "dict", "v": [[encode(k, leaf), encode(x, leaf)] for k, x in value.items()]}
+        return {
+            "$": "dict",
+            "v": [[encode_argument_tree(k, leaf), encode_argument_tree(x, leaf)] for k, x in value.items()],
+        }
     if isinstance(value, complex):
         return {"$": "complex", "v": [repr(float(value.real)), repr(float(value.imag))]}
     if isinstance(value, slice):
-        return {"$": "slice", "v": [encode(x, leaf) for x in (value.start, value.stop, value.step)]}
+        return {"$": "slice", "v": [encode_argument_tree(x, leaf) for x in (value.start, value.stop, value.step)]}
     if value is Ellipsis:
         return {"$": "ellipsis"}
     if isinstance(value, range):
         return {"$": "range", "v": [value.start, value.stop, value.step]}
     if isinstance(value, (np.floating, np.complexfloating)):  # item() of a long double is one again
-        return encode(float(value) if isinstance(value, np.floating) else complex(value), leaf)
+        return encode_argument_tree(float(value) if isinstance(value, np.floating) else complex(value), leaf)
     if isinstance(value, (np.bool_, np.integer)):
-        return encode(value.item(), leaf)
+        return encode_argument_tree(value.item(), leaf)
     if isinstance(value, TensorSpec):
-        return encode_tensor(value)
+        return encode_tensor_spec(value)
     if isinstance(value, KeptLeaf):
         return value.node
     raise NotEncodable(f"an argument of type {type(value).__module__}.{type(value).__qualname__} cannot be stored")
 
 
-def encode_tensor(spec: TensorSpec) -> dict[str, Any]:
+def encode_tensor_spec(spec: TensorSpec) -> dict[str, Any]:
     node: dict[str, Any] = {"$": "tensor", "id": spec.id}
     if spec.strides is not None:
         node |= {"shape": list(spec.shape or ()), "strides": list(spec.strides), "offset": spec.offset}
@@ -118,24 +121,24 @@ def encode_tensor(spec: TensorSpec) -> dict[str, Any]:
     return node
 
 
-def decode(node: Any, leaf: Callable[[str, dict[str, Any]], Any]) -> Any:
-    """Inverse of `encode`; ``leaf(kind, node)`` makes what is not plain Python ("tensor" nodes included)."""
+def decode_argument_tree(node: Any, leaf: Callable[[str, dict[str, Any]], Any]) -> Any:
+    """Inverse of `encode_argument_tree`; ``leaf(kind, node)`` makes what is not plain Python ("tensor" nodes included)."""
     if not isinstance(node, dict):
-        return [decode(x, leaf) for x in node] if isinstance(node, list) else node
+        return [decode_argument_tree(x, leaf) for x in node] if isinstance(node, list) else node
     kind: str = node["$"]
     if kind == "tensor":
         return leaf(kind, node)
     v: Any = node.get("v")
     if kind == "tuple":
-        return tuple([decode(x, leaf) for x in v])
+        return tuple([decode_argument_tree(x, leaf) for x in v])
     if kind == "dict":
-        return {decode(k, leaf): decode(x, leaf) for k, x in v}
+        return {decode_argument_tree(k, leaf): decode_argument_tree(x, leaf) for k, x in v}
     if kind == "float":
         return float(v)
     if kind == "complex":
         return complex(float(v[0]), float(v[1]))
     if kind == "slice":
-        return slice(*(decode(x, leaf) for x in v))
+        return slice(*(decode_argument_tree(x, leaf) for x in v))
     if kind == "ellipsis":
         return Ellipsis
     if kind == "range":
@@ -143,12 +146,12 @@ def decode(node: Any, leaf: Callable[[str, dict[str, Any]], Any]) -> Any:
     return leaf(kind, node)
 
 
-def decode_specs(node: Any) -> Any:
-    """`decode` without a framework: a tensor is its `TensorSpec`, any other leaf is `KeptLeaf`."""
-    return decode(node, lambda kind, leaf: spec_of(leaf) if kind == "tensor" else KeptLeaf(leaf))
+def decode_tree_specs(node: Any) -> Any:
+    """`decode_argument_tree` without a framework: a tensor is its `TensorSpec`, any other leaf is `KeptLeaf`."""
+    return decode_argument_tree(node, lambda kind, leaf: read_tensor_spec(leaf) if kind == "tensor" else KeptLeaf(leaf))
 
 
-def spec_of(node: dict[str, Any]) -> TensorSpec:
+def read_tensor_spec(node: dict[str, Any]) -> TensorSpec:
     """The TensorSpec of a "tensor" node."""
     if len(node) == 2:  # a whole array, as nearly all are
         return TensorSpec(node["id"])
@@ -164,32 +167,32 @@ def spec_of(node: dict[str, Any]) -> TensorSpec:
     )
 
 
-def tensor_specs(node: Any) -> list[TensorSpec]:
+def list_tensor_specs(node: Any) -> list[TensorSpec]:
     """Every tensor of an encoded tree, in order of appearance."""
     found: list[TensorSpec] = []
     if isinstance(node, list):
         for x in node:
-            found += tensor_specs(x)
+            found += list_tensor_specs(x)
     elif isinstance(node, dict):
         if node["$"] == "tensor":
-            found.append(spec_of(node))
+            found.append(read_tensor_spec(node))
         elif node["$"] in ("tuple", "slice"):
-            found += tensor_specs(node["v"])
+            found += list_tensor_specs(node["v"])
         elif node["$"] == "dict":
             for _, x in node["v"]:
-                found += tensor_specs(x)
+                found += list_tensor_specs(x)
     return found
 
 
-def with_tensors(node: Any, function: Callable[[dict[str, Any]], Any]) -> Any:
+def map_tree_tensors(node: Any, function: Callable[[dict[str, Any]], Any]) -> Any:
     """An encoded tree with its tensors' nodes as ``function`` makes them."""
     if isinstance(node, list):
-        return [with_tensors(x, function) for x in node]
+        return [map_tree_tensors(x, function) for x in node]
     if not isinstance(node, dict):
         return node
     if node["$"] == "tensor":
         return function(node)
-    return {**node, "v": with_tensors(node["v"], function)} if "v" in node else node
+    return {**node, "v": map_tree_tensors(node["v"], function)} if "v" in node else node
 
 
 def map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
@@ -204,7 +207,7 @@ def map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
     return change(value)
 
 
-def contiguous(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
+def make_contiguous_tensor(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
     """The tensor that ``spec`` describes over its stored ``array``, as a contiguous array in the dtype that it is
     declared with."""
     made = np.ascontiguousarray(spec.view(array)).reshape(spec.shape if spec.shape is not None else array.shape)

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from tasks.model import is_inexact
+from tasks.model import is_inexact_dtype
 
 
 @functools.cache
-def _is_inexact(dtype: np.dtype) -> bool:
-    return is_inexact(dtype.name)
+def _is_inexact_array(dtype: np.dtype) -> bool:
+    return is_inexact_dtype(dtype.name)
 
 
 def digest_outputs(outputs: Sequence[Any], before: str) -> str:
@@ -29,7 +29,7 @@ def digest_outputs(outputs: Sequence[Any], before: str) -> str:
     return made.hexdigest()
 
 
-def next_inputs(arrays: Sequence[Any], digest: str, moved: bool) -> list[Any]:
+def vary_inputs_by_digest(arrays: Sequence[Any], digest: str, moved: bool) -> list[Any]:
     """The inputs of the call that follows one with some digest, as those of a turn (`vary_inputs`)."""
     return _turn_elements(arrays, int(digest[:13], 16) / 16**13, moved, int(digest[13:26], 16))
 
@@ -64,7 +64,7 @@ def _turn_elements(arrays: Sequence[Any], part: float, moved: bool, place: int) 
     def one(array: Any) -> Any:
         if not isinstance(array, np.ndarray) or array.dtype.kind in "OUS":
             return array
-        flat, floating = array.reshape(-1), _is_inexact(array.dtype)
+        flat, floating = array.reshape(-1), _is_inexact_array(array.dtype)
         numbers = ~np.isnan(flat) if moved and floating else None
         if numbers is None or numbers.all():
             return turn(flat, floating).reshape(array.shape)

@@ -23,7 +23,7 @@ MOVEMENT = frozenset(
 PRODUCTS = ("mm", "convolution", "attention", "matmul", "linear")
 
 
-def only_moves(func: Any) -> bool:
+def does_op_only_move(func: Any) -> bool:
     """Whether an op of torch's dispatcher rounds nothing."""
     return func.is_view or func.overloadpacket.__name__.rstrip("_") in MOVEMENT
 
@@ -45,14 +45,14 @@ def compute_in_float64(
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
-        with _widening_mode()(eps, draw, eps if elsewhere is None else elsewhere, places or itertools.count(1)):
+        with _make_widening_mode()(eps, draw, eps if elsewhere is None else elsewhere, places or itertools.count(1)):
             yield
     finally:
         torch.set_default_dtype(before)
 
 
 @functools.cache
-def _widening_mode() -> Any:
+def _make_widening_mode() -> Any:
     """The class of the mode: torch takes longer to make one than to run an op in it."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
@@ -72,7 +72,7 @@ def _widening_mode() -> Any:
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             args = tuple(map(wide, args))
             out = func(*args, **{name: wide(x) for name, x in (kwargs or {}).items()})
-            if self.eps and not only_moves(func):
+            if self.eps and not does_op_only_move(func):
                 name = func.overloadpacket.__name__
                 eps = self.eps if any(part in name for part in PRODUCTS) else self.elsewhere
                 for x in out if isinstance(out, (tuple, list)) else (out,):
@@ -81,7 +81,7 @@ def _widening_mode() -> Any:
 
         def move(self, x: Any, eps: float) -> None:
             if isinstance(x, torch.Tensor) and x.dtype == torch.float64 and x.numel():
-                moved = noise.perturb_values(x.detach().numpy(), eps, self.draw, next(self.places))
+                moved = noise.perturb_by_noise(x.detach().numpy(), eps, self.draw, next(self.places))
                 x.copy_(torch.from_numpy(moved))
 
     return Wide

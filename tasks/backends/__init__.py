@@ -95,7 +95,7 @@ class BackendSpec:
     ) -> BackendSpec:
         """Spec of ``name`` (or of ``like`` under that name). Raises KeyError for an unknown runtime."""
         runtime, _, device = (like or name).partition("-")
-        if runtime not in list_registered() or not device:
+        if runtime not in list_backends() or not device:
             raise KeyError(like or name)
         return cls(name, runtime, device, dict(options or {}), tuple(packages), python, tuple(launcher))
 
@@ -111,11 +111,11 @@ class BackendSpec:
 
         Raises ValueError for a bad option, PluginError if its own file cannot be imported.
         """
-        backend: Backend = list_registered()[self.runtime].load()(self.name, self.device, dict(self.options))
+        backend: Backend = list_backends()[self.runtime].load()(self.name, self.device, dict(self.options))
         backend.spec = self
         return backend
 
 
-def list_registered() -> dict[str, PluginPart]:
+def list_backends() -> dict[str, PluginPart]:
     """Every runtime by name: built in, and from other packages' entry points of the group "farm.backends"."""
     return list_plugin_parts("backend", BUILT_IN)

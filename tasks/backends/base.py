@@ -13,13 +13,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tasks.backends.needs import Need, secure_needs
+from tasks.backends.needs import Need, secure_backend_needs
 from tasks.backends.shared import baselines
 from tasks.backends.shared.recipe import NoProgram, ProgramRecipe
-from tasks.devices import BY_LABEL, Device, chosen_by, driver_version, toolkit_version, what_brings
+from tasks.devices import (
+    BY_LABEL,
+    Device,
+    find_choosing_variable,
+    find_driver_version,
+    find_toolkit_version,
+    suggest_library_package,
+)
 from tasks.interpreter import IMAGE
-from tasks.model import FORWARD, Begun, Flushes, Form, Program, RuntimeInfo, Unavailable, Unsupported, one_by_one
-from tasks.nearest import near
+from tasks.model import FORWARD, Begun, Flushes, Form, Program, RuntimeInfo, Unavailable, Unsupported, call_one_by_one
+from tasks.nearest import find_near_names
 from tasks.run_queue import RunQueueClock
 
 if TYPE_CHECKING:
@@ -69,8 +76,8 @@ class Backend:
     own). Without packages it runs in the farm's environment. emulated: the device is an emulator's or a simulator's;
     its rows say so. needs: what the machine must have beside packages (`tasks.backends.needs`); found: where each is,
     once it is started. toolkit: the vendor (a node label) whose installed toolkit computes for it, and stands in its
-    version. imports: what `probe` imports before all else (`tasks.importing.load`), where it does not matter when: it
-    may be there already. takes_threads: whether it computes with `tasks.variables.threads` threads; captures: whether
+    version. imports: what `probe` imports before all else (`tasks.importing.import_by_name`), where it does not matter when: it
+    may be there already. takes_threads: whether it computes with `tasks.variables.count_compute_threads` threads; captures: whether
     its programs have `capture`. by_name: whether its forms have their functions' names alone (`tasks.model.named`): it
     builds them in another process. is_eager_cpu: whether it is eager torch itself on the CPU, which says what a torch
     module of the user's may raise. torch_device: whose kernels of torch compute, by torch's name of the device ("cuda",
@@ -117,7 +124,7 @@ class Backend:
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
         self.name, self.device, self.options = name, device, options
         if unknown := sorted(set(options) - set(options if self.takes is None else self.takes)):
-            how = f"; {chosen_by(device)}" if unknown[0] in _ONE_OF_SEVERAL else ""
+            how = f"; {find_choosing_variable(device)}" if unknown[0] in _ONE_OF_SEVERAL else ""
             raise ValueError(
                 f"backend {name}: unknown option {unknown[0]!r}; it takes {', '.join(self.takes or ['none'])}{how}"
             )
@@ -176,7 +183,7 @@ class Backend:
     def start(self) -> RuntimeInfo:
         """Secure its needs, then `probe`: how every process begins with a backend. Raises what `probe` does."""
         try:
-            self.found = secure_needs(self.needs)
+            self.found = secure_backend_needs(self.needs)
             info: Any = self.probe()
         except Unavailable as error:
             raise self._explain_unavailable(error) from None
@@ -186,9 +193,9 @@ class Backend:
             info = self._describe_device(info)
         return replace(
             info,
-            device=said_once(info.device),
-            runtime_version=said_once(info.runtime_version, toolkit_version(self.toolkit)),
-            driver_version=info.driver_version or driver_version(self.device_vendor),
+            device=join_words_once(info.device),
+            runtime_version=join_words_once(info.runtime_version, find_toolkit_version(self.toolkit)),
+            driver_version=info.driver_version or find_driver_version(self.device_vendor),
             build=", ".join(filter(None, [info.build, f"image {image}" if (image := os.environ.get(IMAGE)) else ""])),
             permission=info.permission or (bool(info.compute_precision) and self.permits(info.compute_precision)),
         )
@@ -199,11 +206,13 @@ class Backend:
         kind = None if self.numbered else re.fullmatch(r"(.+)[.:]\d+", self.device)
         name = kind[1] if kind else self.device
         meant = self.called.get(name) or (name if kind and name in self.devices else "")
-        like = [] if self.device in self.devices else [meant] if meant else near(self.device, self.devices)
+        like = [] if self.device in self.devices else [meant] if meant else find_near_names(self.device, self.devices)
         if like:
             others = " or ".join(f"{self.name.partition('-')[0]}-{x}" for x in like)
-            return Unavailable(f"{error}; did you mean {others}?" + (f" ({chosen_by(like[0])})" if kind else ""))
-        how = what_brings(str(error)) if type(error) is Unavailable else ""
+            return Unavailable(
+                f"{error}; did you mean {others}?" + (f" ({find_choosing_variable(like[0])})" if kind else "")
+            )
+        how = suggest_library_package(str(error)) if type(error) is Unavailable else ""
         return Unavailable(f"{error}; {how}") if how else error
 
     def _describe_device(self, info: RuntimeInfo) -> RuntimeInfo:
@@ -222,7 +231,7 @@ class Backend:
         self.identity = tuple(word for one in described for word in one.identity)
         return replace(
             info,
-            runtime_version=said_once(info.runtime_version, *unnamed, *first.loaded),
+            runtime_version=join_words_once(info.runtime_version, *unnamed, *first.loaded),
             device=f"{said}, {first.architecture}",
             driver_version=first.driver_version or info.driver_version,
             accumulators=(*info.accumulators, *first.accumulators),
@@ -263,7 +272,7 @@ class Backend:
 
     def build_all(self, forms: Sequence[Form]) -> list[Program | Exception]:
         """Build several samples of one op; the default builds one after another."""
-        return one_by_one(self.build, forms)
+        return call_one_by_one(self.build, forms)
 
     def canary(self, form: Form) -> Program:
         """A program of a known answer (`tasks.canary`), which is run between cases to see whether the device still
@@ -306,9 +315,9 @@ class Backend:
 
     def measure_flushing(self, dtype: str) -> Flushes:
         """What it takes for zero in a dtype."""
-        from tasks.backends.shared.flushing import measure_flushing
+        from tasks.backends.shared.flushing import measure_backend_flushing
 
-        return measure_flushing(self, dtype)
+        return measure_backend_flushing(self, dtype)
 
     def cpu_s(self) -> float:
         """CPU seconds of the process in which its programs run."""
@@ -333,15 +342,15 @@ class Backend:
 
     def fixed(self, form: Form) -> Form:
         """The form with a model for the sizes of its arrays alone."""
-        from tasks.backends.shared.onnx_form import of_sizes
+        from tasks.backends.shared.onnx_form import fix_onnx_sizes
 
-        return form if form.model is None else of_sizes(form)
+        return form if form.model is None else fix_onnx_sizes(form)
 
     def rows_open(self, form: Form) -> Form:
         """The form with a model that leaves the number of rows of its ``batched`` arrays open."""
-        from tasks.backends.shared.onnx_form import with_rows_open
+        from tasks.backends.shared.onnx_form import open_onnx_rows
 
-        return with_rows_open(form)
+        return open_onnx_rows(form)
 
     def eager(self, form: Form) -> BaselineArm:
         """What a program is timed against, in the same process: this backend at its lowest level.
@@ -387,15 +396,15 @@ class Backend:
         """What the device does at most, as measured on it: bytes a second ("memory"), or operations a second of
         products in a dtype; None where nobody can measure it. It is measured once and kept; again: it is measured once
         more."""
-        from tasks.backends.shared.ceilings import find_ceiling
+        from tasks.backends.shared.ceilings import find_device_ceiling
 
-        return find_ceiling(" ".join([self.device_vendor, *self.identity]), what, self.measure_ceiling, again)
+        return find_device_ceiling(" ".join([self.device_vendor, *self.identity]), what, self.measure_ceiling, again)
 
     def measure_ceiling(self, what: str) -> float:
         """`ceiling` as it is now, 0 where nobody can measure it."""
-        from tasks.backends.shared.ceilings import measure_ceiling
+        from tasks.backends.shared.ceilings import measure_device_ceiling
 
-        return 0.0 if self.device_vendor else measure_ceiling("cpu", what)
+        return 0.0 if self.device_vendor else measure_device_ceiling("cpu", what)
 
     def cache_bytes(self) -> int:
         """Size of the device's last cache."""
@@ -430,7 +439,7 @@ class Backend:
         return isinstance(error, MemoryError) or _says_pattern(error, self.out_of_memory)
 
 
-def said_once(*words: str) -> str:
+def join_words_once(*words: str) -> str:
     """Comma-separated words of several sources as one list, each word once and where it first stands."""
     return ", ".join(dict.fromkeys(word for text in words for word in text.split(", ") if word))
 

@@ -10,15 +10,15 @@ from pathlib import Path
 
 from tasks.catalogs.engine import catalog
 from tasks.engines.checkpoint import save_checkpoint
-from tasks.model import np_dtype
+from tasks.model import get_numpy_dtype
 from tasks.model.engine import ServedModel
 
 
-def make_served(decoder: str, dtype: str, seed: int = 0) -> ServedModel:
+def make_served_decoder(decoder: str, dtype: str, seed: int = 0) -> ServedModel:
     """A decoder with the weights that the catalog's samples of a seed have."""
     shape = catalog.DECODERS[decoder]
-    drawn = catalog.draw_weights(shape, catalog.seed_of(decoder, seed))
-    return ServedModel(shape, dtype, {name: x.astype(np_dtype(dtype)) for name, x in drawn.items()})
+    drawn = catalog.draw_decoder_weights(shape, catalog.derive_weights_seed(decoder, seed))
+    return ServedModel(shape, dtype, {name: x.astype(get_numpy_dtype(dtype)) for name, x in drawn.items()})
 
 
 def main() -> None:
@@ -28,7 +28,7 @@ def main() -> None:
     parser.add_argument("--dtype", choices=catalog.DTYPES, default="float32")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
-    save_checkpoint(make_served(given.decoder, given.dtype, given.seed), given.folder)
+    save_checkpoint(make_served_decoder(given.decoder, given.dtype, given.seed), given.folder)
     print(f"{given.folder}: the decoder {given.decoder} in {given.dtype}")
 
 

@@ -18,8 +18,8 @@ import numpy as np
 
 from tasks.backends.base import Backend
 from tasks.backends.shared import ranks, torch_switches
-from tasks.backends.shared.rank_hosts import RankHosts, start_here
-from tasks.backends.shared.torch_devices import device as torch_device
+from tasks.backends.shared.rank_hosts import RankHosts, start_ranks_here
+from tasks.backends.shared.torch_devices import find_torch_device as torch_device
 from tasks.model import Form, Hung, Program, RuntimeInfo, Unavailable, Unsupported, errors, flags
 from tasks.variables import DEADLINE
 
@@ -33,7 +33,7 @@ _MORE = 0.1
 _RANKS = 4
 
 
-def find_patience() -> float:
+def find_rank_patience() -> float:
     """Seconds that the ranks of a case wait for one another, by its deadline."""
     return max(_LEAST_S, _WAITING * float(os.environ.get(DEADLINE, "0")))
 
@@ -79,7 +79,7 @@ class RankConnections:
             for source in select.select(list(waiting), [], [])[0]:
                 number = waiting.pop(source)
                 try:
-                    said[number] = ranks.read(source)
+                    said[number] = ranks.read_from_rank(source)
                 except (EOFError, OSError):
                     said[number] = {"error": f"rank {number} ended"}, None
                 if said[number][0].get("waited"):
@@ -114,7 +114,7 @@ class RankConnections:
     @staticmethod
     def _tell(sink: BinaryIO, header: dict[str, Any], array: np.ndarray | None = None) -> None:
         with contextlib.suppress(OSError):  # of a rank that has ended: `_answers` says so, and closes the group
-            ranks.write(sink, header, array)
+            ranks.write_to_rank(sink, header, array)
 
     def run(self, op: str, reduction: str, data: np.ndarray) -> np.ndarray:
         """What the ranks receive, a row each, of data (ranks, elements)."""
@@ -130,7 +130,9 @@ class RankConnections:
                 self._tell(sink, {}, x)
         counts = [int(said["count"]) for said, _ in self._answers()]
         parts = zip(self._sources, counts)
-        return [[x for x in (ranks.read(source)[1] for _ in range(n)) if x is not None] for source, n in parts]
+        return [
+            [x for x in (ranks.read_from_rank(source)[1] for _ in range(n)) if x is not None] for source, n in parts
+        ]
 
 
 class RankGroup(RankConnections):
@@ -138,9 +140,9 @@ class RankGroup(RankConnections):
     answer, and RuntimeError where the ranks do not come together."""
 
     def __init__(self, library: str, device: str, count: int, wrap: str, hosts: RankHosts | None) -> None:
-        super().__init__(find_patience())
+        super().__init__(find_rank_patience())
         self._folder = tempfile.TemporaryDirectory(prefix="farm-ranks-")
-        store = f"tcp://{hosts.own}:{_free_port()}" if hosts else f"file://{self._folder.name}/store"
+        store = f"tcp://{hosts.own}:{_find_free_port()}" if hosts else f"file://{self._folder.name}/store"
         places = 1 + len(hosts.others) if hosts else 1
 
         def list_arguments(numbers: Sequence[int]) -> list[str]:
@@ -162,7 +164,7 @@ class RankGroup(RankConnections):
                 # imported.
                 for numbers in [[*here]] if device == "cpu" else [[rank] for rank in here]:
                     given = [here[rank] for rank in numbers]
-                    self.processes.append(start_here(given, list_arguments(numbers), sys.executable, os.environ))
+                    self.processes.append(start_ranks_here(given, list_arguments(numbers), sys.executable, os.environ))
             self._answers()
         except OSError:
             self.close()
@@ -188,7 +190,7 @@ class RankGroup(RankConnections):
             self._folder.cleanup()
 
 
-def _free_port() -> int:
+def _find_free_port() -> int:
     with socket.create_server(("", 0)) as found:
         return int(found.getsockname()[1])
 
@@ -236,10 +238,12 @@ class Collectives(Backend):
         try:
             total = self._ready(count).run("all_reduce", "sum", np.ones((count, 2), np.float32))
         except Exception as error:
-            raise Unavailable(f"{self.library}: {errors.text_of(error)}") from None
+            raise Unavailable(f"{self.library}: {errors.find_error_text(error)}") from None
         if not (total == count).all():
             raise Unavailable(f"{self.library}: {count} ones add up to {total[0, 0]:g}")
-        return RuntimeInfo(f"torch {torch.__version__}, {self.library}", self.device, build=torch_switches.commit())
+        return RuntimeInfo(
+            f"torch {torch.__version__}, {self.library}", self.device, build=torch_switches.read_torch_commit()
+        )
 
     def _ready(self, count: int) -> RankConnections:
         if self._group is None or len(self._group.connections) != count:
@@ -268,7 +272,7 @@ class Collectives(Backend):
     def flags(self) -> str:
         """How many ranks there are, and on how many nodes where it is more than one."""
         nodes = self._hosts.nodes if self._hosts else 1
-        return flags.join("", ranks=self.ranks, **({"nodes": nodes} if nodes > 1 else {}))
+        return flags.join_row_flags("", ranks=self.ranks, **({"nodes": nodes} if nodes > 1 else {}))
 
 
 class Gloo(Collectives):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tasks.backends.collectives import RankGroup
-from tasks.backends.shared.ranks import find_object
+from tasks.backends.shared.ranks import find_named_object
 from tasks.model import Misbehaviour, Unsupported
 from tasks.model.engine import Decoder, Sampling, ServedModel
 from tasks.model.kind import KIND_RELATION
@@ -91,7 +91,7 @@ class EngineRank:
 
         from tasks.arrays import torch_tree
 
-        arrays = {name: torch_tree.to_numpy(x) for name, x in given.items()}
+        arrays = {name: torch_tree.tensor_to_numpy(x) for name, x in given.items()}
         method, values = json.loads(arrays.pop("call").tobytes())
         if method == "load":
             decoder, dtype, compiled = values
@@ -101,6 +101,6 @@ class EngineRank:
         return [torch.from_numpy(np.ascontiguousarray(x)) for x in parts]
 
 
-def open_rank(name: str) -> EngineRank:
+def open_engine_rank(name: str) -> EngineRank:
     """A rank's engine, made by its class."""
-    return EngineRank(find_object(name)())
+    return EngineRank(find_named_object(name)())

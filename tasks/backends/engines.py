@@ -18,7 +18,7 @@ from tasks.checks import engine_relations, serving
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
 from tasks.model.engine import Engine
 from tasks.packages import ONNX
-from tasks.variables import threads
+from tasks.variables import count_compute_threads
 
 #: The decoder of an endpoint that serves a model of which nobody has the weights.
 UNKNOWN = "unknown"
@@ -37,13 +37,13 @@ class LoadedEngine:
 
     def load(self, compiled: bool, ranks: int = 1) -> Engine:
         engine = self.engine if ranks == 1 else self._backend.spread(self.engine, ranks)
-        engine.load(serving.model_of(self._form), compiled)
+        engine.load(serving.read_served_model(self._form), compiled)
         return engine
 
     def step(self, inputs: Sequence[Any] | None = None) -> Sequence[Any]:
         if inputs is not None:
             raise Unsupported("an engine is given its requests by the form")
-        return [engine_relations.cached(self.engine, serving.requests_of(self._form))]
+        return [engine_relations.read_with_cache(self.engine, serving.read_engine_requests(self._form))]
 
     def state(self) -> Mapping[str, Any]:
         return {}
@@ -104,7 +104,7 @@ class OwnEngine(EngineBackend):
     def probe(self) -> RuntimeInfo:
         with importing("torch"):
             import torch
-        torch.set_num_threads(threads())
+        torch.set_num_threads(count_compute_threads())
         self._class = self._find_class(str(self.options.get("class", "tasks.engines.plain:PlainEngine")))
         return RuntimeInfo(f"torch {torch.__version__}", torch.backends.cpu.get_cpu_capability())
 
@@ -141,14 +141,14 @@ class Transformers(EngineBackend):
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
         super().__init__(name, device, options)
         self.device_vendor = {"cuda": "nvidia"}.get(device, "")
-        if _is_installed("transformers", "torch"):
+        if _is_engine_installed("transformers", "torch"):
             self.packages = ()
 
     def probe(self) -> RuntimeInfo:
         with importing("transformers"):
             import torch
             import transformers
-        torch.set_num_threads(threads())
+        torch.set_num_threads(count_compute_threads())
         transformers.logging.set_verbosity_error()
         if self.device != "cpu" and not torch.cuda.is_available():
             raise Unavailable(f"torch {torch.__version__} sees no device {self.device}")
@@ -176,7 +176,7 @@ class OnnxRuntimeGenAi(EngineBackend):
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
         super().__init__(name, device, options)
-        if _is_installed("onnxruntime_genai", "transformers", "torch"):
+        if _is_engine_installed("onnxruntime_genai", "transformers", "torch"):
             self.packages = ()
 
     def probe(self) -> RuntimeInfo:
@@ -300,6 +300,6 @@ class Endpoint(EngineBackend):
         return EndpointEngine(str(said["endpoint"]), decoder, str(said.get("model", "")), count, seconds, key)
 
 
-def _is_installed(*packages: str) -> bool:
+def _is_engine_installed(*packages: str) -> bool:
     """Whether the farm's own environment has packages, so that a backend needs none of its own."""
     return all(importlib.util.find_spec(x) is not None for x in packages)

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays import torch_tree
-from tasks.arrays.tree import TensorSpec, decode, encode_tensor
+from tasks.arrays.tree import TensorSpec, decode_argument_tree, encode_tensor_spec
 from tasks.backends.base import Backend, smoke_test
 from tasks.backends.shared import artefacts, torch_switches
-from tasks.backends.shared.recipe import ProgramRecipe, check_program
+from tasks.backends.shared.recipe import ProgramRecipe, check_form_has_program
 from tasks.backends.shared.torch_run import to_arrays
 from tasks.model import Fallback, Form, Program, RuntimeInfo, Unavailable, Unsupported, Vacuous
-from tasks.variables import threads
+from tasks.variables import count_compute_threads
 
 #: Counts up whenever this file lowers otherwise than before: part of the key of kept programs.
 LOWERING = "1"
@@ -86,7 +86,7 @@ PROBE = Form(
     "float32",
     [np.ones(2, np.float32)],
     call=lambda x: x + x,
-    args={"$": "tuple", "v": [encode_tensor(TensorSpec(0))]},
+    args={"$": "tuple", "v": [encode_tensor_spec(TensorSpec(0))]},
     kwargs={"$": "dict", "v": []},
 )
 
@@ -116,8 +116,8 @@ class ExecuTorch(Backend):
             library = _load_executorch_library()
         except ImportError as error:
             raise Unavailable(f"executorch cannot be imported: {error}") from None
-        torch.set_num_threads(threads())
-        library._unsafe_reset_threadpool(threads())
+        torch.set_num_threads(count_compute_threads())
+        library._unsafe_reset_threadpool(count_compute_threads())
         delegate = DEVICES[self.device]
         if delegate and delegate not in library._get_registered_backend_names():
             raise Unavailable(
@@ -127,7 +127,7 @@ class ExecuTorch(Backend):
         smoke_test(delegate or "executorch", lambda: self.build(PROBE).run()[0], "one-add program")
         version = metadata.version("executorch")
         versions = f"executorch {version}, torch {torch.__version__}"
-        return RuntimeInfo(versions, delegate or "CPU kernels", build=torch_switches.commit())
+        return RuntimeInfo(versions, delegate or "CPU kernels", build=torch_switches.read_torch_commit())
 
     def build(self, form: Form) -> Program:
         """Export, lower and load one sample.
@@ -166,7 +166,7 @@ class ExecuTorch(Backend):
             return runner(form.with_arrays(arrays))
 
         where = {self.delegate: header["delegated"], "CPU kernels": header["kernels"]}
-        placement = "; ".join(f"{name}: {_format_counts(nodes)}" for name, nodes in where.items() if nodes)
+        placement = "; ".join(f"{name}: {_format_lowered_counts(nodes)}" for name, nodes in where.items() if nodes)
         flags = f"constant_inputs={','.join(map(str, constants))}" if constants else ""
         return Program(runner(form), placement=placement, flags=flags, given=bind_inputs)
 
@@ -188,7 +188,7 @@ class ExecuTorch(Backend):
         def run(given: list[Any]) -> list[np.ndarray]:
             assert alive
             out = _call_with_stderr(lambda: method(given))
-            return [torch_tree.output(torch_tree.dense(x)) for x in out if x is not None]
+            return [torch_tree.make_output_array(torch_tree.dense(x)) for x in out if x is not None]
 
         return run
 
@@ -199,24 +199,26 @@ class ExecuTorch(Backend):
         if self.delegate and (not delegated or any(name.split(".")[1] not in self.moves for name in kernels)):
             taken = sum(delegated.values())
             raise Fallback(
-                f"{self.taker} takes {taken} of {taken + sum(kernels.values())} nodes; the CPU kernels have {_format_counts(kernels)}"
+                f"{self.taker} takes {taken} of {taken + sum(kernels.values())} nodes; the CPU kernels have {_format_lowered_counts(kernels)}"
             )
 
     def recipe(self, form: Form) -> ProgramRecipe:
-        check_program(form)
+        check_form_has_program(form)
         held = list(self._export(form, self._tensors(form))[1])
         settings = {"held": held, "delegate": bool(DEVICES[self.device])}
-        return ProgramRecipe(run_program, settings, (to_arrays, export_program))
+        return ProgramRecipe(run_program, settings, (to_arrays, export_executorch_module))
 
     @staticmethod
     def _tensors(form: Form) -> list[Any]:
         """Fresh contiguous tensors of the arguments, in the order of the trees: a program has no other strides."""
         import torch
 
-        leaf = torch_tree.decoder(form.arrays.__getitem__, "cpu")
+        leaf = torch_tree.make_tensor_decoder(form.arrays.__getitem__, "cpu")
         found = [
             x
-            for x in _list_argument_leaves((decode(form.args, leaf), decode(form.kwargs, leaf)))
+            for x in _list_argument_leaves(
+                (decode_argument_tree(form.args, leaf), decode_argument_tree(form.kwargs, leaf))
+            )
             if isinstance(x, torch.Tensor)
         ]
         if any(x.layout != torch.strided for x in found):
@@ -227,11 +229,11 @@ class ExecuTorch(Backend):
     def _export(self, form: Form, tensors: list[Any]) -> tuple[Any, tuple[int, ...]]:
         """(exported program of the tensors alone, places of those that are constants of it). Raises Unsupported."""
         rows = form.batched if self.any_rows else ()
-        exported = _export_program(form, tensors, (), rows)
+        exported = _export_executorch_program(form, tensors, (), rows)
         if not self.delegate:
             return exported, ()
         constants = tuple(i for i in _find_weight_inputs(exported) if i not in rows)
-        return (_export_program(form, tensors, constants, rows), constants) if constants else (exported, ())
+        return (_export_executorch_program(form, tensors, constants, rows), constants) if constants else (exported, ())
 
     def _key(self, exported: Any) -> tuple[bytes | str, ...]:
         """Everything that decides a program's bytes: versions, device, the graph with its shapes, its constants."""
@@ -241,7 +243,7 @@ class ExecuTorch(Backend):
         constants = {**exported.state_dict, **exported.constants}
         data = [x for name in sorted(constants) if isinstance(x := constants[name], torch.Tensor)]
         digest = [
-            f"{x.dtype} {tuple(x.shape)}".encode() + torch_tree.to_numpy(x.detach().contiguous()).tobytes()
+            f"{x.dtype} {tuple(x.shape)}".encode() + torch_tree.tensor_to_numpy(x.detach().contiguous()).tobytes()
             for x in data
         ]
         versions = f"{metadata.version('executorch')} {torch.__version__}"
@@ -253,17 +255,17 @@ class ExecuTorch(Backend):
         raised."""
         from executorch.exir import to_edge_transform_and_lower
 
-        _keep_lists()
+        _keep_export_lists()
         try:
             made = to_edge_transform_and_lower(exported, partitioner=self._partitioners())
             kernels, delegated, program = self._pack_lowered(made)
         except Exception as error:
             if not _NOT_LOWERED.search(str(error)):
                 raise
-            return _join_parts(
-                {"unsupported": f"not lowered: {_first_line(error)}", "kernels": {}, "delegated": {}}, b""
+            return _join_executorch_file(
+                {"unsupported": f"not lowered: {_cut_executorch_error(error)}", "kernels": {}, "delegated": {}}, b""
             )
-        return _join_parts({"unsupported": "", "kernels": kernels, "delegated": delegated}, program)
+        return _join_executorch_file({"unsupported": "", "kernels": kernels, "delegated": delegated}, program)
 
     def _partitioners(self) -> list[Any] | None:
         """What hands nodes to the delegate."""
@@ -287,13 +289,15 @@ def _load_executorch_library() -> Any:
     return _C
 
 
-def _export_program(form: Form, tensors: list[Any], constants: tuple[int, ...], rows: tuple[int, ...] = ()) -> Any:
+def _export_executorch_program(
+    form: Form, tensors: list[Any], constants: tuple[int, ...], rows: tuple[int, ...] = ()
+) -> Any:
     """torch's exported program of the sample as a function of its tensors; those in ``constants`` are part of it, and
     those in ``rows`` have an open first dimension."""
     import torch
 
-    leaf = torch_tree.decoder(form.arrays.__getitem__, "cpu")
-    arguments = decode(form.args, leaf), decode(form.kwargs, leaf)
+    leaf = torch_tree.make_tensor_decoder(form.arrays.__getitem__, "cpu")
+    arguments = decode_argument_tree(form.args, leaf), decode_argument_tree(form.kwargs, leaf)
     assert form.call is not None
     call: Callable[..., Any] = form.call
 
@@ -308,8 +312,8 @@ def _export_program(form: Form, tensors: list[Any], constants: tuple[int, ...], 
             all_of_them = [
                 getattr(self, f"constant_{i}") if i in constants else next(left) for i in range(len(tensors))
             ]
-            args, kwargs = _replace_tensors(arguments, iter(all_of_them))
-            return tuple(torch_tree.leaves(call(*args, **kwargs)))
+            args, kwargs = _replace_argument_tensors(arguments, iter(all_of_them))
+            return tuple(torch_tree.list_output_tensors(call(*args, **kwargs)))
 
     left = [i for i in range(len(tensors)) if i not in constants]
     given = tuple(tensors[i] for i in left)
@@ -323,7 +327,7 @@ def _export_program(form: Form, tensors: list[Any], constants: tuple[int, ...], 
     except Exception as error:
         if isinstance(error, MemoryError) or "allocate memory" in str(error):
             raise
-        raise Unsupported(f"not exported: {type(error).__name__}: {_first_line(error)}") from None
+        raise Unsupported(f"not exported: {type(error).__name__}: {_cut_executorch_error(error)}") from None
     if rows and any(
         x.upper < MOST_ROWS for x in made.range_constraints.values()
     ):  # torch's choice of a kernel, asked on the way
@@ -363,11 +367,11 @@ def list_lowered_nodes(program: Any) -> tuple[dict[str, int], dict[str, int]]:
     return dict(kernels), dict(delegated)
 
 
-def _format_counts(nodes: dict[str, int]) -> str:
+def _format_lowered_counts(nodes: dict[str, int]) -> str:
     return ", ".join(f"{n} {op}" for op, n in sorted(nodes.items()))
 
 
-def _join_parts(header: dict[str, Any], program: bytes) -> bytes:
+def _join_executorch_file(header: dict[str, Any], program: bytes) -> bytes:
     return json.dumps(header).encode() + b"\n" + program
 
 
@@ -378,7 +382,7 @@ def _split_kept_program(data: bytes) -> tuple[dict[str, Any], bytes]:
 
 
 @functools.cache
-def _keep_lists() -> None:
+def _keep_export_lists() -> None:
     """Let torch.export keep its list of decomposable operators, which it makes anew five times a program."""
     import torch._export.utils as export_utils
 
@@ -423,25 +427,25 @@ def _list_argument_leaves(value: Any) -> Iterator[Any]:
         yield value
 
 
-def _replace_tensors(value: Any, tensors: Iterator[Any]) -> Any:
+def _replace_argument_tensors(value: Any, tensors: Iterator[Any]) -> Any:
     """The argument tree with its tensors, in order, replaced by ``tensors``."""
     import torch
 
     if type(value) is tuple:
-        return tuple(_replace_tensors(x, tensors) for x in value)
+        return tuple(_replace_argument_tensors(x, tensors) for x in value)
     if isinstance(value, list):
-        return [_replace_tensors(x, tensors) for x in value]
+        return [_replace_argument_tensors(x, tensors) for x in value]
     if isinstance(value, dict):
-        return {k: _replace_tensors(x, tensors) for k, x in value.items()}
+        return {k: _replace_argument_tensors(x, tensors) for k, x in value.items()}
     return next(tensors) if isinstance(value, torch.Tensor) else value
 
 
-def _first_line(error: BaseException) -> str:
+def _cut_executorch_error(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
 
 
-def export_program(module: Any, inputs: list, held: list) -> tuple:
+def export_executorch_module(module: Any, inputs: list, held: list) -> tuple:
     """(exported program, the tensors it takes); held: places of the inputs that are constants of it."""
     import torch
 
@@ -468,7 +472,7 @@ def run_program(module: Any, inputs: list, held: list, delegate: bool) -> list:
     from executorch.exir import to_edge_transform_and_lower
     from executorch.extension.pybindings import _C
 
-    exported, given = export_program(module, inputs, held)
+    exported, given = export_executorch_module(module, inputs, held)
     partitioner = [XnnpackPartitioner()] if delegate else None
     program = to_edge_transform_and_lower(exported, partitioner=partitioner).to_executorch().buffer
     return to_arrays(_C._load_program_from_buffer(program).load_method("forward")(given))

@@ -23,7 +23,7 @@ from tasks.backends.torch import TorchEager
 from tasks.catalogs.user import load as load_kernels
 from tasks.gradients import autograd
 from tasks.model import Fallback, Form, Program, RuntimeInfo, TensorSession, Unavailable, Unsupported, errors
-from tasks.nearest import nearest
+from tasks.nearest import suggest_nearest_names
 from tasks.training.recipe import FLOAT8
 
 #: Devices whose plugin brings a compiler of its own for torch.compile.
@@ -58,7 +58,7 @@ T = TypeVar("T")
 _HALF = re.compile(r"(/\S+\.so): (?:file too short|invalid ELF header|cannot read file data)")
 
 
-def without_halves(compile_: Callable[[], Any]) -> Any:
+def retry_without_half_kept(compile_: Callable[[], Any]) -> Any:
     """What compiling gives; half a program that an earlier process left among the kept ones is deleted, and made
     again."""
     met = set[str]()
@@ -71,16 +71,16 @@ def without_halves(compile_: Callable[[], Any]) -> Any:
                 raise
             met.add(found[1])
             os.unlink(found[1])
-            _reset_dynamo()
+            _reset_torch_dynamo()
 
 
-def _reset_dynamo() -> None:
+def _reset_torch_dynamo() -> None:
     import torch
 
     torch._dynamo.reset()
 
 
-def load_inductor() -> None:
+def import_inductor() -> None:
     """Import the compiler, which takes three seconds of a process. Its settings are read from variables meanwhile."""
     # One compiler process per child: the farm's slots are the parallelism.
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
@@ -93,13 +93,13 @@ def load_inductor() -> None:
         codecache._HEADER_LOCK_DIR = os.path.join(codecache._HEADER_DIR, "locks")
 
 
-def load_for_cpu() -> None:
-    """`load_inductor`, with the processor's widest vectors tried and no others.
+def import_inductor_for_cpu() -> None:
+    """`import_inductor`, with the processor's widest vectors tried and no others.
 
     torch tries all that a processor has, one after another, and takes the first, the widest: four builds of C++ in a
     cold cache, and four processes of Python in a warm one.
     """
-    load_inductor()
+    import_inductor()
     import torch._inductor.config
     from torch._inductor import cpu_vec_isa
 
@@ -129,7 +129,7 @@ class Inductor(TorchEager):
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
         super().__init__(name, device, options)
-        self.given = inductor_settings.check_settings(options.get("settings"))
+        self.given = inductor_settings.check_inductor_settings(options.get("settings"))
         if self.given == inductor_settings.DRAWN:
             self.joint = False  # each case has its own
         self.imports += (f"{__name__}:{self._load.__name__}",) * bool(self.imports)
@@ -157,7 +157,7 @@ class Inductor(TorchEager):
 
     @property
     def _load(self) -> Callable[[], None]:
-        return load_for_cpu if self.target == "cpu" else load_inductor
+        return import_inductor_for_cpu if self.target == "cpu" else import_inductor
 
     def _try_compiled(self) -> None:
         """Compile a sum for the device. Raises Unavailable: without a C compiler, Python's headers or a setting that is
@@ -172,12 +172,12 @@ class Inductor(TorchEager):
         given = {} if isinstance(self.given, str) else self.given
         known = torch._inductor.config.get_config_copy()
         if unknown := [name for name in given if name.replace("-", "_") not in known]:  # as torch.compile reads them
-            raise Unavailable(f"inductor has no setting {unknown[0]!r}{nearest(unknown[0], list(known))}")
+            raise Unavailable(f"inductor has no setting {unknown[0]!r}{suggest_nearest_names(unknown[0], list(known))}")
 
         def compute() -> Any:
             return torch.compile(lambda x: x + x, options=given)(torch.ones(2, device=self.target)).cpu()
 
-        smoke_test(f"inductor on {self.target}", lambda: without_halves(compute), "1 + 1, compiled")
+        smoke_test(f"inductor on {self.target}", lambda: retry_without_half_kept(compute), "1 + 1, compiled")
 
     def canary(self, form: Form) -> Program:
         """Of the device, not of the compiler."""
@@ -214,7 +214,7 @@ class Inductor(TorchEager):
         """Of inductor's config, what is not the default."""
         if self.compiler in ("eager", "aot_eager", "aot_eager_decomp_partition"):
             return {}
-        given = inductor_settings.draw_settings(form) if isinstance(self.given, str) else self.given
+        given = inductor_settings.draw_inductor_settings(form) if isinstance(self.given, str) else self.given
         return given | dict.fromkeys(self.off, False)
 
     def open_session(self, form: Form) -> TensorSession:
@@ -230,7 +230,7 @@ class Inductor(TorchEager):
         step = session.step
         # Compiled at the first step, the backward pass in the backward pass; a step that is given its state can be
         # taken again.
-        session.step = lambda args, own: without_halves(lambda: step(args, own))  # type: ignore[method-assign, assignment]
+        session.step = lambda args, own: retry_without_half_kept(lambda: step(args, own))  # type: ignore[method-assign, assignment]
         return session
 
     def build(self, form: Form) -> Program:
@@ -295,13 +295,13 @@ class Inductor(TorchEager):
                 return list(compiled(bundle))
 
         def first(compiled: Any, forms: Sequence[Form]) -> None:
-            without_halves(lambda: self.run_and_wait(lambda: run(compiled, self._bundle(forms))))
+            retry_without_half_kept(lambda: self.run_and_wait(lambda: run(compiled, self._bundle(forms))))
 
         def compiles(**more: Any) -> Callable[[list[Any]], list[Any]]:
             compiled = torch.compile(joint, **how, **more)
             # What inductor keeps is told by the program, not by the decompositions and lowerings that a file of the
             # user's registers.
-            with torch.compiler.config.patch(cache_key_tag=load_kernels.digest_loaded()):
+            with torch.compiler.config.patch(cache_key_tag=load_kernels.digest_loaded_kernels()):
                 # Compiled on other values than those it is judged on: a number of theirs that became a constant would
                 # be right. Twice where the second compilation of a piece takes a number that has changed as a variable.
                 for turn in range(1 + alone):
@@ -316,7 +316,7 @@ class Inductor(TorchEager):
         try:
             compute = self._unbroken(compiles) if alone else compiles(fullgraph=True)
         except unsupported as error:
-            broken = f"graph break: {errors.text_of(error)}"
+            broken = f"graph break: {errors.find_error_text(error)}"
             if not alone or self._reseeds(forms[0]):
                 raises = isinstance(error.__cause__, torch._dynamo.exc.ObservedException)
                 raise Fallback(broken, raises, broken=True) from None
@@ -327,7 +327,10 @@ class Inductor(TorchEager):
             torch._dynamo.reset()
             with contextlib.suppress(Exception):
                 (result,) = compiles(fullgraph=True)(self._bundle(forms))
-                ways[WHOLE] = [np.array(torch_tree.output(torch_tree.dense(x))) for x in torch_tree.leaves(result)]
+                ways[WHOLE] = [
+                    np.array(torch_tree.make_output_array(torch_tree.dense(x)))
+                    for x in torch_tree.list_output_tensors(result)
+                ]
             # As a user of torch.compile has it, in pieces: what it raises then, eager torch does not.
             torch._dynamo.reset()
             compute = compiles()
@@ -335,7 +338,7 @@ class Inductor(TorchEager):
         if 0 < kernels < len(forms):
             raise RuntimeError(f"{kernels} kernels for {len(forms)} samples")
         fallback = broken * (not ways) or (self._fallback(kernels) if graphs else "no graph was compiled")
-        words = ["graph=whole,pieces" * bool(ways), self.flags, *inductor_settings.words(settings)]
+        words = ["graph=whole,pieces" * bool(ways), self.flags, *inductor_settings.word_inductor_settings(settings)]
         flags = " ".join([f"kernels={kernels}/{len(forms)}", *filter(None, words)])
         made = Program(
             lambda: [], self._where(kernels), fallback, flags, pieces=bool(broken), ways=ways, way=PIECES * bool(ways)
@@ -390,10 +393,10 @@ class Inductor(TorchEager):
                 return read_result(results[i])
 
             def read_result(result: Any) -> Sequence[Any]:
-                out = torch_tree.leaves(result)
+                out = torch_tree.list_output_tensors(result)
                 if self.target != "cpu" and made.fallback is None:
                     self._describe_placement(out, made)
-                return [torch_tree.output(torch_tree.dense(x)) for x in out]
+                return [torch_tree.make_output_array(torch_tree.dense(x)) for x in out]
 
             def bind_inputs(arrays: list[Any]) -> Callable[[], Sequence[Any]]:
                 others = [form.with_arrays(arrays) if k == i else form for k, form in enumerate(forms)]

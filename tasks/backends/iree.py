@@ -14,11 +14,16 @@ import numpy as np
 
 from tasks import checks
 from tasks.backends.base import Backend, importing, smoke_test
-from tasks.backends.needs import VULKAN, Need, vulkan_lines
+from tasks.backends.needs import VULKAN, Need, write_vulkan_lines
 from tasks.backends.shared import artefacts, onnx_graph
-from tasks.backends.shared.onnx_form import from_bytes, one_add, pack_low_bits, tensors_by_name
-from tasks.backends.shared.recipe import ProgramRecipe, check_model
-from tasks.devices import amd, device_number, nvidia
+from tasks.backends.shared.onnx_form import (
+    make_smallest_model,
+    name_onnx_tensors,
+    pack_low_bits,
+    read_onnx_tensor_bytes,
+)
+from tasks.backends.shared.recipe import ProgramRecipe, check_form_has_model
+from tasks.devices import amd, find_device_number, nvidia
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
 from tasks.model.dtypes import PACKED_BITS
 from tasks.packages import ONNX
@@ -38,7 +43,7 @@ class IreeTarget:
     architecture: tuple[str, Callable[[], str]] | None = None
 
 
-def newest_known(name: str) -> str:
+def choose_iree_architecture(name: str) -> str:
     """Of an NVIDIA architecture, "sm_90", what IREE 3.13 compiles for: it knows none after sm_89 ("missing GPU
     target"), and the driver makes code for later cards of the PTX that it writes."""
     return "sm_89" if name.removeprefix("sm_").isdigit() and int(name[3:]) > 89 else name
@@ -63,10 +68,14 @@ TARGETS: dict[str, IreeTarget] = {
         ("--iree-hal-target-device=cuda",),
         "nvidia",
         "GPU",
-        architecture=("--iree-cuda-target", lambda: newest_known(nvidia.architecture())),
+        architecture=("--iree-cuda-target", lambda: choose_iree_architecture(nvidia.find_nvidia_architecture())),
     ),
     "hip": IreeTarget(
-        "hip", ("--iree-hal-target-device=hip",), "amd", "GPU", architecture=("--iree-rocm-target", amd.architecture)
+        "hip",
+        ("--iree-hal-target-device=hip",),
+        "amd",
+        "GPU",
+        architecture=("--iree-rocm-target", amd.find_amd_architecture),
     ),
     # Ahead of time: what does not compile for a GPU is known without one.
     **{x: IreeTarget("", ("--iree-hal-target-device=cuda", f"--iree-cuda-target={x}")) for x in ("sm_86", "sm_89")},
@@ -169,10 +178,12 @@ class Iree(Backend):
         with importing("IREE"):
             import iree.compiler.version
             import iree.runtime
-        self._common = tuple(x for x in FLAGS if _name_flag(x) in _list_known_flags())
-        self._flags = tuple(map(_as_called, self._flags))
+        self._common = tuple(x for x in FLAGS if _name_iree_flag(x) in _list_known_flags())
+        self._flags = tuple(map(_rename_iree_flag, self._flags))
         if not self._target.driver:
-            smoke_test(f"IREE for {self.device}", lambda: [2.0] * bool(self._code(one_add())), "code of one Add")
+            smoke_test(
+                f"IREE for {self.device}", lambda: [2.0] * bool(self._code(make_smallest_model())), "code of one Add"
+            )
             return RuntimeInfo(iree.compiler.version.VERSION, f"no device (compiles for {self.device})")
         drivers = iree.runtime.query_available_drivers()
         if self._target.driver not in drivers:
@@ -185,18 +196,18 @@ class Iree(Backend):
             found = driver.query_available_devices()
             if not found:
                 raise Unavailable(f"IREE's driver {self._target.driver} finds no device")
-            at = _number_device(self._target.driver)
+            at = _number_iree_device(self._target.driver)
             if at >= len(found):
                 raise Unavailable(f"IREE's driver {self._target.driver} finds {len(found)} devices, not number {at}")
             said.extend((driver.dump_device_info(found[at]["device_id"]), found[at]["name"]))
-            return self.build(one_add()).run()[0]
+            return self.build(make_smallest_model()).run()[0]
 
         smoke_test(f"IREE's {self.device}", compute)
-        adapter = _parse_device_properties(said[0])
+        adapter = _parse_vulkan_properties(said[0])
         # A Vulkan adapter of type cpu (lavapipe, SwiftShader) is a processor's imitation of a graphics device.
         self.emulated = self._target.driver == "vulkan" and adapter.get("type") == "cpu"
         name = adapter.get("name") or (
-            artefacts.processor_name() if self._target.driver.startswith("local") else said[1]
+            artefacts.read_processor_name() if self._target.driver.startswith("local") else said[1]
         )
         if adapter.get("name"):
             self._adapter = name
@@ -209,19 +220,21 @@ class Iree(Backend):
         if self._target.architecture is None:
             return ()
         flag, found = self._target.architecture
-        flag = _as_called(flag)
-        given = any(_name_flag(x) == flag for x in self._flags)
+        flag = _rename_iree_flag(flag)
+        given = any(_name_iree_flag(x) == flag for x in self._flags)
         name = "" if given else found()
         return (f"{flag}={name}",) if name else ()
 
     def _describe_flags(self) -> str:
         """What its rows say of its flags: those of this device, and those of all devices that this version lacks."""
-        return " ".join((*self._flags, *(f"lacks={_name_flag(x)}" for x in FLAGS if x not in self._common)))
+        return " ".join((*self._flags, *(f"lacks={_name_iree_flag(x)}" for x in FLAGS if x not in self._common)))
 
     def recipe(self, form: Form) -> ProgramRecipe:
-        check_model(form)
+        check_form_has_model(form)
         flags = [x for x in (*self._common, *self._flags) if "input-type" not in x]
-        return ProgramRecipe(run_model, {"driver": self._target.driver, "flags": flags}, setup=vulkan_lines(self.needs))
+        return ProgramRecipe(
+            run_model, {"driver": self._target.driver, "flags": flags}, setup=write_vulkan_lines(self.needs)
+        )
 
     def build(self, form: Form) -> Program:
         """Import, compile and load the model, and copy its inputs to the device.
@@ -229,17 +242,17 @@ class Iree(Backend):
         Raises Unsupported (the importer or the compiler has no lowering of an op or a type, the runtime no such
         element type); the compiler's other errors as RuntimeError with its diagnostics.
         """
-        _collect_inputs(form)
+        _collect_iree_inputs(form)
         code = self._code(form)
         if not self._target.driver:
-            return Program(_not_run, f"code for {self.device}, {len(code)} B", None, self._describe_flags())
+            return Program(_refuse_iree_run, f"code for {self.device}, {len(code)} B", None, self._describe_flags())
         dtypes = [x.dtype if x.kind == "tensor" else "" for x in onnx_graph.read_onnx_graph(form.model or b"").outputs]
-        call = _load_module(self._target.driver, code, dtypes)
+        call = _load_iree_module(self._target.driver, code, dtypes)
 
         def bind_inputs(arrays: list[Any]) -> Callable[[], list[np.ndarray]]:
             views = [
-                _buffer_view(_open_iree_device(self._target.driver)[1], x)
-                for x in _collect_inputs(form.with_arrays(arrays))
+                _make_iree_buffer(_open_iree_device(self._target.driver)[1], x)
+                for x in _collect_iree_inputs(form.with_arrays(arrays))
             ]
             return lambda: call(views)
 
@@ -250,12 +263,12 @@ class Iree(Backend):
         model = form.model or b""
         flags = (*self._common, *self._flags)
         key: tuple[bytes | str, ...] = (_read_iree_version(), artefacts.describe_processor(), *flags, model)
-        return artefacts.load_or_make("iree", key, lambda: _compile_model(model, flags))
+        return artefacts.load_or_make("iree", key, lambda: _compile_iree_model(model, flags))
 
 
-def _collect_inputs(form: Form) -> list[np.ndarray]:
+def _collect_iree_inputs(form: Form) -> list[np.ndarray]:
     """The inputs in the model's order. Raises Unsupported."""
-    values = list(tensors_by_name(form, "IREE's runtime").values())
+    values = list(name_onnx_tensors(form, "IREE's runtime").values())
     for value in values:
         if value.dtype.kind in "OSU":
             raise Unsupported("IREE has no element type for strings")
@@ -264,7 +277,7 @@ def _collect_inputs(form: Form) -> list[np.ndarray]:
     return values
 
 
-def _not_run() -> list[Any]:
+def _refuse_iree_run() -> list[Any]:
     raise RuntimeError("code made ahead of time is not run")
 
 
@@ -278,16 +291,16 @@ def _read_iree_version() -> str:
     return str(VERSION)
 
 
-def _parse_device_properties(said: str) -> dict[str, str]:
+def _parse_vulkan_properties(said: str) -> dict[str, str]:
     """The "name: value" lines at the left margin of what a driver says of its device."""
     return {
         k: v.strip() for k, _, v in (line.partition(":") for line in said.splitlines()) if k and k == k.strip() and v
     }
 
 
-def _number_device(driver: str) -> int:
+def _number_iree_device(driver: str) -> int:
     """Which of a driver's devices is this process's: of Vulkan's it sees all."""
-    return device_number() if driver == "vulkan" else 0
+    return find_device_number() if driver == "vulkan" else 0
 
 
 @functools.cache
@@ -296,12 +309,12 @@ def _open_iree_device(driver: str) -> tuple[Any, Any, Any]:
     import iree.runtime as rt
 
     instance, own = rt.VmInstance(), rt.get_driver(driver)
-    at = _number_device(driver)
+    at = _number_iree_device(driver)
     device = own.create_device(own.query_available_devices()[at]["device_id"]) if at else rt.get_device(driver)
     return instance, device, rt.create_hal_module(instance, device)
 
 
-def _load_module(driver: str, code: bytes, dtypes: list[str]) -> Callable[[list[Any]], list[np.ndarray]]:
+def _load_iree_module(driver: str, code: bytes, dtypes: list[str]) -> Callable[[list[Any]], list[np.ndarray]]:
     """A compiled module as a function of buffer views on the device; ``dtypes`` are those the graph declares."""
     import iree.runtime as rt
 
@@ -323,7 +336,7 @@ def _load_module(driver: str, code: bytes, dtypes: list[str]) -> Callable[[list[
     return call
 
 
-def _buffer_view(device: Any, value: np.ndarray) -> Any:
+def _make_iree_buffer(device: Any, value: np.ndarray) -> Any:
     """``value`` on the device, in its true element type."""
     import iree.runtime as rt
 
@@ -354,14 +367,14 @@ def _copy_buffer_view(device: Any, view: Any, declared: str) -> np.ndarray:
         raise TypeError(f"IREE returned elements of type {element}, which have no numpy dtype")
     shape, size = tuple(view.shape), view.byte_length
     if not size:
-        return from_bytes(np.empty(0, np.uint8), dtype, shape)
+        return read_onnx_tensor_bytes(np.empty(0, np.uint8), dtype, shape)
     buffer = view.get_buffer()
     if not int(buffer.allowed_usage()) & int(rt.BufferUsage.MAPPING_SCOPED):
-        buffer = _on_host(device, buffer)
-    return from_bytes(np.array(buffer.map().asarray([size], np.dtype(np.uint8))), dtype, shape)
+        buffer = _map_iree_buffer_to_host(device, buffer)
+    return read_onnx_tensor_bytes(np.array(buffer.map().asarray([size], np.dtype(np.uint8))), dtype, shape)
 
 
-def _on_host(device: Any, buffer: Any) -> Any:
+def _map_iree_buffer_to_host(device: Any, buffer: Any) -> Any:
     """A copy of a device's buffer where the host can read it."""
     import iree.runtime as rt
 
@@ -382,7 +395,7 @@ _ERROR = 2
 
 
 @functools.cache
-def _prepared_compiler() -> Any:
+def _prepare_iree_compiler() -> Any:
     """Keep the compiler to one thread; the function that gives an invocation a callback for its diagnostics.
 
     Both are the C API's alone: Python's hands diagnostics to stderr, and to reach a session's context (for its threads)
@@ -396,7 +409,7 @@ def _prepared_compiler() -> Any:
     return listen
 
 
-def _name_flag(flag: str) -> str:
+def _name_iree_flag(flag: str) -> str:
     return flag.partition("=")[0]
 
 
@@ -405,12 +418,12 @@ def _list_known_flags() -> frozenset[str]:
     """Names of the flags that this version's compiler has."""
     from iree.compiler.api import Session
 
-    _prepared_compiler()
+    _prepare_iree_compiler()
     with Session() as session:
-        return frozenset(map(_name_flag, session.get_flags()))
+        return frozenset(map(_name_iree_flag, session.get_flags()))
 
 
-def _as_called(flag: str) -> str:
+def _rename_iree_flag(flag: str) -> str:
     """A flag by the name that this version's compiler has for it; one that it has under no name as it is, for the
     compiler to refuse."""
     name, equals, value = flag.partition("=")
@@ -418,7 +431,7 @@ def _as_called(flag: str) -> str:
     return older + equals + value if name not in _list_known_flags() and older in _list_known_flags() else flag
 
 
-def _compile_model(model: bytes, flags: tuple[str, ...]) -> bytes:
+def _compile_iree_model(model: bytes, flags: tuple[str, ...]) -> bytes:
     """VM bytecode of a serialized ModelProto.
 
     A session a model: a session's context keeps the constants of every module that it ever held, and a new one costs
@@ -434,8 +447,8 @@ def _compile_model(model: bytes, flags: tuple[str, ...]) -> bytes:
         if severity == _ERROR:
             said.append(ctypes.string_at(text, length).decode(errors="replace"))
 
-    imported = _import_model(model)
-    listen = _prepared_compiler()
+    imported = _import_onnx_to_mlir(model)
+    listen = _prepare_iree_compiler()
     with Session() as session:
         session.set_flags(*flags)
         invocation = session.invocation()
@@ -451,7 +464,7 @@ def _compile_model(model: bytes, flags: tuple[str, ...]) -> bytes:
     return code
 
 
-def _import_model(model: bytes) -> bytes:
+def _import_onnx_to_mlir(model: bytes) -> bytes:
     """MLIR bytecode of the model in torch's ONNX dialect. Raises Unsupported with the importer's words."""
     import onnx
     from iree.compiler import ir

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from tasks.backends.base import FRACTION, Backend, importing, smoke_test
-from tasks.backends.shared.function_form import describe_framework_call, input_arrays, invoke_counterpart
+from tasks.backends.shared.function_form import describe_framework_call, invoke_counterpart, list_function_inputs
 from tasks.backends.shared.recipe import ProgramRecipe
 from tasks.devices import cuda_driver
 from tasks.model import Form, Program, RuntimeInfo, Unsupported, errors
-from tasks.packages import cuda_13
+from tasks.packages import list_cuda_13_packages
 
 _OPTIONS = ("jit", "precision")
 
@@ -28,7 +28,7 @@ _CUDA = ("cublas", "crt", "cudart", "cufft", "cupti", "cusolver", "cusparse", "n
 #: device → (its node label, what pip is asked for).
 _DEVICES = {
     "cpu": ("", ("jax==0.10.2",)),
-    "cuda": ("nvidia", ("jax[cuda13]==0.10.2", *cuda_13(*_CUDA))),
+    "cuda": ("nvidia", ("jax[cuda13]==0.10.2", *list_cuda_13_packages(*_CUDA))),
     "rocm": ("amd", ("jax[rocm7-local]==0.10.2",)),
     "tpu": ("google", ("jax[tpu]==0.10.2",)),
 }
@@ -115,7 +115,7 @@ class Jax(Backend):
         """Trace and compile the form's counterpart for its arrays' shapes and dtypes."""
         import jax
 
-        arrays = input_arrays(form)
+        arrays = list_function_inputs(form)
 
         def call(*tensors: Any) -> list[Any]:
             return invoke_counterpart(form, tensors, _get_jax_dtype)
@@ -126,7 +126,7 @@ class Jax(Backend):
             try:
                 function = jax.jit(call).lower(*arrays).compile(self.compiler_options)
             except jax.errors.ConcretizationTypeError as error:
-                raise Unsupported(f"not under jit: {errors.text_of(error)}") from error
+                raise Unsupported(f"not under jit: {errors.find_error_text(error)}") from error
         given = [jax.device_put(x) for x in arrays]
         program = Program(lambda: [], self.device, flags=flags)
 
@@ -137,7 +137,7 @@ class Jax(Backend):
 
         program.run = run
         program.given = lambda arrays: functools.partial(
-            run, [jax.device_put(x) for x in input_arrays(form.with_arrays(arrays))]
+            run, [jax.device_put(x) for x in list_function_inputs(form.with_arrays(arrays))]
         )
         program.threads = True
         return program

@@ -14,11 +14,11 @@ import numpy as np
 
 from tasks.backends.base import Backend, smoke_test
 from tasks.backends.shared.artefacts import load_or_make
-from tasks.backends.shared.function_form import describe_framework_call, input_arrays, invoke_counterpart
+from tasks.backends.shared.function_form import describe_framework_call, invoke_counterpart, list_function_inputs
 from tasks.backends.shared.recipe import ProgramRecipe
 from tasks.backends.tensorflow import UNSUPPORTED, quiet_tensorflow
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported, Vacuous
-from tasks.variables import threads
+from tasks.variables import count_compute_threads
 
 _OPTIONS = ("delegate",)
 
@@ -89,7 +89,7 @@ class LiteRt(Backend):
         """
         from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
-        arrays = form.arrays if form.kind == "tflite" else input_arrays(form)
+        arrays = form.arrays if form.kind == "tflite" else list_function_inputs(form)
         if form.kind == "tflite":
             made = _MODEL + (form.model or b"")
         else:
@@ -99,7 +99,9 @@ class LiteRt(Backend):
         resolver = (
             OpResolverType.AUTO if self.delegate == "xnnpack" else OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
         )
-        interpreter = Interpreter(model_content=made[1:], num_threads=threads(), experimental_op_resolver_type=resolver)
+        interpreter = Interpreter(
+            model_content=made[1:], num_threads=count_compute_threads(), experimental_op_resolver_type=resolver
+        )
         interpreter.allocate_tensors()
         nodes = interpreter._interpreter  # its list of ops in words fails on a tensor of a type that NumPy lacks
         ops = [nodes.NodeName(i) for i in range(nodes.NumNodes())]
@@ -107,8 +109,8 @@ class LiteRt(Backend):
             raise Vacuous("TensorFlow's converter left no op: the model is its inputs, or a constant")
         signature = interpreter.get_signature_runner()
         names, order = (
-            sorted(signature.get_input_details(), key=_split_number),
-            sorted(signature.get_output_details(), key=_split_number),
+            sorted(signature.get_input_details(), key=_split_tensor_name_number),
+            sorted(signature.get_output_details(), key=_split_tensor_name_number),
         )
         by = f"converter={self._versions[1].replace(' ', '-')} {describe_framework_call(form)}"
         if form.kind == "tflite":
@@ -132,7 +134,7 @@ class LiteRt(Backend):
         return (*self._versions, form.op, describe_framework_call(form), *call, *network)
 
 
-def _split_number(name: str) -> tuple[str, int]:
+def _split_tensor_name_number(name: str) -> tuple[str, int]:
     """A name's words, then its number: t2 comes before t10."""
     words_, number = re.fullmatch(r"(.*?)(\d*)", name, re.DOTALL).groups()  # type: ignore[union-attr]
     return words_, int(number or 0)

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from tasks.backends.base import Backend, importing, smoke_test
-from tasks.backends.shared.function_form import describe_framework_call, input_arrays, invoke_counterpart
+from tasks.backends.shared.function_form import describe_framework_call, invoke_counterpart, list_function_inputs
 from tasks.backends.shared.recipe import ProgramRecipe
-from tasks.model import Form, Program, RuntimeInfo, np_dtype
+from tasks.model import Form, Program, RuntimeInfo, get_numpy_dtype
 
 #: device → (its node label, what pip is asked for, MLX's name of the device).
 _DEVICES = {
@@ -55,7 +55,7 @@ class Mlx(Backend):
         """Put the arrays on the device: a graph is made anew by each call, and evaluated there."""
         import mlx.core as mx
 
-        given = [_make_mlx_array(x) for x in input_arrays(form)]
+        given = [_make_mlx_array(x) for x in list_function_inputs(form)]
 
         def run() -> list[np.ndarray]:
             found = [
@@ -88,7 +88,7 @@ def _make_mlx_array(array: np.ndarray) -> Any:
 def _copy_mlx_array(x: Any) -> np.ndarray:
     import mlx.core as mx
 
-    return np.array(x.view(mx.uint16)).view(np_dtype("bfloat16")) if x.dtype == mx.bfloat16 else np.array(x)
+    return np.array(x.view(mx.uint16)).view(get_numpy_dtype("bfloat16")) if x.dtype == mx.bfloat16 else np.array(x)
 
 
 def run_program(module: Any, inputs: list, device: str) -> list:

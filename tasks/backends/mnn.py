@@ -10,15 +10,15 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from tasks.arrays.pack import dtype_name
+from tasks.arrays.pack import name_numpy_dtype
 from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.shared import onnx_graph
 from tasks.backends.shared.native_output import capture_native_output
-from tasks.backends.shared.onnx_form import one_add, tensors_by_name
-from tasks.backends.shared.recipe import ProgramRecipe, check_model
+from tasks.backends.shared.onnx_form import make_smallest_model, name_onnx_tensors
+from tasks.backends.shared.recipe import ProgramRecipe, check_form_has_model
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
 from tasks.packages import ONNX
-from tasks.variables import threads
+from tasks.variables import count_compute_threads
 
 _OPTIONS = ("precision", "optimize_level")
 _PRECISIONS = ("high", "normal", "low")
@@ -72,7 +72,7 @@ class Mnn(Backend):
             with capture_native_output(said):
                 import _tools  # noqa: F401
                 import MNN
-        smoke_test("MNN", lambda: self.build(one_add()).run()[0])
+        smoke_test("MNN", lambda: self.build(make_smallest_model()).run()[0])
         found = re.search(r"The device supports: (.*)", "".join(said))
         units = found[1].strip() if found else ""
         return RuntimeInfo(
@@ -88,25 +88,27 @@ class Mnn(Backend):
 
         Raises Unsupported (what MNN's converter or loader names as not supported; a dtype that MNN has no tensors of).
         """
-        values = tensors_by_name(form, "MNN")
+        values = name_onnx_tensors(form, "MNN")
         graph = onnx_graph.read_onnx_graph(form.model or b"")
         for output in graph.outputs:
             if output.kind != "tensor" or output.dtype not in _RESULTS:
                 raise Unsupported(f"MNN has no {output.dtype} {output.kind} for the output {output.name}")
         feeds = [_make_mnn_input(name, value) for name, value in values.items()]
         module = self._load(form.model or b"", list(values), [x.name for x in graph.outputs])
-        narrowed = sorted({dtype_name(x.dtype) for x in values.values() if dtype_name(x.dtype) in ("int64", "bool")})
-        flags = [f"precision={self._precision}", f"threads={threads()}", f"optimize_level={self._level}"]
+        narrowed = sorted(
+            {name_numpy_dtype(x.dtype) for x in values.values() if name_numpy_dtype(x.dtype) in ("int64", "bool")}
+        )
+        flags = [f"precision={self._precision}", f"threads={count_compute_threads()}", f"optimize_level={self._level}"]
         flags += [f"{x}_inputs_as=int32" for x in narrowed]
 
         def bind_inputs(arrays: list[Any]) -> Callable[[], list[Any]]:
-            others = tensors_by_name(form.with_arrays(arrays), "MNN")
+            others = name_onnx_tensors(form.with_arrays(arrays), "MNN")
             return _make_mnn_runner(module, [_make_mnn_input(name, value) for name, value in others.items()])
 
         return Program(_make_mnn_runner(module, feeds), "CPU", flags=" ".join(flags), given=bind_inputs)
 
     def recipe(self, form: Form) -> ProgramRecipe:
-        check_model(form)
+        check_form_has_model(form)
         return ProgramRecipe(run_model, {"precision": self._precision, "level": self._level, "threads": 1})
 
     def _load(self, model: bytes, inputs: list[str], outputs: list[str]) -> Any:
@@ -140,7 +142,7 @@ class Mnn(Backend):
             try:
                 with capture_native_output(said):
                     if self._runtime is None:
-                        config = {"backend": "CPU", "precision": self._precision, "numThread": threads()}
+                        config = {"backend": "CPU", "precision": self._precision, "numThread": count_compute_threads()}
                         self._runtime = MNN.nn.create_runtime_manager((config,))
                     return MNN.nn.load_module_from_file(str(target), inputs, outputs, runtime_manager=self._runtime)
             except Exception as error:
@@ -157,7 +159,7 @@ def _raise_mnn_failure(who: str, said: list[str], error: Exception | None = None
 
 def _make_mnn_input(name: str, value: np.ndarray) -> tuple[np.ndarray, str]:
     """An input as MNN takes it: its array and the name of its dtype in MNN.expr. Raises Unsupported."""
-    dtype = dtype_name(value.dtype)
+    dtype = name_numpy_dtype(value.dtype)
     if dtype not in _EXPR:
         raise Unsupported(f"MNN has no tensors of {dtype} (input {name})")
     if dtype == "bool":

@@ -17,15 +17,15 @@ from typing import Any
 
 import numpy as np
 
-from tasks.arrays.pack import dtype_name
+from tasks.arrays.pack import name_numpy_dtype
 from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.shared import artefacts, onnx_graph
 from tasks.backends.shared.native_output import capture_native_output
-from tasks.backends.shared.onnx_form import inputs_by_name, one_add
-from tasks.backends.shared.recipe import ProgramRecipe, check_model
+from tasks.backends.shared.onnx_form import make_smallest_model, name_onnx_inputs
+from tasks.backends.shared.recipe import ProgramRecipe, check_form_has_model
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported, Vacuous, errors
 from tasks.packages import ONNX
-from tasks.variables import threads
+from tasks.variables import count_compute_threads
 
 _OPTIONS = ("use_packing_layout", "use_winograd_convolution", "use_sgemm_convolution")
 #: Storage and arithmetic coarser than float32, which ncnn takes by itself where the processor can.
@@ -88,7 +88,7 @@ class Ncnn(Backend):
         if self._pnnx == Path():
             raise Unavailable("ncnn's converter pnnx is not installed")
         self._version = f"{ncnn.__version__} pnnx {importlib.metadata.version('pnnx')}"
-        smoke_test("ncnn", lambda: self.build(one_add()).run()[0])
+        smoke_test("ncnn", lambda: self.build(make_smallest_model()).run()[0])
         return RuntimeInfo(str(ncnn.__version__), "cpu")
 
     def build(self, form: Form) -> Program:
@@ -97,14 +97,14 @@ class Ncnn(Backend):
         Raises Unsupported (a dtype other than float32; 0-d, empty or too many axes; a layer that ncnn has not), Vacuous
         (the converter left no layer that computes); what pnnx or ncnn says otherwise, as RuntimeError.
         """
-        values = list(inputs_by_name(form).values())
+        values = list(name_onnx_inputs(form).values())
         graph = onnx_graph.read_onnx_graph(form.model or b"")
         for value, array in zip(graph.inputs, values):
             plain = isinstance(array, np.ndarray)
             _check_ncnn_mat(
                 f"input {value.name}",
                 "tensor" if plain else value.kind,
-                dtype_name(array.dtype) if plain else "",
+                name_numpy_dtype(array.dtype) if plain else "",
                 array.shape if plain else None,
             )
         for value in graph.outputs:
@@ -124,7 +124,7 @@ class Ncnn(Backend):
         flags = " ".join(["float32", "threads=1", *(f"{k}={int(v)}" for k, v in self._switches.items())])
 
         def bind_inputs(arrays: list[Any]) -> Callable[[], list[np.ndarray]]:
-            others = inputs_by_name(form.with_arrays(arrays))
+            others = name_onnx_inputs(form.with_arrays(arrays))
             return _make_ncnn_runner(net, list(others.values()), model["inputs"], model["outputs"])
 
         return Program(bind_inputs(form.arrays), placement, flags=flags, given=bind_inputs)
@@ -134,8 +134,8 @@ class Ncnn(Backend):
         return self.but(_open=True)
 
     def recipe(self, form: Form) -> ProgramRecipe:
-        check_model(form)
-        return ProgramRecipe(run_model, {"threads": 1}, (batch_axis,))
+        check_form_has_model(form)
+        return ProgramRecipe(run_model, {"threads": 1}, (find_ncnn_batch_axis,))
 
     def _convert(self, model: bytes, *sizes: list[list[int]]) -> bytes:
         """pnnx's conversion as JSON: param, bin (hexadecimal), axis of the batch of each input and output.
@@ -189,7 +189,7 @@ class Ncnn(Backend):
         if all(x in _IDLE for x in layers):
             raise Vacuous("pnnx left no layer that computes")
         net = ncnn.Net()
-        net.opt.num_threads = threads()
+        net.opt.num_threads = count_compute_threads()
         for name in _COARSER:
             setattr(net.opt, name, False)
         for name, on in self._switches.items():
@@ -242,7 +242,7 @@ def _read_batch_axes(script: str) -> tuple[list[tuple[str, int]], list[tuple[str
 
 def _cut_pnnx_output(text: str) -> str:
     """The end of what pnnx printed, without its tables and the list of its passes."""
-    lines = [x.strip() for x in errors.plain(text).splitlines()]
+    lines = [x.strip() for x in errors.drop_terminal_escapes(text).splitlines()]
     said = [
         x
         for x in lines
@@ -315,7 +315,7 @@ def _make_ncnn_runner(
     return run
 
 
-def batch_axis(code: str, name: str) -> int:
+def find_ncnn_batch_axis(code: str, name: str) -> int:
     """Which axis of a tensor is the batch's, as the code says that pnnx wrote; 233 for none."""
     import re
 
@@ -349,9 +349,9 @@ def run_model(model: str, inputs: dict, threads: int) -> list:
     code = (folder / "model_ncnn.py").read_text()
     extractor, got, held = net.create_extractor(), [], []
     for k, x in enumerate(inputs.values()):
-        held.append(ncnn.Mat(x, batch_index=batch_axis(code, f"in{k}")).clone())
+        held.append(ncnn.Mat(x, batch_index=find_ncnn_batch_axis(code, f"in{k}")).clone())
         extractor.input(f"in{k}", held[-1])
     for k in range(len(onnx.load(model).graph.output)):
         found = extractor.extract(f"out{k}")[1]
-        got.append(np.array(found.numpy(batch_index=batch_axis(code, f"out{k}"))))
+        got.append(np.array(found.numpy(batch_index=find_ncnn_batch_axis(code, f"out{k}"))))
     return got

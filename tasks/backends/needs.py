@@ -53,12 +53,12 @@ class Missing(Unavailable):
         command = ("" if os.geteuid() == 0 else "sudo ") + INSTALLERS.get(installer, "")
         packages = [x.packages.get(_name_system_library()) or x.packages.get(installer) for x in needs if installer]
         self.installs = tuple((command, package) for package in packages if package)
-        how = install_line(self.installs)
+        how = write_install_line(self.installs)
         text = why or f"no {', no '.join(x.what for x in needs)} on this machine"
         super().__init__(f"{text.rstrip('.')}: {how}" if how else text)
 
 
-def secure_needs(needs: Iterable[Need]) -> dict[str, str]:
+def secure_backend_needs(needs: Iterable[Need]) -> dict[str, str]:
     """Find every need and lead the runtime there; where each is, by name. Raises Missing, which names all that are
     not."""
     missing, found = [], {}
@@ -79,7 +79,7 @@ def _name_system_library() -> str:
     return ""
 
 
-def install_line(installs: Iterable[Sequence[str]]) -> str:
+def write_install_line(installs: Iterable[Sequence[str]]) -> str:
     """The one line that installs all (command, package); "" for none."""
     by_command: dict[str, dict[str, None]] = {}
     for command, package in installs:
@@ -111,7 +111,7 @@ _INTEL_OPENCL = "libintelocl.so"
 _INTEL_FIRST = ("libintlc.so.5", "libimf.so", "libirng.so", "libsvml.so", "libtbb.so.12")
 
 
-def _find_files(patterns: Iterable[str]) -> list[str]:
+def _find_library_files(patterns: Iterable[str]) -> list[str]:
     return [x for pattern in patterns for x in sorted(glob.glob(os.path.expanduser(pattern)))]
 
 
@@ -144,41 +144,43 @@ def _find_loaded_library(name: str) -> str:
         return next((x for x in paths if os.path.basename(x).startswith(stem)), "")
 
 
-def software_vulkan() -> list[str]:
+def find_software_vulkan() -> list[str]:
     """SwiftShader's driver files beside browsers."""
-    return _find_files(f"{x}/vk_swiftshader_icd.json" for x in _BROWSERS)
+    return _find_library_files(f"{x}/vk_swiftshader_icd.json" for x in _BROWSERS)
 
 
-def _vulkan_driver() -> str:
-    return _get_first_set(_VULKAN_VARIABLES) or next(iter([*_find_files(_VULKAN_DRIVERS), *software_vulkan()]), "")
+def _find_vulkan_driver() -> str:
+    return _get_first_set(_VULKAN_VARIABLES) or next(
+        iter([*_find_library_files(_VULKAN_DRIVERS), *find_software_vulkan()]), ""
+    )
 
 
 def _use_vulkan(where: str) -> None:
-    if where in software_vulkan():
+    if where in find_software_vulkan():
         _add_software_vulkan(where)
 
 
 def _add_software_vulkan(_: str) -> None:
     """Let the loader find SwiftShader beside the drivers installed, unless drivers were chosen by hand."""
-    found = software_vulkan()
+    found = find_software_vulkan()
     if found and not _get_first_set(_VULKAN_VARIABLES):
         os.environ["VK_ADD_DRIVER_FILES"] = os.pathsep.join(found)
 
 
-def _opencl_driver() -> str:
+def _find_opencl_driver() -> str:
     return _get_first_set(_OPENCL_VARIABLES) or next(
-        iter(_find_files((*_OPENCL_DRIVERS, _of_wheel(_INTEL_OPENCL)))), ""
+        iter(_find_library_files((*_OPENCL_DRIVERS, _find_library_of_wheel(_INTEL_OPENCL)))), ""
     )
 
 
 def _use_opencl(where: str) -> None:
-    if where == _of_wheel(_INTEL_OPENCL):
+    if where == _find_library_of_wheel(_INTEL_OPENCL):
         for name in _INTEL_FIRST:  # no loader looks for them where they are
-            ctypes.CDLL(_of_wheel(name), mode=ctypes.RTLD_GLOBAL)
+            ctypes.CDLL(_find_library_of_wheel(name), mode=ctypes.RTLD_GLOBAL)
         os.environ["OCL_ICD_FILENAMES"] = where
 
 
-def _of_wheel(name: str) -> str:
+def _find_library_of_wheel(name: str) -> str:
     """Where a wheel that lays libraries down beside Python's own folder has put one."""
     return os.path.join(sys.prefix, "lib", name)
 
@@ -186,7 +188,7 @@ def _of_wheel(name: str) -> str:
 def _find_clang() -> str:
     """$CC if it is a clang; the one of the package ziglang; the newest on the path ("clang" may be one before 17,
     which has no __bf16 to compute with)."""
-    if "clang" in compiler_version(os.environ.get("CC", "")):
+    if "clang" in read_compiler_version(os.environ.get("CC", "")):
         return os.environ["CC"]
     if found := _find_zig():
         return found
@@ -199,7 +201,7 @@ def _find_zig() -> str:
     return str(path) if path and path.exists() else ""
 
 
-def _as_cc(where: str) -> None:
+def _name_compiler_as_cc(where: str) -> None:
     """Name the compiler in $CC; zig, which is clang when it is told so, through a script of two lines."""
     if where == _find_zig():
         # The same for every process: what a compiler makes is kept by its name.
@@ -217,7 +219,7 @@ def _as_cc(where: str) -> None:
     os.environ["CC"] = where
 
 
-def compiler_version(compiler: str) -> str:
+def read_compiler_version(compiler: str) -> str:
     """The first line that a compiler says of itself; "" if it cannot be started."""
     try:
         done = subprocess.run([compiler, "--version"], capture_output=True, text=True, timeout=20, check=False)
@@ -226,26 +228,26 @@ def compiler_version(compiler: str) -> str:
     return done.stdout.partition("\n")[0]
 
 
-def _find_cxx() -> str:
+def _find_cxx_compiler() -> str:
     return next(filter(None, map(shutil.which, (os.environ.get("CXX", "g++"), "clang++", "g++"))), "")
 
 
-def _find_cc() -> str:
+def _find_cc_compiler() -> str:
     """What Triton takes: $CC, whatever it says, gcc or clang."""
     return os.environ.get("CC", "") or next(filter(None, map(shutil.which, ("gcc", "clang"))), "")
 
 
-def _python_headers() -> str:
+def _find_python_headers() -> str:
     path = os.path.join(sysconfig.get_paths()["include"], "Python.h")
     return path if os.path.exists(path) else ""
 
 
-def vulkan_lines(needs: Iterable[Need]) -> tuple[str, ...]:
+def write_vulkan_lines(needs: Iterable[Need]) -> tuple[str, ...]:
     """The lines with which a run.py finds what of Vulkan was found here where no loader looks for it; none for other
     needs."""
     if VULKAN_LOADER not in needs:
         return ()
-    loader = secure_needs(needs).get(VULKAN_LOADER.what, "")
+    loader = secure_backend_needs(needs).get(VULKAN_LOADER.what, "")
     lines = [f"ctypes.CDLL({loader!r})"] if os.path.isabs(loader) else []
     given = {k: os.environ[k] for k in _VULKAN_VARIABLES if k in os.environ}
     lines += [f"os.environ.update({given!r})"] if given else []
@@ -254,36 +256,41 @@ def vulkan_lines(needs: Iterable[Need]) -> tuple[str, ...]:
 
 # --- the table --------------------------------------------------------------------------------------------------
 
-C_COMPILER = Need("C compiler (clang)", _find_clang, {"apt-get": "clang", "dnf": "clang", "pacman": "clang"}, _as_cc)
-CXX_COMPILER = Need("C++ compiler (g++)", _find_cxx, {"apt-get": "g++", "dnf": "gcc-c++", "pacman": "gcc"})
+C_COMPILER = Need(
+    "C compiler (clang)", _find_clang, {"apt-get": "clang", "dnf": "clang", "pacman": "clang"}, _name_compiler_as_cc
+)
+CXX_COMPILER = Need("C++ compiler (g++)", _find_cxx_compiler, {"apt-get": "g++", "dnf": "gcc-c++", "pacman": "gcc"})
 #: What Triton builds the part with that launches its kernels.
-ANY_C_COMPILER = Need("C compiler (gcc)", _find_cc, {"apt-get": "gcc", "dnf": "gcc", "pacman": "gcc"})
-PYTHON_HEADERS = Need("Python header (Python.h)", _python_headers, {"apt-get": "python3-dev", "dnf": "python3-devel"})
+ANY_C_COMPILER = Need("C compiler (gcc)", _find_cc_compiler, {"apt-get": "gcc", "dnf": "gcc", "pacman": "gcc"})
+PYTHON_HEADERS = Need(
+    "Python header (Python.h)", _find_python_headers, {"apt-get": "python3-dev", "dnf": "python3-devel"}
+)
 GNU_OPENMP = Need(
     "OpenMP library (libgomp.so.1)",
     make_library_finder(
-        "libgomp.so.1", lambda: _find_files([os.path.join(os.environ.get(LENT, "/nowhere"), "libgomp.so.1")])
+        "libgomp.so.1", lambda: _find_library_files([os.path.join(os.environ.get(LENT, "/nowhere"), "libgomp.so.1")])
     ),
     {"apt-get": "libgomp1", "dnf": "libgomp", "pacman": "gcc-libs"},
 )
 VULKAN_LOADER = Need(
     "Vulkan loader (libvulkan.so.1)",
-    make_library_finder("libvulkan.so.1", lambda: _find_files(f"{x}/libvulkan.so.1" for x in _BROWSERS)),
+    make_library_finder("libvulkan.so.1", lambda: _find_library_files(f"{x}/libvulkan.so.1" for x in _BROWSERS)),
     {"apt-get": "libvulkan1", "dnf": "vulkan-loader", "pacman": "vulkan-icd-loader"},
 )
 VULKAN_DRIVER = Need(
     "Vulkan driver",
-    _vulkan_driver,
+    _find_vulkan_driver,
     {"apt-get": "mesa-vulkan-drivers", "dnf": "mesa-vulkan-drivers", "pacman": "vulkan-swrast"},
     _use_vulkan,
 )
 OPENCL_DRIVER = Need(
-    "OpenCL driver", _opencl_driver, {"apt-get": "pocl-opencl-icd", "dnf": "pocl", "pacman": "pocl"}, _use_opencl
+    "OpenCL driver", _find_opencl_driver, {"apt-get": "pocl-opencl-icd", "dnf": "pocl", "pacman": "pocl"}, _use_opencl
 )
 OPENCL_LOADER = Need(
     "OpenCL loader (libOpenCL.so.1)",
     make_library_finder(
-        "libOpenCL.so.1", lambda: _find_files([os.environ.get("OPENCL_PATH", ""), _of_wheel("libOpenCL.so.1")])
+        "libOpenCL.so.1",
+        lambda: _find_library_files([os.environ.get("OPENCL_PATH", ""), _find_library_of_wheel("libOpenCL.so.1")]),
     ),
     {"apt-get": "ocl-icd-libopencl1", "dnf": "ocl-icd", "pacman": "ocl-icd"},
     lambda where: os.environ.update(OPENCL_PATH=where),

@@ -15,18 +15,24 @@ from typing import Any
 import numpy as np
 
 from tasks.backends.base import FRACTION, TIMES_KERNELS, Backend, BaselineArm, importing, smoke_test
-from tasks.backends.needs import VULKAN_FOR_WEBGPU, VULKAN_LOADER, Missing, software_vulkan, vulkan_lines
+from tasks.backends.needs import VULKAN_FOR_WEBGPU, VULKAN_LOADER, Missing, find_software_vulkan, write_vulkan_lines
 from tasks.backends.shared import onnx_graph, ort_shapes, ort_timings
 from tasks.backends.shared.native_output import capture_native_output
-from tasks.backends.shared.onnx_form import flatten_lists, from_bytes, inputs_by_name, one_add, pack_low_bits
+from tasks.backends.shared.onnx_form import (
+    flatten_nested_lists,
+    make_smallest_model,
+    name_onnx_inputs,
+    pack_low_bits,
+    read_onnx_tensor_bytes,
+)
 from tasks.backends.shared.ort_passes import DISABLED, PASSES
-from tasks.backends.shared.ort_providers import CALLED, EMULATED_SOC, PROVIDERS, OrtProvider, is_emulated
-from tasks.backends.shared.recipe import ProgramRecipe, check_model
-from tasks.devices import cuda_driver, device_number
-from tasks.model import EPS, Fallback, Form, Program, RuntimeInfo, Unavailable, Unsupported, np_dtype
+from tasks.backends.shared.ort_providers import CALLED, EMULATED_SOC, PROVIDERS, OrtProvider, is_provider_emulated
+from tasks.backends.shared.recipe import ProgramRecipe, check_form_has_model
+from tasks.devices import cuda_driver, find_device_number
+from tasks.model import EPS, Fallback, Form, Program, RuntimeInfo, Unavailable, Unsupported, get_numpy_dtype
 from tasks.model.dtypes import ELEMENT_TYPE, NATIVE, PACKED_BITS, TABLE
-from tasks.packages import ONNX, load_libraries
-from tasks.variables import threads
+from tasks.packages import ONNX, load_package_libraries
+from tasks.variables import count_compute_threads
 
 #: ONNX Runtime's levels of optimisation (ort.GraphOptimizationLevel), the least first.
 LEVELS = {
@@ -135,7 +141,7 @@ class OnnxRuntime(Backend):
         self.vendor, self.device_vendor, self.resource = known.vendor, known.device_vendor, known.resource
         if device == "openvino" and not self._options["device_type"].startswith("CPU"):
             self.device_vendor, self.resource = "intel", self._options["device_type"][:3]
-        self.packages, self.emulated = (*known.packages, ONNX) if known.packages else (), is_emulated(device)
+        self.packages, self.emulated = (*known.packages, ONNX) if known.packages else (), is_provider_emulated(device)
         self.oldest = "1.16.3" if device == "cpu" else ""
         if self.emulated:
             self.device_vendor, self.resource = "", "CPU"
@@ -168,7 +174,7 @@ class OnnxRuntime(Backend):
 
         def compute() -> Any:
             with capture_native_output(said):
-                program = self.build(one_add())
+                program = self.build(make_smallest_model())
                 result = program.run()[0]
             if program.fallback:
                 raise Unavailable(f"{self._provider}: smoke test failed (one-Add model): {program.fallback}")
@@ -187,7 +193,7 @@ class OnnxRuntime(Backend):
         try:
             smoke_test(self._provider, compute, within=2 * EPS.get(precision, EPS["float32"]), words=words)
         except Unavailable as error:
-            if _ADAPTER_REFUSED.search("".join(said)) and self.emulated and not software_vulkan():
+            if _ADAPTER_REFUSED.search("".join(said)) and self.emulated and not find_software_vulkan():
                 raise Missing(VULKAN_FOR_WEBGPU[1:], str(error)) from error
             raise
         device = self.device
@@ -218,7 +224,7 @@ class OnnxRuntime(Backend):
             devices = [x for x in ort.get_ep_devices() if x.ep_name == wanted]
             if devices:
                 # Other providers see those alone that the vendor's variable names.
-                at = device_number() if self.device == "webgpu" else 0
+                at = find_device_number() if self.device == "webgpu" else 0
                 if at >= len(devices):
                     raise Unavailable(f"the plugin {library} offers {len(devices)} devices, not number {at}")
                 self._provider, self._devices, self._found = wanted, devices[at : at + 1], True
@@ -233,7 +239,7 @@ class OnnxRuntime(Backend):
                 with contextlib.redirect_stdout(None):
                     ort.preload_dlls()
             if self._known.libraries:
-                load_libraries(*self._known.libraries)
+                load_package_libraries(*self._known.libraries)
             return
         raise Unavailable(
             f"this onnxruntime {ort.__version__} has no {wanted}; it has {', '.join(sorted(available))}{missing}"
@@ -295,7 +301,7 @@ class OnnxRuntime(Backend):
 
         def runner(form: Form) -> Callable[[], list[Any]]:
             return _make_ort_runner(
-                session, {name: _make_ort_input(ort, value) for name, value in inputs_by_name(form).items()}
+                session, {name: _make_ort_input(ort, value) for name, value in name_onnx_inputs(form).items()}
             )
 
         def bind_inputs(arrays: list[Any]) -> Callable[[], list[Any]]:
@@ -304,7 +310,7 @@ class OnnxRuntime(Backend):
         return Program(runner(form), placement, fallback, self._flags(), bind_inputs, threads=True)
 
     def recipe(self, form: Form) -> ProgramRecipe:
-        check_model(form)
+        check_form_has_model(form)
         package, given = self._known.python_package, self.options.get("library")
         entries = {str(k): str(v) for k, v in self._session_config.items()}
         entries["session.record_ep_graph_assignment_info"] = "1"  # a provider may fail only with it
@@ -318,7 +324,7 @@ class OnnxRuntime(Backend):
             "plugin": bool(package or given),
             "threads": 1,
         }
-        setup = vulkan_lines(self.needs)
+        setup = write_vulkan_lines(self.needs)
         if package or given:
             library = repr(str(given)) if given else f"{package}.get_library_path()"
             imports = ["import onnxruntime as ort", *[f"import {package}"] * (not given)]
@@ -326,8 +332,8 @@ class OnnxRuntime(Backend):
             setup = (*setup, *imports, register)
         graph = onnx_graph.read_onnx_graph(form.model or b"")
         if all(x.dtype in NATIVE or x.dtype == "str" for x in (*graph.inputs, *graph.outputs)):
-            return ProgramRecipe(run_model, settings, (make_session,), setup=setup)
-        return ProgramRecipe(run_values, settings, (make_session,), setup=setup)
+            return ProgramRecipe(run_model, settings, (make_ort_session,), setup=setup)
+        return ProgramRecipe(run_ort_values, settings, (make_ort_session,), setup=setup)
 
     def eager(self, form: Form) -> BaselineArm:
         return self.eager_torch(form)
@@ -352,14 +358,14 @@ class OnnxRuntime(Backend):
         if FRACTION not in os.environ or self._provider != "CUDAExecutionProvider":
             return self._options
         with contextlib.suppress(OSError, AttributeError, cuda_driver.CudaError):
-            bound = int(float(os.environ[FRACTION]) * cuda_driver.memory(cuda_driver.load()))
+            bound = int(float(os.environ[FRACTION]) * cuda_driver.measure_gpu_memory(cuda_driver.load_cuda_driver()))
             return {"gpu_mem_limit": str(bound)} | self._options
         return self._options
 
     def _session(self, ort: Any, model: bytes, alone: bool = True) -> Any:
         """alone: nothing may be left to the CPU, not what is there by design either."""
         options = ort.SessionOptions()
-        options.intra_op_num_threads = options.inter_op_num_threads = threads()
+        options.intra_op_num_threads = options.inter_op_num_threads = count_compute_threads()
         options.log_severity_level = 4
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
         if self.device != "cpu" and alone:
@@ -374,7 +380,7 @@ class OnnxRuntime(Backend):
             options.add_provider_for_devices(self._devices, self._options)
             providers = None
         try:
-            with ort_timings.reuse_timings(self._known.libraries if self._timed else None) as timed:
+            with ort_timings.reuse_ort_timings(self._known.libraries if self._timed else None) as timed:
                 if timed:
                     providers = [(self._provider, given | timed)]
                 # enable_fallback=0: else ORT answers a failing provider with a session on the CPU.
@@ -399,7 +405,7 @@ class OnnxRuntime(Backend):
         registered = list(session.get_providers())
         if self._provider not in registered:
             return ", ".join(registered), f"asked for {self._provider}, the session has {', '.join(registered)}"
-        nodes = _assigned_nodes(session)
+        nodes = _count_nodes_by_provider(session)
         if nodes is None:
             return self._provider, None
         if not nodes and self._provider in _KEEPS_NO_RECORD:
@@ -409,7 +415,7 @@ class OnnxRuntime(Backend):
         words = [f"{name}: " + ", ".join(f"{n} {op}" for op, n in sorted(ops.items())) for name, ops in nodes.items()]
         placement = "; ".join(words) or f"{self._provider}: no node left after constant folding"
         elsewhere = [word for word, name in zip(words, nodes) if name != self._provider]
-        if elsewhere and ort_shapes.is_left_by_design(self._provider, nodes, model):
+        if elsewhere and ort_shapes.is_node_left_to_cpu(self._provider, nodes, model):
             return f"{placement} (shapes, by design)", None
         if elsewhere:
             return placement, f"asked for {self._provider}, but {'; '.join(elsewhere)}"
@@ -426,7 +432,7 @@ class OnnxRuntime(Backend):
         return " ".join(flags)
 
 
-def _assigned_nodes(session: Any) -> dict[str, Counter[str]] | None:
+def _count_nodes_by_provider(session: Any) -> dict[str, Counter[str]] | None:
     """Op counts of the optimized graph by provider; None where this ORT does not tell (before 1.24)."""
     if not hasattr(session, "get_provider_graph_assignment_info"):
         return None
@@ -484,7 +490,7 @@ def _make_ort_runner(session: Any, feeds: dict[str, Any]) -> Callable[[], list[A
 
     def run() -> list[Any]:
         found = session.run(names, feeds)
-        return [_as_dtype(x, dtype) for value, dtype in zip(found, dtypes) for x in flatten_lists(value)]
+        return [_make_ort_dtype(x, dtype) for value, dtype in zip(found, dtypes) for x in flatten_nested_lists(value)]
 
     return run
 
@@ -497,15 +503,15 @@ def _name_ort_dtype(type_text: str) -> str:
 
 def _count_element_bits(dtype: str) -> int:
     """Bits of one element in a tensor's bytes."""
-    return PACKED_BITS.get(dtype) or 8 * np_dtype(dtype).itemsize
+    return PACKED_BITS.get(dtype) or 8 * get_numpy_dtype(dtype).itemsize
 
 
-def _as_dtype(value: Any, dtype: str) -> Any:
+def _make_ort_dtype(value: Any, dtype: str) -> Any:
     if value is None:
         return None
     array = np.asarray(value)
-    if dtype != "str" and array.dtype.name != dtype and array.dtype.itemsize == np_dtype(dtype).itemsize:
-        return array.view(np_dtype(dtype))
+    if dtype != "str" and array.dtype.name != dtype and array.dtype.itemsize == get_numpy_dtype(dtype).itemsize:
+        return array.view(get_numpy_dtype(dtype))
     return array
 
 
@@ -527,7 +533,7 @@ def _copy_ort_value(value: Any) -> Any:
     # Not tensor_size_in_bytes(): onnxruntime before 1.24 has none.
     size = -(-int(np.prod(shape, dtype=np.int64)) * _count_element_bits(dtype) // 8)
     raw = np.frombuffer(ctypes.string_at(value.data_ptr(), size), np.uint8) if size else np.empty(0, np.uint8)
-    return from_bytes(raw, dtype, shape)
+    return read_onnx_tensor_bytes(raw, dtype, shape)
 
 
 def _read_ort_commit(ort: Any) -> str:
@@ -539,7 +545,7 @@ def _read_ort_commit(ort: Any) -> str:
 # --- what a finding calls ----------------------------------------------------------------------------------------
 
 
-def make_session(
+def make_ort_session(
     model: str, provider: str, options: dict, entries: dict, level: str, plugin: bool, threads: int
 ) -> Any:
     """A session of an ONNX model with one execution provider; plugin: one of a library that was registered."""
@@ -563,17 +569,17 @@ def make_session(
 
 def run_model(model: str, inputs: dict, **settings: Any) -> list:
     """Outputs of an ONNX model on ONNX Runtime."""
-    return make_session(model, **settings).run(None, inputs)
+    return make_ort_session(model, **settings).run(None, inputs)
 
 
-def run_values(model: str, inputs: dict, **settings: Any) -> list:
+def run_ort_values(model: str, inputs: dict, **settings: Any) -> list:
     """As `run_model`, where a tensor has a dtype that numpy lacks: such a one is given and taken as its bytes."""
     import ctypes
 
     import onnx
     import onnxruntime as ort
 
-    session = make_session(model, **settings)
+    session = make_ort_session(model, **settings)
     graph, given, got = onnx.load(model).graph, {}, []
     own = {x.name: x.type.tensor_type.elem_type for x in (*graph.input, *graph.output)}
     for name, x in inputs.items():

@@ -11,15 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from tasks.arrays.pack import dtype_name
+from tasks.arrays.pack import name_numpy_dtype
 from tasks.backends.base import Backend, BaselineArm, importing, smoke_test
 from tasks.backends.needs import Missing, Need
-from tasks.backends.shared.onnx_form import PROBE_MODEL, from_bytes, pack_low_bits, tensors_by_name
-from tasks.backends.shared.recipe import ProgramRecipe, check_model
-from tasks.devices import device_number
+from tasks.backends.shared.onnx_form import PROBE_MODEL, name_onnx_tensors, pack_low_bits, read_onnx_tensor_bytes
+from tasks.backends.shared.recipe import ProgramRecipe, check_form_has_model
+from tasks.devices import find_device_number
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
 from tasks.model.dtypes import NATIVE, PACKED_BITS
-from tasks.variables import threads
+from tasks.variables import count_compute_threads
 
 #: Names of ov.Type's members (what ov.Type.to_string gives) by dtype name of the farm.
 _ELEMENT = {
@@ -102,7 +102,7 @@ class OpenVino(Backend):
     """OpenVINO on one device ("cpu", "gpu", "gpu.1", "npu").
 
     options: ``inference_precision`` ("f32" by default, since a CPU with bfloat16 units would else use them; "default":
-    as OpenVINO likes, and its rows say what that was), ``execution_mode`` ("accuracy"), ``threads`` (1) and
+    as OpenVINO likes, and its rows say what that was), ``execution_mode`` ("accuracy"), ``count_compute_threads`` (1) and
     ``properties`` (further properties by name).
     """
 
@@ -130,7 +130,7 @@ class OpenVino(Backend):
         else:
             self._asked["INFERENCE_PRECISION_HINT"] = precision
         if kind == "cpu":
-            self._asked |= {"INFERENCE_NUM_THREADS": self.number("threads", threads()), "NUM_STREAMS": 1}
+            self._asked |= {"INFERENCE_NUM_THREADS": self.number("threads", count_compute_threads()), "NUM_STREAMS": 1}
         self._asked |= {str(k): v for k, v in self.many("properties", dict).items()}
 
     def probe(self) -> RuntimeInfo:
@@ -143,7 +143,7 @@ class OpenVino(Backend):
             import openvino
         core = _open_openvino_core()
         found = list(core.available_devices)
-        if number := device_number() if self._target in ("GPU", "NPU") else 0:
+        if number := find_device_number() if self._target in ("GPU", "NPU") else 0:
             self._target = f"{self._target}.{number}"
         # A number is asked for by it, a kind alone is the first of it.
         if self._target not in (found if number else (*found, *(x.partition(".")[0] for x in found))):
@@ -197,19 +197,19 @@ class OpenVino(Backend):
         Raises Unsupported (no conversion rule, a type or an attribute OpenVINO does not take); OpenVINO's other
         errors as they are. A program that was placed elsewhere says so in ``fallback``.
         """
-        values = tensors_by_name(form, "OpenVINO")
+        values = name_onnx_tensors(form, "OpenVINO")
         compiled = self._compile(form.model or b"")
 
         def bind_inputs(arrays: list[Any]) -> Callable[[], list[Any]]:
-            others = tensors_by_name(form.with_arrays(arrays), "OpenVINO")
+            others = name_onnx_tensors(form.with_arrays(arrays), "OpenVINO")
             return _make_openvino_runner(
-                compiled, [_make_openvino_tensor(x) for x in _by_port(compiled.inputs, others)]
+                compiled, [_make_openvino_tensor(x) for x in _map_values_to_ports(compiled.inputs, others)]
             )
 
         return replace(self._program(compiled, values), given=bind_inputs, threads=True)
 
     def recipe(self, form: Form) -> ProgramRecipe:
-        check_model(form)
+        check_form_has_model(form)
         return ProgramRecipe(run_model, {"device": self._target, "properties": dict(self._asked)})
 
     def eager(self, form: Form) -> BaselineArm:
@@ -245,7 +245,7 @@ class OpenVino(Backend):
         fallback = None
         if any(x.strip("()").partition(".")[0] != self._target.partition(".")[0] for x in devices):
             fallback = f"asked for {self._target}, it was compiled for {', '.join(devices)}"
-        tensors = [_make_openvino_tensor(x) for x in _by_port(compiled.inputs, values)]
+        tensors = [_make_openvino_tensor(x) for x in _map_values_to_ports(compiled.inputs, values)]
         return Program(_make_openvino_runner(compiled, tensors), ",".join(devices), fallback, self._flags(compiled))
 
     def _flags(self, compiled: Any) -> str:
@@ -272,7 +272,7 @@ def _read_openvino_properties(compiled: Any) -> dict[str, str]:
     return found
 
 
-def _by_port(ports: list[Any], values: dict[str, np.ndarray]) -> list[np.ndarray]:
+def _map_values_to_ports(ports: list[Any], values: dict[str, np.ndarray]) -> list[np.ndarray]:
     """The value of each input port of a compiled model.
 
     OpenVINO drops inputs that no node uses, and renames one to the output of a node that it removed behind it
@@ -285,7 +285,11 @@ def _by_port(ports: list[Any], values: dict[str, np.ndarray]) -> list[np.ndarray
         if found[i]:
             continue
         element = port.element_type.to_string()
-        fitting = [k for k, v in left.items() if _ELEMENT.get(dtype_name(v.dtype)) == element and _fits_port(port, v)]
+        fitting = [
+            k
+            for k, v in left.items()
+            if _ELEMENT.get(name_numpy_dtype(v.dtype)) == element and _fits_openvino_port(port, v)
+        ]
         if len(fitting) != 1:
             raise ValueError(
                 f"OpenVINO's input {sorted(port.names)} ({element}{port.partial_shape}) may be any of the graph's "
@@ -296,7 +300,7 @@ def _by_port(ports: list[Any], values: dict[str, np.ndarray]) -> list[np.ndarray
     return [values[x] for x in found]
 
 
-def _fits_port(port: Any, array: np.ndarray) -> bool:
+def _fits_openvino_port(port: Any, array: np.ndarray) -> bool:
     shape = port.partial_shape
     if shape.rank.is_dynamic:
         return True
@@ -363,8 +367,8 @@ def _copy_openvino_tensor(tensor: Any) -> np.ndarray:
     if dtype is None:
         raise TypeError(f"OpenVINO returned a tensor of {element}, which has no numpy dtype")
     if tensor.size == 0:
-        return from_bytes(np.empty(0, np.uint8), dtype, shape)
-    return from_bytes(np.array(tensor.data).reshape(-1).view(np.uint8), dtype, shape)
+        return read_onnx_tensor_bytes(np.empty(0, np.uint8), dtype, shape)
+    return read_onnx_tensor_bytes(np.array(tensor.data).reshape(-1).view(np.uint8), dtype, shape)
 
 
 def run_model(model: str, inputs: dict, device: str, properties: dict) -> list:

@@ -12,12 +12,12 @@ import numpy as np
 
 from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.needs import GNU_OPENMP
-from tasks.backends.shared.function_form import describe_framework_call, input_arrays, invoke_counterpart
+from tasks.backends.shared.function_form import describe_framework_call, invoke_counterpart, list_function_inputs
 from tasks.backends.shared.recipe import ProgramRecipe
 from tasks.devices import cuda_driver
-from tasks.model import Form, Program, RuntimeInfo, Unsupported, np_dtype
-from tasks.packages import index
-from tasks.variables import threads
+from tasks.model import Form, Program, RuntimeInfo, Unsupported, get_numpy_dtype
+from tasks.packages import make_index_url
+from tasks.variables import count_compute_threads
 
 #: device → (its node label, what pip is asked for, Paddle's name of the device).
 _DEVICES = {
@@ -25,7 +25,11 @@ _DEVICES = {
     # Since 3.0 its GPU builds are on no index but its own, one for each CUDA.
     "cuda": (
         "nvidia",
-        (index("https://www.paddlepaddle.org.cn/packages/stable/cu129/"), "paddlepaddle-gpu==3.3.1", "setuptools"),
+        (
+            make_index_url("https://www.paddlepaddle.org.cn/packages/stable/cu129/"),
+            "paddlepaddle-gpu==3.3.1",
+            "setuptools",
+        ),
         "gpu:0",
     ),
 }
@@ -69,7 +73,7 @@ class Paddle(Backend):
         who = f"paddle {paddle.__version__} on {self.device}"
         smoke_test(who, compute, "a sum", words=lambda error: str(error).strip().splitlines()[-1])
         paddle.set_grad_enabled(False)
-        paddle.core.set_num_threads(threads())
+        paddle.core.set_num_threads(count_compute_threads())
         return RuntimeInfo(f"paddle {paddle.__version__}", str(paddle.get_device()))
 
     def build(self, form: Form) -> Program:
@@ -92,7 +96,9 @@ class Paddle(Backend):
             return [_copy_paddle_tensor(x) for x in out]
 
         def bind_inputs(arrays: list[Any]) -> Callable[[], list[np.ndarray]]:
-            return functools.partial(run, [_make_paddle_tensor(x) for x in input_arrays(form.with_arrays(arrays))])
+            return functools.partial(
+                run, [_make_paddle_tensor(x) for x in list_function_inputs(form.with_arrays(arrays))]
+            )
 
         program.run, program.given = bind_inputs(form.arrays), bind_inputs
         return program
@@ -122,7 +128,7 @@ def _copy_paddle_tensor(x: Any) -> np.ndarray:
     if not hasattr(x, "numpy"):
         return np.asarray(x)
     found = np.array(x.numpy())
-    return found.view(np_dtype("bfloat16")) if str(x.dtype).endswith("bfloat16") else found
+    return found.view(get_numpy_dtype("bfloat16")) if str(x.dtype).endswith("bfloat16") else found
 
 
 def run_program(module: Any, inputs: list, device: str, threads: int) -> list:

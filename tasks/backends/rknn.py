@@ -14,8 +14,8 @@ import numpy as np
 
 from tasks.backends.base import Backend, smoke_test
 from tasks.backends.shared.native_output import capture_native_output
-from tasks.backends.shared.onnx_form import one_add, tensors_by_name
-from tasks.backends.shared.recipe import ProgramRecipe, check_model
+from tasks.backends.shared.onnx_form import make_smallest_model, name_onnx_tensors
+from tasks.backends.shared.recipe import ProgramRecipe, check_form_has_model
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
 from tasks.older_python import zip_equal
 
@@ -84,7 +84,7 @@ class Rknn(Backend):
                 import rknn.api  # noqa: F401
         except Exception as error:
             raise Unavailable(f"rknn-toolkit2 cannot be imported: {error}") from error
-        smoke_test(self.device, lambda: self.build(one_add()).run()[0])
+        smoke_test(self.device, lambda: self.build(make_smallest_model()).run()[0])
         from importlib.metadata import version
 
         # Floats are float16 without quantization (user guide, "float_dtype": float16 is all that it may be).
@@ -104,7 +104,7 @@ class Rknn(Backend):
         """
         from rknn.api import RKNN
 
-        arrays = tensors_by_name(form, "RKNN")
+        arrays = name_onnx_tensors(form, "RKNN")
         if not all(value.ndim for value in arrays.values()):
             raise Unsupported("RKNN takes no input of 0 dimensions")
         said: list[str] = []
@@ -113,7 +113,7 @@ class Rknn(Backend):
         with capture_native_output(said), tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "model.onnx"
             try:
-                model, halves = _lower_opset(form.model or b"")
+                model, halves = _lower_opset_for_rknn(form.model or b"")
                 path.write_bytes(model)
                 toolkit = RKNN(verbose=False)
                 toolkit.config(target_platform=self.device, optimization_level=self._level)
@@ -135,8 +135,8 @@ class Rknn(Backend):
         )
 
     def recipe(self, form: Form) -> ProgramRecipe:
-        check_model(form)
-        lowered, halves = _lower_opset(form.model or b"")
+        check_form_has_model(form)
+        lowered, halves = _lower_opset_for_rknn(form.model or b"")
         opset = 0 if lowered == form.model else _NEWEST_OPSET
         settings = {"platform": self.device, "level": self._level, "emulated": self.emulated}
         return ProgramRecipe(run_model, {**settings, "opset": opset, "halves": list(halves)})
@@ -175,7 +175,7 @@ class _RknnRun:
             self._toolkit.release()
 
 
-def _lower_opset(model: bytes) -> tuple[bytes, list[bool]]:
+def _lower_opset_for_rknn(model: bytes) -> tuple[bytes, list[bool]]:
     """The model in the newest opset that the toolkit takes, and which of its outputs are float16.
 
     By onnx's own converter; where that has no rule, the model as it is.

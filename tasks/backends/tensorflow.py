@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from tasks.backends.base import Backend, importing, smoke_test
-from tasks.backends.shared.function_form import describe_framework_call, input_arrays, invoke_counterpart
+from tasks.backends.shared.function_form import describe_framework_call, invoke_counterpart, list_function_inputs
 from tasks.backends.shared.recipe import ProgramRecipe
 from tasks.devices import cuda_driver
 from tasks.model import Fallback, Form, Program, RuntimeInfo, Unavailable, errors
 from tasks.older_python import zip_equal
-from tasks.variables import threads
+from tasks.variables import count_compute_threads
 
 _OPTIONS = ("onednn", "tf32")
 
@@ -79,8 +79,8 @@ class TensorFlow(Backend):
         quiet_tensorflow(self.onednn)
         with importing("tensorflow"):
             import tensorflow as tf
-        tf.config.threading.set_intra_op_parallelism_threads(threads())
-        tf.config.threading.set_inter_op_parallelism_threads(threads())
+        tf.config.threading.set_intra_op_parallelism_threads(count_compute_threads())
+        tf.config.threading.set_inter_op_parallelism_threads(count_compute_threads())
         tf.config.experimental.enable_tensor_float_32_execution(self.tf32)
         found = tf.config.list_physical_devices(self._kind)
         if not found:
@@ -114,7 +114,7 @@ class TensorFlow(Backend):
         import tensorflow as tf
 
         saved = form.kind == "saved_model"
-        arrays = form.arrays if saved else input_arrays(form)
+        arrays = form.arrays if saved else list_function_inputs(form)
         asked = f"/{self._kind}:0"
         with tf.device(asked):
             given = [tf.constant(x) for x in arrays]
@@ -134,8 +134,8 @@ class TensorFlow(Backend):
 
         def run() -> list[np.ndarray]:
             first = program.placement == asked  # what is in a graph is told once
-            seen = record_placement(asked, elsewhere) if graph and first else contextlib.nullcontext()
-            with tf.device(asked), _nowhere_else(tf) if strict else seen:
+            seen = record_tensorflow_placement(asked, elsewhere) if graph and first else contextlib.nullcontext()
+            with tf.device(asked), _forbid_tensorflow_fallback(tf) if strict else seen:
                 out = function(*given)
             where = sorted({x.device.rpartition("/device:")[2] for x in out})
             program.placement = ",".join(where)
@@ -160,7 +160,7 @@ class TensorFlow(Backend):
 
 
 @contextlib.contextmanager
-def _nowhere_else(tf: Any) -> Iterator[None]:
+def _forbid_tensorflow_fallback(tf: Any) -> Iterator[None]:
     """Around eager ops on a device: one without a kernel for it is put on the CPU otherwise, and in the middle of
     others nobody sees it. Raises Fallback in TensorFlow's words."""
     before = tf.config.get_soft_device_placement()
@@ -169,14 +169,14 @@ def _nowhere_else(tf: Any) -> Iterator[None]:
         yield
     except Exception as error:
         if _ELSEWHERE.search(str(error)):
-            raise Fallback(errors.text_of(error)) from error
+            raise Fallback(errors.find_error_text(error)) from error
         raise
     finally:
         tf.config.set_soft_device_placement(before)
 
 
 @contextlib.contextmanager
-def record_placement(asked: str, elsewhere: list[str]) -> Iterator[None]:
+def record_tensorflow_placement(asked: str, elsewhere: list[str]) -> Iterator[None]:
     """Around the first call of a SavedModel: the ops that TensorFlow puts on another device than the one that is asked
     for, in a graph where it may: what is loaded has some that must be on the CPU."""
     from tensorflow.python.eager import context
@@ -192,12 +192,12 @@ def record_placement(asked: str, elsewhere: list[str]) -> Iterator[None]:
     found = {
         f"{n.op} on {at}"
         for n in nodes
-        if (at := n.device.rpartition("/device:")[2]) != asked[1:] and _computes_numbers(n)
+        if (at := n.device.rpartition("/device:")[2]) != asked[1:] and _computes_with_floats(n)
     }
     elsewhere += sorted(found)
 
 
-def _computes_numbers(node: Any) -> bool:
+def _computes_with_floats(node: Any) -> bool:
     """Whether a node of a graph computes with numbers of the model's: integers alone are shapes, which TensorFlow has
     on the CPU by design."""
     types = {t for value in node.attr.values() for t in (value.type, *value.list.type)}

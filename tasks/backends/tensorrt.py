@@ -15,11 +15,11 @@ import numpy as np
 
 from tasks.backends.base import TIMES_KERNELS, Backend, importing, smoke_test
 from tasks.backends.shared import artefacts, onnx_graph, tensorrt_network
-from tasks.backends.shared.onnx_form import one_add, tensors_by_name, with_constants
-from tasks.backends.shared.recipe import ProgramRecipe, check_model
+from tasks.backends.shared.onnx_form import make_smallest_model, name_onnx_tensors, put_onnx_constants
+from tasks.backends.shared.recipe import ProgramRecipe, check_form_has_model
 from tasks.backends.shared.tensorrt_run import NARROW, NARROWING, build_engine, run_engine, run_model, share, start_cuda
 from tasks.devices import cuda_driver
-from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported, np_dtype
+from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported, get_numpy_dtype
 from tasks.packages import NVIDIA, ONNX
 
 #: Members of tensorrt.DataType by dtype name of the farm; what is not here (float64, int16, …) TensorRT does not have.
@@ -107,13 +107,13 @@ class TensorRt(Backend):
         """
         trt = self._import()
         try:
-            self._gpu = gpu = cuda_driver.CudaDevice(cuda_driver.load(), self.ordinals[0])
+            self._gpu = gpu = cuda_driver.CudaDevice(cuda_driver.load_cuda_driver(), self.ordinals[0])
         except OSError as error:
             raise Unavailable(f"no NVIDIA driver: {error}") from error
         except cuda_driver.CudaError as error:
             raise Unavailable(f"no NVIDIA GPU: {error}") from error
         # The coarsest precision is right in the first digit.
-        smoke_test(self.title, lambda: self.build(one_add()).run()[0], within=0.1)
+        smoke_test(self.title, lambda: self.build(make_smallest_model()).run()[0], within=0.1)
         return self._info(trt, gpu.name, gpu.driver_version)
 
     def _import(self) -> Any:
@@ -154,7 +154,7 @@ class TensorRt(Backend):
         trt = importlib.import_module(self.module)
         assert self._gpu is not None, "probe() finds the device"
         inputs = self._inputs(form)
-        outputs = _wanted_outputs(form, self.title)
+        outputs = _list_tensorrt_outputs(form, self.title)
         log = _make_tensorrt_logger(trt)
         where = (self.module, trt.__version__, self._gpu.name, self._gpu.capability)
         data = artefacts.load_or_make(
@@ -183,7 +183,7 @@ class TensorRt(Backend):
 
     def _engine_settings(self, form: Form) -> dict[str, Any]:
         """Arguments of `build_engine` with which it builds as `_configure` does. Raises NoProgram."""
-        check_model(form)
+        check_form_has_model(form)
         return {
             "module": self.module,
             "flags": [*self._more_flags, *["TF32"] * (self.precision == "tf32")],
@@ -195,7 +195,7 @@ class TensorRt(Backend):
 
     def _inputs(self, form: Form) -> dict[str, np.ndarray]:
         """The values of the graph's inputs by name. Raises Unsupported for what is no tensor of TensorRT's."""
-        values = tensors_by_name(form, self.title)
+        values = name_onnx_tensors(form, self.title)
         for value in values.values():
             if value.dtype.name not in DATA_TYPE:
                 name = "string" if value.dtype.kind in "OSU" else value.dtype.name
@@ -235,7 +235,7 @@ class TensorRt(Backend):
             small = {k: v for k, v in list(inputs.items())[1:] if v.ndim < 2 and v.size <= _LARGEST_SHAPE}
             if not small or not _WANTS_CONSTANT.search(str(error)):
                 raise
-        fixed = replace(form, model=with_constants(form.model or b"", small))
+        fixed = replace(form, model=put_onnx_constants(form.model or b"", small))
         return self._build_engine(trt, fixed, inputs, where)
 
     def _build_engine(self, trt: Any, form: Form, inputs: dict[str, np.ndarray], where: tuple[str, ...]) -> bytes:
@@ -248,7 +248,7 @@ class TensorRt(Backend):
         network = builder.create_network(0 if weak else 1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
         parser = trt.OnnxParser(network, log)
         if not parser.parse(form.model or b""):
-            raise _parse_error([parser.get_error(i) for i in range(parser.num_errors)], log.words())
+            raise _make_tensorrt_parse_error([parser.get_error(i) for i in range(parser.num_errors)], log.words())
         self._check_types(network, inputs)
         config = builder.create_builder_config()
         config.clear_flag(trt.BuilderFlag.TF32)
@@ -259,7 +259,7 @@ class TensorRt(Backend):
         calibrator = None
         if "INT8" in flags:
             assert self._gpu is not None
-            config.int8_calibrator = calibrator = tensorrt_network.calibrator(trt, self._gpu, inputs)
+            config.int8_calibrator = calibrator = tensorrt_network.make_tensorrt_calibrator(trt, self._gpu, inputs)
         profile = _make_optimisation_profile(builder, network, inputs)
         if profile is not None:
             config.add_optimization_profile(profile)
@@ -311,9 +311,11 @@ class TensorRt(Backend):
         if weak or form.dtype != "float32" or self.precision in ("fp32", "tf32"):
             return False
         if self.precision == "int8":
-            tensorrt_network.quantize(trt, network, inputs)
+            tensorrt_network.quantize_tensorrt_network(trt, network, inputs)
         else:
-            tensorrt_network.cast(trt, network, getattr(trt.DataType, "HALF" if self.precision == "fp16" else "BF16"))
+            tensorrt_network.cast_tensorrt_network(
+                trt, network, getattr(trt.DataType, "HALF" if self.precision == "fp16" else "BF16")
+            )
         return True
 
     def _check_types(self, network: Any, inputs: dict[str, np.ndarray]) -> None:
@@ -331,7 +333,7 @@ class TensorRt(Backend):
 _LARGEST_SHAPE = 64
 
 
-def _wanted_outputs(form: Form, title: str) -> list[tuple[str, str]]:
+def _list_tensorrt_outputs(form: Form, title: str) -> list[tuple[str, str]]:
     """(name, dtype) of the model's outputs. Raises Unsupported for one that TensorRT has no type for."""
     outputs = onnx_graph.read_onnx_graph(form.model or b"").outputs
     for output in outputs:
@@ -340,7 +342,7 @@ def _wanted_outputs(form: Form, title: str) -> list[tuple[str, str]]:
     return [(output.name, output.dtype) for output in outputs]
 
 
-def _parse_error(errors: list[Any], logged: str) -> Exception:
+def _make_tensorrt_parse_error(errors: list[Any], logged: str) -> Exception:
     """What to raise for what the parser says, in its words."""
     words = "; ".join(f"{e.node_operator() or 'model'} ({e.code().name}): {e.desc().strip()}" for e in errors)
     text = _NO_DRIVER.sub("", words).strip() or logged or "the parser gave no reason"
@@ -450,24 +452,24 @@ class _LoadedEngine:
         if dtype is None:
             raise Unsupported(f"the output {name} is {self._engine.get_tensor_dtype(name)}, which has no array form")
         if self._engine.get_tensor_location(name) == self._trt.TensorLocation.HOST:
-            on_host = np.zeros(tuple(self._context.get_tensor_shape(name)), np_dtype(dtype))
+            on_host = np.zeros(tuple(self._context.get_tensor_shape(name)), get_numpy_dtype(dtype))
             self._bind(name, on_host.ctypes.data)
             return lambda: on_host.copy()
         shape = tuple(self._context.get_tensor_shape(name))
         if any(n < 0 for n in shape):  # it depends on data
-            allocator = self._sizes.get(name) or tensorrt_network.allocator(self._trt, self._allocate)
+            allocator = self._sizes.get(name) or tensorrt_network.make_tensorrt_allocator(self._trt, self._allocate)
             self._sizes[name] = allocator
             self._context.set_output_allocator(name, allocator)
             return lambda: self._read(allocator.address, allocator.shape, dtype)
         if name not in self._addresses:
-            self._addresses[name] = self._allocate(math.prod(shape) * np_dtype(dtype).itemsize)
+            self._addresses[name] = self._allocate(math.prod(shape) * get_numpy_dtype(dtype).itemsize)
         # What the engine does not write must not be what an earlier run or case left there.
-        self._gpu.fill(self._addresses[name], math.prod(shape) * np_dtype(dtype).itemsize)
+        self._gpu.fill(self._addresses[name], math.prod(shape) * get_numpy_dtype(dtype).itemsize)
         self._bind(name, self._addresses[name])
         return lambda: self._read(self._addresses[name], shape, dtype)
 
     def _read(self, address: int, shape: tuple[int, ...], dtype: str) -> np.ndarray:
-        array = np.empty(shape, np_dtype(dtype))
+        array = np.empty(shape, get_numpy_dtype(dtype))
         self._gpu.to_host(array, address)
         return array
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from tasks import checks
 from tasks.backends.base import smoke_test
-from tasks.backends.shared.onnx_form import one_add
+from tasks.backends.shared.onnx_form import make_smallest_model
 from tasks.backends.shared.recipe import ProgramRecipe
 from tasks.backends.shared.tensorrt_run import NARROWING, build_engine, build_model
-from tasks.backends.tensorrt import TensorRt, TensorRtError, _wanted_outputs
+from tasks.backends.tensorrt import TensorRt, TensorRtError, _list_tensorrt_outputs
 from tasks.model import Form, Program, RuntimeInfo
 from tasks.packages import ONNX
 
@@ -39,7 +39,7 @@ class TensorRtRtx(TensorRt):
         if not self._ahead:
             return super().probe()
         trt = self._import()
-        smoke_test(self.title, lambda: [2.0] * bool(self.build(one_add())), "an engine of one Add")
+        smoke_test(self.title, lambda: [2.0] * bool(self.build(make_smallest_model())), "an engine of one Add")
         return self._info(trt, "no device (builds engines for compute capabilities 8.0, 8.6, 8.9, 12.0 and later)")
 
     def build(self, form: Form) -> Program:
@@ -48,9 +48,9 @@ class TensorRtRtx(TensorRt):
             return super().build(form)
         trt = importlib.import_module(self.module)
         inputs = self._inputs(form)
-        _wanted_outputs(form, self.title)
+        _list_tensorrt_outputs(form, self.title)
         size = len(self._engine(trt, form, inputs, ()))
-        return Program(_not_run, f"{self.title}, ahead of time", None, f"{self._flags()} engine={size}B")
+        return Program(_refuse_rtx_run, f"{self.title}, ahead of time", None, f"{self._flags()} engine={size}B")
 
     def recipe(self, form: Form) -> ProgramRecipe:
         if not self._ahead:
@@ -71,5 +71,5 @@ class TensorRtRtx(TensorRt):
             config.builder_optimization_level = self._level
 
 
-def _not_run() -> list[Any]:
+def _refuse_rtx_run() -> list[Any]:
     raise RuntimeError("an engine built ahead of time is not run")

@@ -15,16 +15,16 @@ from typing import Any
 
 import numpy as np
 
-from tasks.arrays.pack import dtype_name
+from tasks.arrays.pack import name_numpy_dtype
 from tasks.backends.base import TIMES_KERNELS, Backend, importing, smoke_test
-from tasks.backends.needs import C_COMPILER, OPENCL, Need, compiler_version
+from tasks.backends.needs import C_COMPILER, OPENCL, Need, read_compiler_version
 from tasks.backends.shared import artefacts
 from tasks.backends.shared.native_output import capture_native_output
-from tasks.backends.shared.onnx_form import flatten_lists, inputs_by_name, one_add
-from tasks.backends.shared.recipe import ProgramRecipe, check_model
-from tasks.devices import BY_LABEL, cuda_driver, device_number
-from tasks.model import Form, Program, RuntimeInfo, Unsupported, np_dtype
-from tasks.packages import ONNX, files
+from tasks.backends.shared.onnx_form import flatten_nested_lists, make_smallest_model, name_onnx_inputs
+from tasks.backends.shared.recipe import ProgramRecipe, check_form_has_model
+from tasks.devices import BY_LABEL, cuda_driver, find_device_number
+from tasks.model import Form, Program, RuntimeInfo, Unsupported, get_numpy_dtype
+from tasks.packages import ONNX, list_package_files
 
 #: Of OpenCL's runtimes for CPUs.
 _ONE_THREAD = {"POCL_MAX_PTHREAD_COUNT": "1", "CL_CONFIG_CPU_TBB_NUM_WORKERS": "1"}
@@ -117,7 +117,7 @@ class Tinygrad(Backend):
             self.packages = (*self.packages, *_NVRTC)
         self.alone = TIMES_KERNELS if self.device_vendor and self.number("beam", 0) else ""
         self._target = device.upper().replace(".", ":")
-        if kind in ("cl", "webgpu") and "." not in device and (number := device_number()):
+        if kind in ("cl", "webgpu") and "." not in device and (number := find_device_number()):
             self._target += f":{number}"  # it sees all of a node's
         self._variables = {
             "DEV": kind.upper() + (f":{str(options['renderer']).upper()}" if "renderer" in options else ""),
@@ -133,7 +133,7 @@ class Tinygrad(Backend):
         Raises Unavailable: the package is missing, the device cannot be opened (in tinygrad's words), or it fails.
         """
         os.environ.update(self._variables | _place_tinygrad_caches(self.found) | _ONE_THREAD)
-        for library in files("nvidia", "*/lib/libnvrtc.so.*[0-9]"):
+        for library in list_package_files("nvidia", "*/lib/libnvrtc.so.*[0-9]"):
             os.environ.setdefault("NVRTC_PATH", str(library))
             os.environ.setdefault("CUDA_PATH", str(library.parents[1]))
         with importing("tinygrad"):
@@ -147,7 +147,7 @@ class Tinygrad(Backend):
             with capture_native_output(said):
                 Device[self._target]
             with Context(CACHELEVEL=0):  # a kernel that was kept says nothing of today's compiler
-                return self.build(one_add()).run()[0]
+                return self.build(make_smallest_model()).run()[0]
 
         def words(error: Exception) -> str:
             return " ".join(" ".join([str(error), *said]).split())[-600:]
@@ -155,9 +155,9 @@ class Tinygrad(Backend):
         smoke_test(f"tinygrad's {self._target}", compute, words=words)
         opened: Any = Device[self._target]
         name, driver = str(getattr(opened, "device_name", "")), str(getattr(opened, "driver_version", ""))
-        self.emulated = self._target.startswith("CL") and _is_cpu(opened)
+        self.emulated = self._target.startswith("CL") and _is_opencl_cpu(opened)
         if C_COMPILER in self.needs:  # what compiles decides what is unsupported
-            driver = compiler_version(os.environ["CC"])
+            driver = read_compiler_version(os.environ["CC"])
         return RuntimeInfo(metadata.version("tinygrad"), name or self.device, driver)
 
     def build(self, form: Form) -> Program:
@@ -169,26 +169,26 @@ class Tinygrad(Backend):
         from tinygrad import Tensor
         from tinygrad.engine.realize import compile_linear
 
-        values = inputs_by_name(form)
+        values = name_onnx_inputs(form)
         said: list[str] = []
         try:
             with capture_native_output(said):
                 found = _make_onnx_runner(form.model or b"")({k: self._feed(k, v) for k, v in values.items()})
-                outputs = [self._output(k, x) for k, value in found.items() for x in flatten_lists(value)]
+                outputs = [self._output(k, x) for k, value in found.items() for x in flatten_nested_lists(value)]
                 pending = [x for x in outputs if 0 not in x.shape]
                 linear = compile_linear(Tensor.linear_with_vars(*pending)[0]) if pending else None
         except subprocess.CalledProcessError as error:
-            raise RuntimeError(f"the kernel does not compile: {_last_words(said)}") from error
+            raise RuntimeError(f"the kernel does not compile: {_cut_tinygrad_words(said)}") from error
         kernels = sum(call.src[0].op.name == "PROGRAM" for call in linear.src) if linear is not None else 0
         flags = " ".join(f"{k}={v}" for k, v in self._variables.items() if v != "0")
         return Program(_make_kernel_runner(linear, outputs), f"{self._target}: {kernels} kernels", flags=flags)
 
     def recipe(self, form: Form) -> ProgramRecipe:
         """With a clang: the one that the environment's package brings, else the machine's."""
-        check_model(form)
+        check_form_has_model(form)
         variables = {k: v for k, v in self._variables.items() if v != "0"}
         brought = any(x.startswith("ziglang") for x in self.packages)
-        return ProgramRecipe(run_model, {"packaged_clang": brought}, (bring_clang,), variables)
+        return ProgramRecipe(run_model, {"packaged_clang": brought}, (name_zig_as_clang,), variables)
 
     def _feed(self, name: str, value: Any) -> Any:
         """A Tensor on the device with the value's own bytes; lists for sequences, None for an empty optional."""
@@ -198,14 +198,14 @@ class Tinygrad(Backend):
             return None
         if isinstance(value, list):
             return [self._feed(name, x) for x in value]
-        dtype = dtype_name(value.dtype)
+        dtype = name_numpy_dtype(value.dtype)
         if dtype not in _TINY:
             raise Unsupported(f"tinygrad has no dtype {dtype} (input {name})")
         wanted = getattr(dtypes, _TINY[dtype])
         self._check(wanted, f"input {name}")
         if value.size == 0:
             return Tensor([], dtype=wanted, device=self._target).reshape(value.shape)
-        return _from_bytes(value, wanted, self._target)
+        return _make_tinygrad_tensor(value, wanted, self._target)
 
     def _check(self, dtype: Any, what: str) -> None:
         from tinygrad import Device
@@ -226,12 +226,12 @@ class Tinygrad(Backend):
         return value.to(self._target).contiguous() if 0 not in value.shape else value
 
 
-def _from_bytes(value: np.ndarray, dtype: Any, device: str) -> Any:
+def _make_tinygrad_tensor(value: np.ndarray, dtype: Any, device: str) -> Any:
     """A Tensor over a copy of the value's bytes: numpy has no bfloat16, and a 0-d array would be a constant."""
     from tinygrad import Tensor
 
     bits = np.array(value, order="C").reshape(-1)
-    if dtype_name(value.dtype) in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
+    if name_numpy_dtype(value.dtype) in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
         bits = bits.view(np.uint16 if bits.dtype.itemsize == 2 else np.uint8)
         return Tensor(bits, device=device).bitcast(dtype).reshape(value.shape).contiguous().realize()
     return Tensor(bits, device=device).reshape(value.shape)
@@ -262,7 +262,7 @@ def _make_kernel_runner(linear: Any, outputs: list[Any]) -> Callable[[], list[np
 def _copy_tinygrad_tensor(tensor: Any) -> np.ndarray:
     from tinygrad import dtypes
 
-    dtype = np_dtype(next(name for name, tiny in _TINY.items() if getattr(dtypes, tiny) is tensor.dtype))
+    dtype = get_numpy_dtype(next(name for name, tiny in _TINY.items() if getattr(dtypes, tiny) is tensor.dtype))
     if 0 in tensor.shape:
         return np.empty(tensor.shape, dtype)
     raw = np.frombuffer(bytearray(tensor._buffer().as_memoryview()), np.uint8)
@@ -274,12 +274,12 @@ def _place_tinygrad_caches(found: Mapping[str, str]) -> dict[str, str]:
     folder = os.environ.get(artefacts.FOLDER)
     if not folder:
         return {}
-    parts = [artefacts.describe_processor(), *(f"{where} {_stamp_compiler(where)}" for where in found.values())]
+    parts = [artefacts.describe_processor(), *(f"{where} {_stamp_clang(where)}" for where in found.values())]
     path = Path(folder) / "tinygrad" / hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
     return {"CACHEDB": str(path / "cache.db"), "POCL_CACHE_DIR": str(path / "pocl")}
 
 
-def _stamp_compiler(where: str) -> str:
+def _stamp_clang(where: str) -> str:
     """What changes when a compiler is mended in its place."""
     with contextlib.suppress(OSError):
         stat = os.stat(where)
@@ -287,7 +287,7 @@ def _stamp_compiler(where: str) -> str:
     return ""
 
 
-def _is_cpu(device: Any) -> bool:
+def _is_opencl_cpu(device: Any) -> bool:
     """True if an OpenCL device of tinygrad's is a CPU (CL_DEVICE_TYPE_CPU)."""
     import ctypes
 
@@ -298,12 +298,12 @@ def _is_cpu(device: Any) -> bool:
     return bool(kind.value & opencl.CL_DEVICE_TYPE_CPU)
 
 
-def _last_words(said: list[str]) -> str:
+def _cut_tinygrad_words(said: list[str]) -> str:
     lines = "".join(said).splitlines()
     return " ".join(next((x for x in lines if "error:" in x), " ".join(lines[-3:])).split())
 
 
-def bring_clang() -> None:
+def name_zig_as_clang() -> None:
     """Let the package ziglang, which is clang when it is told so, compile."""
     import os
     import tempfile
@@ -320,7 +320,7 @@ def bring_clang() -> None:
 def run_model(model: str, inputs: dict, packaged_clang: bool) -> list:
     """Outputs of an ONNX model on tinygrad."""
     if packaged_clang:
-        bring_clang()
+        name_zig_as_clang()
     from tinygrad import Tensor, dtypes
     from tinygrad.nn.onnx import OnnxRunner
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from tasks import checks
 from tasks.arrays import module_state, torch_tree
-from tasks.arrays.tree import TensorSpec, decode, encode_tensor, spec_of
+from tasks.arrays.tree import TensorSpec, decode_argument_tree, encode_tensor_spec, read_tensor_spec
 from tasks.backends.base import FRACTION, TIMES_KERNELS, Backend, BaselineArm, smoke_test
 from tasks.backends.shared import (
     caches,
@@ -35,20 +35,20 @@ from tasks.backends.shared.recipe import ProgramRecipe
 from tasks.backends.shared.torch_devices import (
     FAILED,
     FELL_BACK,
-    allocations,
-    device,
-    memory,
-    says_unsupported,
-    synchronize,
+    count_torch_allocations,
+    find_torch_device,
+    measure_torch_memory,
+    says_torch_unsupported,
+    synchronize_torch_device,
 )
 from tasks.backends.shared.torch_modes import CONVOLUTION, SDPA, TorchModes
 from tasks.backends.shared.torch_session import TorchSession
 from tasks.catalogs.user import accesses
-from tasks.devices import BY_LABEL, CALLED, TORCH_DEVICES, driver_version
+from tasks.devices import BY_LABEL, CALLED, TORCH_DEVICES, find_driver_version
 from tasks.gradients import autograd
 from tasks.model import Chain, Form, Program, RuntimeInfo, TensorSession, TimedCalls, Unavailable
 from tasks.model.row import INTERPRETED, UNVERIFIED
-from tasks.variables import threads
+from tasks.variables import count_compute_threads
 
 T = TypeVar("T")
 
@@ -69,14 +69,14 @@ class TorchEager(Backend):
     forms = ("torch",)
     devices = tuple(TORCH_DEVICES)
     called = CALLED
-    checks: tuple[str, ...] = tuple(checks.where(prepared=True))
+    checks: tuple[str, ...] = tuple(checks.list_checks_where(prepared=True))
     #: Whether it can be told which kernels to take, and sees which it took.
     modal = True
     #: Dtypes whose subnormal results the device makes 0, once it is probed.
     flushes: tuple[str, ...] = ()
 
     def __init__(self, name: str, device_name: str, options: dict[str, object]) -> None:
-        self.known = device(device_name)
+        self.known = find_torch_device(device_name)
         own: tuple[str, ...] = (self.known.option, REDUCED if (self.known.target or device_name) == "cuda" else "")
         kind = "cuda" if device_name == "rocm" else device_name
         self.modal = self.modal and kind in CONVOLUTION
@@ -103,7 +103,7 @@ class TorchEager(Backend):
         self.coarse = self.switch(self.known.option)
         #: On a device, variables that its driver reads at import are set first.
         self.imports = ("torch",) if self.target == "cpu" else ()
-        if not _own_torch_fits(device_name, self.known.plugin):
+        if not _does_own_torch_fit(device_name, self.known.plugin):
             self.packages = self.known.packages
 
     def probe(self) -> RuntimeInfo:
@@ -112,12 +112,12 @@ class TorchEager(Backend):
         if self.known.platform:
             os.environ["PJRT_DEVICE"] = self.known.platform  # any other would be another backend's device
         if self.device == "neuron":
-            _add_flag("NEURON_CC_FLAGS", f"--auto-cast={'matmult' if self.coarse else 'none'}")
+            _append_compiler_flag("NEURON_CC_FLAGS", f"--auto-cast={'matmult' if self.coarse else 'none'}")
         try:
             import torch
         except ImportError as error:
             raise Unavailable(f"torch is not installed ({error})") from None
-        torch.set_num_threads(threads())
+        torch.set_num_threads(count_compute_threads())
         precision, driver = "", ""
         self.modes.set()
         if self.flush:
@@ -129,28 +129,33 @@ class TorchEager(Backend):
             torch.set_warn_always(
                 True
             )  # a fallback is said once per op otherwise, and the op's second sample would pass
-            torch_switches.set_precision(self.target, self.device, self.coarse, self.reduced)
+            torch_switches.set_precision_switches(self.target, self.device, self.coarse, self.reduced)
             precision = self.known.coarse if self.coarse else ""
             self._try()
         if type(self) is TorchEager:  # whatever compiles is asked when a verdict hangs on it
-            self.flushes = tuple(x for name in flushing.DTYPES for x in flushing.measure_flushing(self, name).results)
+            self.flushes = tuple(
+                x for name in flushing.DTYPES for x in flushing.measure_backend_flushing(self, name).results
+            )
         if self.target == "cuda":
-            driver = driver_version(self.device_vendor)  # what torch was built with is no driver
-            where = f"{where}, {torch_switches.architecture()}"
+            driver = find_driver_version(self.device_vendor)  # what torch was built with is no driver
+            where = f"{where}, {torch_switches.name_torch_architecture()}"
             if torch.version.hip:
-                self.identity = tuple(torch_switches.identity(self.target))
+                self.identity = tuple(torch_switches.describe_torch_device_identity(self.target))
         elif self.target in ("xpu", "npu"):
-            driver, self.identity = torch_switches.driver(self.target), tuple(torch_switches.identity(self.target))
+            driver, self.identity = (
+                torch_switches.read_torch_driver_version(self.target),
+                tuple(torch_switches.describe_torch_device_identity(self.target)),
+            )
         return RuntimeInfo(
-            f"torch {torch.__version__}{torch_switches.plugin(self.known)}{torch_switches.libraries() if self.target == 'cuda' else ''}",
+            f"torch {torch.__version__}{torch_switches.read_torch_plugin_version(self.known)}{torch_switches.list_torch_libraries() if self.target == 'cuda' else ''}",
             where,
             driver,
             compute_precision=precision,
             of_products=bool(precision),
             flushes=self.flushes,
             accumulators=("float16", "bfloat16") if self.reduced and self.target == "cuda" else (),
-            memory=0 if self.target == "cpu" else memory(self.target),
-            build=torch_switches.commit(),
+            memory=0 if self.target == "cpu" else measure_torch_memory(self.target),
+            build=torch_switches.read_torch_commit(),
         )
 
     def permits(self, precision: str) -> bool:
@@ -172,7 +177,7 @@ class TorchEager(Backend):
             except Exception as error:  # a missing driver library is an ImportError, OSError or the plugin's own
                 raise Unavailable(f"{self.known.plugin} cannot be imported: {_cut_first_line(error)}") from None
         if self.target == "xla":
-            return xla_device(self.known.platform)
+            return find_xla_device(self.known.platform)
         if self.target == "mps":
             if not torch.backends.mps.is_available():
                 raise Unavailable(f"torch {torch.__version__} has no MPS device here")
@@ -187,7 +192,7 @@ class TorchEager(Backend):
             try:
                 torch.empty(1, device=self.target)
             except Exception as error:
-                said = _add_advice(error)
+                said = _add_torch_advice(error)
                 raise Unavailable(f"torch {torch.__version__}: {said}{hint * bool(_NO_DEVICE.search(said))}") from None
             raise Unavailable(f"torch {torch.__version__} finds no {self.target} device{hint}")
         if FRACTION in os.environ and hasattr(module, "set_per_process_memory_fraction"):
@@ -202,7 +207,7 @@ class TorchEager(Backend):
             ones = torch.ones(2, device=self.target)
             return (ones + ones).cpu()
 
-        smoke_test(self.device, compute, "1 + 1", words=_add_advice)
+        smoke_test(self.device, compute, "1 + 1", words=_add_torch_advice)
 
     @property
     def tf32(self) -> bool:
@@ -224,27 +229,33 @@ class TorchEager(Backend):
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Fresh arguments on the device: an op that writes to them harms nobody. Those of a kernel that copies them to
         the device itself are in the CPU's memory. A module is put on the device, and holds what it held before a run
-        that wrote to it. place: see `tasks.arrays.torch_tree.decoder`."""
+        that wrote to it. place: see `tasks.arrays.torch_tree.make_tensor_decoder`."""
         if form.renew is not None or self.target != "cpu":
             module_state.place_module_state(form, self.target)
-        copies = own_copies(form)
+        copies = does_form_copy_tensors(form)
         target = "cpu" if copies else self.target
-        leaf = torch_tree.decoder(form.arrays.__getitem__, target, place)
+        leaf = torch_tree.make_tensor_decoder(form.arrays.__getitem__, target, place)
         if copies and form.check == checks.FORWARD:  # autograd has tensors alone
             leaf = _with_negative_strides(form, leaf)
-        args, kwargs = decode(form.args, leaf), decode(form.kwargs, leaf)
+        args, kwargs = decode_argument_tree(form.args, leaf), decode_argument_tree(form.kwargs, leaf)
         if form.op in TOLD_ON_CPU:
-            args = (args[0], *decode(form.args, torch_tree.decoder(form.arrays.__getitem__, "cpu"))[1:])
+            args = (
+                args[0],
+                *decode_argument_tree(form.args, torch_tree.make_tensor_decoder(form.arrays.__getitem__, "cpu"))[1:],
+            )
         if target == "cpu":
             return args, kwargs
-        return torch_tree.replace_device(args, self.target), torch_tree.replace_device(kwargs, self.target)
+        return torch_tree.replace_device_in_tree(args, self.target), torch_tree.replace_device_in_tree(
+            kwargs, self.target
+        )
 
     def default_device(self, args: Any, kwargs: Any) -> contextlib.AbstractContextManager[Any]:
         """Around a call: one that is given no tensor and no device (``arange(3)``) makes its result where this says."""
         import torch
 
         told = self.target == "cpu" or any(
-            isinstance(x, (torch.Tensor, torch.device, np.ndarray)) for x in torch_tree.leaves([args, kwargs])
+            isinstance(x, (torch.Tensor, torch.device, np.ndarray))
+            for x in torch_tree.list_output_tensors([args, kwargs])
         )
         return contextlib.nullcontext() if told else torch.device(self.target)
 
@@ -252,8 +263,12 @@ class TorchEager(Backend):
         """Fresh cotangents where the outputs are, None for outputs that have none."""
         if not form.cotangents:
             return []
-        leaf = torch_tree.decoder(form.arrays.__getitem__, "cpu" if own_copies(form) else self.target)
-        return [None if i < 0 else decode(encode_tensor(TensorSpec(i)), leaf) for i in form.cotangents]
+        leaf = torch_tree.make_tensor_decoder(
+            form.arrays.__getitem__, "cpu" if does_form_copy_tensors(form) else self.target
+        )
+        return [
+            None if i < 0 else decode_argument_tree(encode_tensor_spec(TensorSpec(i)), leaf) for i in form.cotangents
+        ]
 
     def build(self, form: Form) -> Program:
         import torch
@@ -273,16 +288,18 @@ class TorchEager(Backend):
                 if form.check != "forward":
                     return autograd.compute_gradients(form, call, args, kwargs, cotangents, watched=first)
                 with torch.no_grad(), self.default_device(args, kwargs), self.modes.watch_fallbacks(program):
-                    return torch_tree.leaves(call(*args, **kwargs))
+                    return torch_tree.list_output_tensors(call(*args, **kwargs))
 
-            watched = self._watched_copies if own_copies(form) and self.target != "cpu" else self.run_watched
+            watched = (
+                self._watched_copies if does_form_copy_tensors(form) and self.target != "cpu" else self.run_watched
+            )
 
             def run() -> list[Any]:
-                before = accesses.launches()
+                before = accesses.count_watched_launches()
                 try:
-                    return [torch_tree.output(torch_tree.dense(x)) for x in watched(compute, program)]
+                    return [torch_tree.make_output_array(torch_tree.dense(x)) for x in watched(compute, program)]
                 finally:
-                    if accesses.launches() != before:
+                    if accesses.count_watched_launches() != before:
                         program.execution = INTERPRETED
 
             return run
@@ -296,8 +313,8 @@ class TorchEager(Backend):
         program.threads = self.target == "cpu" and form.renew is None  # what it keeps, two threads would write at once
         if form.own is not None and form.own.session is not None:
             program.session = lambda: TorchSession(self, form, program, self.open_session(form))
-        if self.captures and form.check == "forward" and not own_copies(form):
-            program.capture = lambda: torch_graphs.capture_call(
+        if self.captures and form.check == "forward" and not does_form_copy_tensors(form):
+            program.capture = lambda: torch_graphs.capture_torch_call(
                 call, lambda arrays: self.arguments(form.with_arrays(arrays)), form.arrays, self.target
             )
         return program
@@ -311,7 +328,7 @@ class TorchEager(Backend):
         """Timed calls of a kernel of the user's, or of its baseline, on inputs that lie on the device; where that is
         asked for in no cache."""
         assert form.own is not None
-        call, target = form.own.bare or form.call, "cpu" if own_copies(form) else self.target
+        call, target = form.own.bare or form.call, "cpu" if does_form_copy_tensors(form) else self.target
         assert call is not None
 
         def place(arrays: list[Any]) -> torch_timing.Arguments:
@@ -319,7 +336,7 @@ class TorchEager(Backend):
 
         made = torch_timing.TorchCalls(call, self.target, chain, arrays, place)
         if chain.cold:
-            self.run_and_wait(lambda: caches.flush_caches(target))
+            self.run_and_wait(lambda: caches.flush_processor_caches(target))
         return made
 
     def recipe(self, form: Form) -> ProgramRecipe:
@@ -335,7 +352,7 @@ class TorchEager(Backend):
     @property
     def setup(self) -> tuple[str, ...]:
         """Lines of such a program before all calls: the import that registers the device, torch's switches."""
-        switches = torch_switches.lines(self.target, self.device, self.coarse, self.reduced)
+        switches = torch_switches.write_switch_lines(self.target, self.device, self.coarse, self.reduced)
         plugins = [self.known.plugin, *["torch_xla.backends"] * any("torch_xla.backends" in x for x in switches)]
         lines = [*(f"import {name}" for name in plugins if name), *switches]
         return ("import torch", *lines) if lines else ()
@@ -348,7 +365,7 @@ class TorchEager(Backend):
         return self  # modes of a second one would become this process's
 
     def measure_ceiling(self, what: str) -> float:
-        return ceilings.measure_ceiling(self.target, what)
+        return ceilings.measure_device_ceiling(self.target, what)
 
     def cache_bytes(self) -> int:
         return caches.last_level_bytes(self.target)
@@ -357,7 +374,7 @@ class TorchEager(Backend):
 
     def wait(self) -> None:
         """Return when the device has done all that was asked of it. Raises what went wrong there."""
-        synchronize(self.target)
+        synchronize_torch_device(self.target)
 
     def run_and_wait(self, action: Callable[[], T]) -> T:
         """What ``action`` returns, once the device has finished.
@@ -385,7 +402,7 @@ class TorchEager(Backend):
                 importlib.import_module("torch_xla.debug.metrics").clear_counters()
             out = self.run_and_wait(action)
         words = [str(w.message).splitlines()[0] for w in said if FELL_BACK.search(str(w.message))] + (
-            _cpu_counters() if self.target == "xla" else []
+            _read_xla_cpu_counters() if self.target == "xla" else []
         )
         if words:
             program.fallback = "; ".join(dict.fromkeys(words))
@@ -396,9 +413,9 @@ class TorchEager(Backend):
         """`run_and_wait`, noting in ``program`` whether torch's allocator of the device says that the kernel, which
         makes its own copies, used it. Another library's memory it does not see, so nothing says that a kernel did
         not."""
-        before = allocations(self.target)
+        before = count_torch_allocations(self.target)
         out = self.run_and_wait(action)
-        used = before is not None and allocations(self.target) != before
+        used = before is not None and count_torch_allocations(self.target) != before
         program.placement = f"{self.target}, by its own copies"
         program.execution = "" if used else UNVERIFIED
         return out
@@ -416,7 +433,7 @@ class TorchEager(Backend):
     def is_unsupported(self, error: BaseException) -> bool:
         bases = (x for x in (NotImplementedError, RuntimeError) if isinstance(error, x))
         kind = next(bases, type(error)).__name__
-        return says_unsupported(self.device, kind, str(error), attention=bool(self.modes.sdpa))
+        return says_torch_unsupported(self.device, kind, str(error), attention=bool(self.modes.sdpa))
 
     def refuses(self, error: BaseException) -> bool:
         return super().refuses(error) and not FAILED.search(str(error))
@@ -426,14 +443,14 @@ class TorchEager(Backend):
         return (
             isinstance(error, MemoryError)
             or type(error).__name__ == "OutOfMemoryError"
-            or _says_pattern(self.known.out_of_memory, text)
+            or _says_torch_pattern(self.known.out_of_memory, text)
             or ("can't allocate memory" in text or "not enough memory" in text)
         )
 
     def is_sticky(self, error: BaseException) -> bool:
         if self.target == "cpu" or self.is_out_of_memory(error) or self.is_unsupported(error):
             return False
-        return _says_pattern(self.known.sticky, str(error)) or (
+        return _says_torch_pattern(self.known.sticky, str(error)) or (
             type(error).__name__ == "AcceleratorError" and self._is_lost()
         )
 
@@ -447,7 +464,7 @@ class TorchEager(Backend):
         return False
 
 
-def own_copies(form: Form) -> bool:
+def does_form_copy_tensors(form: Form) -> bool:
     """Whether a form's call takes tensors of the CPU's memory and copies them to the device itself, as a kernel of
     NumPy arrays does."""
     return form.own is not None and form.own.own_copies
@@ -460,13 +477,13 @@ def _with_negative_strides(
 
     def restore_strides(kind: str, node: dict[str, Any]) -> Any:
         if kind == "tensor" and min(node.get("strides", ()), default=0) < 0:
-            return spec_of(node).view(form.arrays[node["id"]].copy(), writeable=True)
+            return read_tensor_spec(node).view(form.arrays[node["id"]].copy(), writeable=True)
         return leaf(kind, node)
 
     return restore_strides
 
 
-def xla_device(platform: str) -> str:
+def find_xla_device(platform: str) -> str:
     """PJRT's name of the device. Raises Unavailable where it is another one than asked for: XLA's CPU is no TPU."""
     try:
         runtime = importlib.import_module("torch_xla.runtime")
@@ -479,13 +496,13 @@ def xla_device(platform: str) -> str:
     return found
 
 
-def _cpu_counters() -> list[str]:
+def _read_xla_cpu_counters() -> list[str]:
     """Ops that XLA has no lowering for: its counters name those that ATen computed on the CPU "aten::…"."""
     names = importlib.import_module("torch_xla.debug.metrics").counter_names()
     return [f"{x} ran on the CPU" for x in names if x.startswith("aten::") and x != "aten::_local_scalar_dense"]
 
 
-def _says_pattern(pattern: str, text: str) -> bool:
+def _says_torch_pattern(pattern: str, text: str) -> bool:
     return bool(pattern) and re.search(pattern, text) is not None
 
 
@@ -501,7 +518,7 @@ def _describe_visible_devices(vendor: str) -> str:
     return f" ({told}: name what exists, or unset it)" if told else ""
 
 
-def _add_advice(error: BaseException) -> str:
+def _add_torch_advice(error: BaseException) -> str:
     """What an error says, and what to do where the wheel is not for this driver or this device."""
     said = _cut_first_line(error)
     for words, what in (
@@ -515,14 +532,14 @@ def _add_advice(error: BaseException) -> str:
     return said
 
 
-def _add_flag(variable: str, flag: str) -> None:
+def _append_compiler_flag(variable: str, flag: str) -> None:
     """Append a compiler flag that decides precision; one of the same name that the user gave stands."""
     given = os.environ.get(variable, "")
     if flag.partition("=")[0] not in given:
         os.environ[variable] = f"{given} {flag}".strip()
 
 
-def _own_torch_fits(device_name: str, plugin: str) -> bool:
+def _does_own_torch_fit(device_name: str, plugin: str) -> bool:
     """Whether the torch installed here is built for a device, as its own file of versions says; whatever a build is
     called, it has one.
 
@@ -534,7 +551,7 @@ def _own_torch_fits(device_name: str, plugin: str) -> bool:
             return importlib.util.find_spec(plugin.partition(".")[0]) is not None
         return False
     return device_name not in ("cuda", "rocm", "xpu") or bool(
-        _built_for().get(_VERSION_OF.get(device_name, device_name))
+        _list_torch_toolkits().get(_VERSION_OF.get(device_name, device_name))
     )
 
 
@@ -542,7 +559,7 @@ def _own_torch_fits(device_name: str, plugin: str) -> bool:
 _VERSION_OF = {"rocm": "hip"}
 
 
-def _built_for() -> dict[str, str]:
+def _list_torch_toolkits() -> dict[str, str]:
     """Of the torch installed here: toolkit → its version, of those that it is built with."""
     told: dict[str, str] = {}
     with contextlib.suppress(metadata.PackageNotFoundError, OSError):

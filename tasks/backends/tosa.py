@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from tasks.backends.base import importing, smoke_test
-from tasks.backends.executorch import PROBE, ExecuTorch, export_program, list_lowered_nodes
-from tasks.backends.shared.recipe import ProgramRecipe, check_program
+from tasks.backends.executorch import PROBE, ExecuTorch, export_executorch_module, list_lowered_nodes
+from tasks.backends.shared.recipe import ProgramRecipe, check_form_has_program
 from tasks.backends.shared.torch_run import to_arrays
-from tasks.model import Form, RuntimeInfo, np_dtype
+from tasks.model import Form, RuntimeInfo, get_numpy_dtype
 
 #: The profile that is lowered to: floating point, with bfloat16.
 PROFILE = "TOSA-1.0+FP+bf16"
@@ -94,21 +94,21 @@ class Tosa(ExecuTorch):
             )
             if status != tosa_reference_model.GraphStatus.TOSA_VALID:
                 raise RuntimeError(f"the reference model says {status} of the graph that was lowered")
-            return [_read_tosa_result(found[i], np_dtype(dtype), shape) for i, dtype, shape in header["outputs"]]
+            return [_read_tosa_result(found[i], get_numpy_dtype(dtype), shape) for i, dtype, shape in header["outputs"]]
 
         return run
 
     def recipe(self, form: Form) -> ProgramRecipe:
-        check_program(form)
+        check_form_has_program(form)
         held = list(self._export(form, self._tensors(form))[1])
-        return ProgramRecipe(run_program, {"held": held, "profile": PROFILE}, (to_arrays, export_program))
+        return ProgramRecipe(run_program, {"held": held, "profile": PROFILE}, (to_arrays, export_executorch_module))
 
 
 def _read_tosa_result(found: np.ndarray, dtype: np.dtype[Any], shape: list[int]) -> np.ndarray:
     """A result in the program's dtype, of which the reference model knows the bits alone; one of another size as it is,
     which is for the judge to say."""
     if found.dtype.itemsize != dtype.itemsize:
-        return found.view(np_dtype("bfloat16")) if found.dtype.kind == "V" else found
+        return found.view(get_numpy_dtype("bfloat16")) if found.dtype.kind == "V" else found
     return np.frombuffer(np.ascontiguousarray(found).tobytes(), dtype).reshape(shape)
 
 
@@ -127,7 +127,7 @@ def run_program(module: Any, inputs: list, held: list, profile: str) -> list:
     from executorch.backends.arm.tosa.partitioner import TOSAPartitioner
     from executorch.exir import to_edge_transform_and_lower
 
-    exported, given = export_program(module, inputs, held)
+    exported, given = export_executorch_module(module, inputs, held)
     edge = to_edge_transform_and_lower(exported, partitioner=[TOSAPartitioner(TosaCompileSpec(profile))])
     graph = edge.exported_program().graph_module.lowered_module_0.processed_bytes
     return list(tosa_reference_model.run(graph, to_arrays(given), verbosity="LOW")[0])

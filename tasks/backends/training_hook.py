@@ -10,7 +10,7 @@ from typing import Any
 
 from tasks.backends.shared import ranks
 from tasks.training.hooked import Compute, HookedLoop
-from tasks.training.parallel import count_ranks, own_rank
+from tasks.training.parallel import count_training_ranks, find_own_rank
 from tasks.training.recipe import TrainingRecipe
 
 #: Variable of the script, as JSON: where the farm waits for the ranks (host, port, token), and how long they wait for
@@ -41,10 +41,10 @@ def serve(module: Any, optimiser: Any, compute: Compute) -> bool:
 
     session = ranks.SessionInRank(device, said["patience_s"], {"hook": open_loop})
     with connection, connection.makefile("rb") as source, connection.makefile("wb") as sink:
-        ranks.write(sink, {"token": said["token"], "rank": own_rank(), "ranks": count_ranks()})
+        ranks.write_to_rank(sink, {"token": said["token"], "rank": find_own_rank(), "ranks": count_training_ranks()})
         while True:
             try:
-                header, _ = ranks.read(source)
+                header, _ = ranks.read_from_rank(source)
             except (EOFError, OSError):
                 return True
             session.answer(source, sink, header)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tasks.backends.base import Backend, importing, said_once
+from tasks.backends.base import Backend, importing, join_words_once
 from tasks.backends.jax import Jax
 from tasks.backends.shared.recipe import ProgramRecipe
 from tasks.backends.shared.training_form import LoopSession, TrainingForm
@@ -27,7 +27,7 @@ class Optax(Jax):
         info = super().probe()
         with importing("optax"):
             import optax
-        return replace(info, runtime_version=said_once(f"optax {optax.__version__}", info.runtime_version))
+        return replace(info, runtime_version=join_words_once(f"optax {optax.__version__}", info.runtime_version))
 
     def build(self, form: Form) -> Program:
         if not form.phases:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.backends.base import importing
-from tasks.backends.collectives import RankConnections, find_patience
+from tasks.backends.collectives import RankConnections, find_rank_patience
 from tasks.backends.shared import ranks, torch_switches
 from tasks.backends.shared.training_form import TrainingForm
 from tasks.backends.training_hook import HOOK
@@ -35,7 +35,7 @@ class LaunchedGroup(RankConnections):
     """The ranks of a script, in their order. Raises RuntimeError where they do not come."""
 
     def __init__(self, command: str) -> None:
-        super().__init__(find_patience())
+        super().__init__(find_rank_patience())
         token, listener = secrets.token_hex(16), socket.create_server(("127.0.0.1", 0))
         host, port = listener.getsockname()
         path = os.pathsep.join(filter(None, (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", ""))))
@@ -85,7 +85,7 @@ class LaunchedGroup(RankConnections):
                 continue
             connection = listener.accept()[0]
             source = connection.makefile("rb")
-            said, _ = ranks.read(source)
+            said, _ = ranks.read_from_rank(source)
             if hmac.compare_digest(str(said.get("token")), token):
                 wanted, found[int(said["rank"])] = int(said["ranks"]), (connection, source)
         for rank in sorted(found):
@@ -121,14 +121,16 @@ class LaunchedTraining(TrainingRanks):
             import torch
         if not self.command:
             raise Unavailable('it needs the option command, such as "torchrun --nproc-per-node 2 train.py"')
-        return RuntimeInfo(f"torch {torch.__version__}, launched", self.device, build=torch_switches.commit())
+        return RuntimeInfo(
+            f"torch {torch.__version__}, launched", self.device, build=torch_switches.read_torch_commit()
+        )
 
     def build(self, form: Form) -> Program:
         if not form.phases or form.op.partition(":")[2] in networks.BUILT_IN:
             raise Unsupported(f"{self.name} runs a training of one's own alone (the key own of the catalog training)")
         given = TrainingForm.read(form)
         loop = [given.recipe, given.precision]
-        said = flags.join("", launched=self.command.split()[0].rpartition("/")[2])
+        said = flags.join_row_flags("", launched=self.command.split()[0].rpartition("/")[2])
         session = lambda: SessionOverRanks(self._find_group(), loop, given, "", "hook")  # noqa: E731
         return Program(lambda: [], self.device, flags=said, session=session)
 

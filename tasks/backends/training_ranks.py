@@ -12,7 +12,7 @@ from tasks.training import spreading
 from tasks.training.recipe import FLOAT8
 
 #: What makes a rank's loop.
-OPENS = f"{spreading.__name__}:{spreading.open_loop.__name__}"
+OPENS = f"{spreading.__name__}:{spreading.open_rank_loop.__name__}"
 
 
 class TrainingRanks(Collectives):
@@ -35,7 +35,7 @@ class TrainingRanks(Collectives):
         if not form.phases:
             raise Unsupported(f"{self.name} runs training loops alone")
         given = TrainingForm.read(form)
-        way = spreading.find_way(self.way)
+        way = spreading.find_spread_loop(self.way)
         if given.network not in way.networks:
             raise Unsupported(f"{self.name} trains {' and '.join(way.networks)} of the catalog")
         if given.precision == FLOAT8 and not way.float8:

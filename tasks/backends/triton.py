@@ -12,7 +12,7 @@ from unittest import mock
 
 from tasks import checks
 from tasks.arrays import torch_tree
-from tasks.arrays.tree import decode
+from tasks.arrays.tree import decode_argument_tree
 from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.shared import torch_switches
 from tasks.model import Fallback, Form, Program, RuntimeInfo, errors
@@ -74,13 +74,13 @@ class Triton(Backend):
         triton.runtime.driver.set_active(_TritonDriver(self._target))
 
         def compute() -> Any:
-            return [2.0 * bool(self._kernels(lambda: _compile_call(torch.add)(torch.ones(2), torch.ones(2))))]
+            return [2.0 * bool(self._kernels(lambda: _compile_triton_call(torch.add)(torch.ones(2), torch.ones(2))))]
 
         smoke_test(f"triton {triton.__version__} for {self.device}", compute, "code of one addition")
         return RuntimeInfo(
             f"triton {triton.__version__}, torch {torch.__version__}",
             f"no device (compiles for {self.device})",
-            build=torch_switches.commit(),
+            build=torch_switches.read_torch_commit(),
         )
 
     def build(self, form: Form) -> Program:
@@ -95,36 +95,36 @@ class Triton(Backend):
         call: Callable[..., Any] = form.call
 
         def run(function: Callable[..., Any]) -> None:
-            leaf = torch_tree.decoder(form.arrays.__getitem__, "cpu")
+            leaf = torch_tree.make_tensor_decoder(form.arrays.__getitem__, "cpu")
             with torch.no_grad():
-                function(*decode(form.args, leaf), **decode(form.kwargs, leaf))
+                function(*decode_argument_tree(form.args, leaf), **decode_argument_tree(form.kwargs, leaf))
 
         kernels = self._kernels(lambda: run(call))
         whose = "own" if kernels else "inductor"
         if not kernels:
             try:
-                kernels = self._kernels(lambda: run(_compile_call(call)))
+                kernels = self._kernels(lambda: run(_compile_triton_call(call)))
             except (torch._dynamo.exc.Unsupported, torch._dynamo.exc.UserError) as error:
-                raise Fallback(f"graph break: {errors.text_of(error)}") from None
+                raise Fallback(f"graph break: {errors.find_error_text(error)}") from None
         if not kernels:
             raise Fallback("no kernel was generated: the graph calls ATen")
         code = sum(len(x.asm["cubin" if self._target.kind == "cuda" else "hsaco"]) for x in kernels)
         flags = f"kernels={whose} compiled={len(kernels)}"
-        return Program(_not_run, f"code for {self.device}, {code} B", None, flags)
+        return Program(_refuse_triton_run, f"code for {self.device}, {code} B", None, flags)
 
     def _kernels(self, launch: Callable[[], Any]) -> list[Any]:
         """What was compiled when ``launch`` was called, by launches that compile and run nothing."""
         found: list[Any] = []
-        with _compile_launches(self._target, found):
+        with _compile_triton_launches(self._target, found):
             launch()
         return found
 
 
-def _not_run() -> Any:
+def _refuse_triton_run() -> Any:
     raise RuntimeError("code for another machine is not run")
 
 
-def _compile_call(call: Callable[..., Any]) -> Callable[..., Any]:
+def _compile_triton_call(call: Callable[..., Any]) -> Callable[..., Any]:
     """torch.compile of a call that makes Triton's kernels for the CPU, whose properties are the target's then."""
     import torch
 
@@ -136,7 +136,7 @@ def _compile_call(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @contextlib.contextmanager
-def _compile_launches(target: TritonTarget, found: list[Any]) -> Iterator[None]:
+def _compile_triton_launches(target: TritonTarget, found: list[Any]) -> Iterator[None]:
     """Triton's and inductor's launches compile for the target, add what they compiled to ``found``, and launch
     nothing."""
     import torch._inductor.config as config
@@ -161,13 +161,15 @@ def _compile_launches(target: TritonTarget, found: list[Any]) -> Iterator[None]:
         found.append(_fit_kernel_to_target(target, launched(kernel, *args, **{**kwargs, "warmup": True})))
 
     def of_each(tuned: Any, *args: Any, **kwargs: Any) -> None:
-        _keep_compilations([functools.partial(tuned.fn.run, *args, **kwargs, **x.all_kwargs()) for x in tuned.configs])
+        _keep_triton_compilations(
+            [functools.partial(tuned.fn.run, *args, **kwargs, **x.all_kwargs()) for x in tuned.configs]
+        )
 
     def of_inductor(tuned: Any, *args: Any, **kwargs: Any) -> None:
         if not hasattr(tuned, "farm_compiled"):
             tuned.farm_compiled = [functools.partial(tuned._precompile_config, x) for x in tuned.configs]
             found.extend(
-                _keep_compilations(
+                _keep_triton_compilations(
                     [
                         functools.partial(lambda make: _fit_kernel_to_target(target, make().kernel), x)
                         for x in tuned.farm_compiled
@@ -202,7 +204,7 @@ def _fit_kernel_to_target(target: TritonTarget, kernel: Any) -> Any:
     return kernel
 
 
-def _keep_compilations(compilations: list[Callable[[], Any]]) -> list[Any]:
+def _keep_triton_compilations(compilations: list[Callable[[], Any]]) -> list[Any]:
     """What those that succeed give: of a kernel's configurations an autotuner leaves out those that do not compile.
     Raises the last one's error where none does."""
     made, said = [], None

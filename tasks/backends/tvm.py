@@ -17,15 +17,15 @@ from typing import Any
 
 import numpy as np
 
-from tasks.arrays.pack import dtype_name
+from tasks.arrays.pack import name_numpy_dtype
 from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.shared import artefacts
-from tasks.backends.shared.onnx_form import one_add, tensors_by_name
-from tasks.backends.shared.recipe import ProgramRecipe, check_model
+from tasks.backends.shared.onnx_form import make_smallest_model, name_onnx_tensors
+from tasks.backends.shared.recipe import ProgramRecipe, check_form_has_model
 from tasks.model import Form, Program, RuntimeInfo, Unsupported
 from tasks.model.dtypes import PACKED_BITS
 from tasks.packages import ONNX
-from tasks.variables import threads
+from tasks.variables import count_compute_threads
 
 _OPTIONS = ("target",)
 
@@ -58,16 +58,16 @@ class Tvm(Backend):
     def probe(self) -> RuntimeInfo:
         """Run a model of one Add. Raises Unavailable: the package is missing, or it does not work (in TVM's words)."""
         # Read when the library's thread pool starts.
-        os.environ["TVM_NUM_THREADS"] = str(threads())
+        os.environ["TVM_NUM_THREADS"] = str(count_compute_threads())
         with importing("TVM"):
             import tvm
             from tvm.relax.frontend.onnx import from_onnx  # noqa: F401
-        smoke_test("TVM", lambda: self.build(one_add()).run()[0])
+        smoke_test("TVM", lambda: self.build(make_smallest_model()).run()[0])
         target = _choose_tvm_target(**self._target)
         return RuntimeInfo(tvm.__version__, str(target.attrs.get("mcpu", target.kind.name)))
 
     def recipe(self, form: Form) -> ProgramRecipe:
-        check_model(form)
+        check_form_has_model(form)
         return ProgramRecipe(run_model, {"threads": 1})
 
     def build(self, form: Form) -> Program:
@@ -76,25 +76,25 @@ class Tvm(Backend):
         Raises Unsupported (an input that TVM has no tensor for) and TVM's own errors; `unsupported` knows those that
         say that there is no converter, or none for this attribute, type or input that is no constant.
         """
-        _collect_inputs(form)
+        _collect_tvm_inputs(form)
         import tvm
 
         target = _choose_tvm_target(**self._target)
         machine = tvm.relax.VirtualMachine(_load_tvm_executable(form.model or b"", target), tvm.cpu())
 
         def bind_inputs(arrays: list[Any]) -> Callable[[], list[np.ndarray]]:
-            return _make_tvm_runner(machine["main"], _collect_inputs(form.with_arrays(arrays)))
+            return _make_tvm_runner(machine["main"], _collect_tvm_inputs(form.with_arrays(arrays)))
 
         where = f"llvm ({target.attrs.get('mcpu', 'generic')})"
         return Program(bind_inputs(form.arrays), where, None, str(target), bind_inputs)
 
 
-def _collect_inputs(form: Form) -> list[np.ndarray]:
+def _collect_tvm_inputs(form: Form) -> list[np.ndarray]:
     """The inputs in the model's order. Raises Unsupported."""
-    values = list(tensors_by_name(form, "TVM's virtual machine").values())
+    values = list(name_onnx_tensors(form, "TVM's virtual machine").values())
     for value in values:
         if value.dtype.kind in "OSU" or value.dtype.name in PACKED_BITS:
-            raise Unsupported(f"TVM's Python API makes no tensor of {dtype_name(value.dtype)}")
+            raise Unsupported(f"TVM's Python API makes no tensor of {name_numpy_dtype(value.dtype)}")
     return values
 
 
@@ -116,13 +116,13 @@ def _load_tvm_executable(model: bytes, target: Any) -> Any:
 
     linker = shutil.which("ld")
     if linker is None:
-        return _compile_model(model, target)
+        return _compile_tvm_model(model, target)
     try:
         code = artefacts.load_or_make(
             "tvm", (tvm.__version__, str(target), model), lambda: _link_tvm_library(model, target, linker)
         )
     except _NoObject:
-        return _compile_model(model, target)
+        return _compile_tvm_model(model, target)
     with tempfile.NamedTemporaryFile(suffix=".so") as file:
         file.write(code)
         file.flush()
@@ -140,11 +140,11 @@ def _link_tvm_library(model: bytes, target: Any, linker: str) -> bytes:
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.so"
-        _compile_model(model, target).export_library(str(path), fcompile=link)
+        _compile_tvm_model(model, target).export_library(str(path), fcompile=link)
         return path.read_bytes()
 
 
-def _compile_model(model: bytes, target: Any) -> Any:
+def _compile_tvm_model(model: bytes, target: Any) -> Any:
     """The executable of a serialized ModelProto."""
     import onnx
     import tvm

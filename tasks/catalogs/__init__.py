@@ -28,31 +28,31 @@ BUILT_IN = {
 }
 
 
-def list_registered() -> dict[str, PluginPart]:
+def list_catalogs() -> dict[str, PluginPart]:
     """Every catalog by name: built in, and from other packages' entry points of the group "farm.catalogs"."""
     return list_plugin_parts("catalog", BUILT_IN)
 
 
 @functools.cache
-def get(name: str) -> Catalog:
+def get_catalog(name: str) -> Catalog:
     """The catalog called ``name``. Raises KeyError for an unknown name, PluginError if it cannot be imported."""
-    catalog: Catalog = list_registered()[name].load()()
+    catalog: Catalog = list_catalogs()[name].load()()
     return catalog
 
 
-def generating(name: str) -> GeneratingCatalog | None:
+def get_generating_catalog(name: str) -> GeneratingCatalog | None:
     """The catalog called ``name`` if its cases are generated; None of another, and of one that cannot be had here."""
     with contextlib.suppress(PluginError):
-        if isinstance(found := get_if_installed(name), GeneratingCatalog):
+        if isinstance(found := get_catalog_if_installed(name), GeneratingCatalog):
             return found
     return None
 
 
-def is_generated(name: str) -> bool:
+def is_catalog_generated(name: str) -> bool:
     """Whether a catalog's cases are generated."""
-    return generating(name) is not None
+    return get_generating_catalog(name) is not None
 
 
-def get_if_installed(name: str) -> Catalog | None:
+def get_catalog_if_installed(name: str) -> Catalog | None:
     """The catalog called ``name``; None in an environment without the package that brings it."""
-    return get(name) if name in BUILT_IN or name in list_registered() else None
+    return get_catalog(name) if name in BUILT_IN or name in list_catalogs() else None

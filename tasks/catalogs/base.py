@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from tasks import importing
-from tasks.arrays.tree import TensorSpec, encode
+from tasks.arrays.tree import TensorSpec, encode_argument_tree
 from tasks.draw.choices import DrawnChoices
-from tasks.model import Group, Leaf, OpClass, Oracle, OwnKernel, Refusal, errors, label_of
+from tasks.model import Group, Leaf, OpClass, Oracle, OwnKernel, Refusal, errors, label_op
 from tasks.passport import SumTerms
 
 
@@ -34,7 +34,7 @@ class Entry:
     @property
     def label(self) -> str:
         """The op with its variant."""
-        return label_of(self.op, self.variant)
+        return label_op(self.op, self.variant)
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ class Failure:
         if type(error).__module__.partition(".")[0] == "tasks":  # the farm's own word, which says all
             kind = "" if isinstance(error, Refusal) else type(error).__name__
             return cls("invalid", stage, kind, str(error), raised=raised)
-        kind, text = errors.essence(error)
-        where = errors.place(error)
+        kind, text = errors.find_error_essence(error)
+        where = errors.find_error_place(error)
         return cls("invalid", stage, kind, text + (f" ({where})" if where else ""), raised=raised)
 
     @classmethod
@@ -172,7 +172,7 @@ class Sample:
         """Its args and kwargs as encoded trees (`tasks.arrays.tree`). Raises NotEncodable."""
         if not isinstance(self.args, tuple):
             return self.args, self.kwargs
-        return encode(self.args), encode(self.kwargs)
+        return encode_argument_tree(self.args), encode_argument_tree(self.kwargs)
 
 
 class CatalogError(Exception):
@@ -189,7 +189,7 @@ class Catalog:
     """Base of all catalogs; a subclass is a stateless object, its runtimes imported inside methods.
 
     forms: the representations the catalog has by itself; exports: those made from them (slow, cached). imports: what
-    samples are made with (`tasks.importing.load`), torch first.
+    samples are made with (`tasks.importing.import_by_name`), torch first.
     """
 
     name: str = ""
@@ -221,7 +221,7 @@ class Catalog:
     def load(self) -> None:
         """Import what samples are made with: of these seconds, and of a SIGKILL in them, no sample is the cause."""
         for what in self.imports:
-            importing.load(what)
+            importing.import_by_name(what)
 
     def entries(self) -> list[Entry]:
         """Every (op, variant) with its declared dtypes, sorted by op."""
@@ -250,7 +250,7 @@ class Catalog:
 
     def ordinary(self, group: Group, given: Sample, labels: str, seed: int) -> dict[int, np.ndarray]:
         """Ordinary values, by place among the arrays of ``given``, for the inputs whose structure ``labels`` name
-        (`tasks.draw.structure.label`; "": for all); none where the catalog cannot say."""
+        (`tasks.draw.structure.write_structure_label`; "": for all); none where the catalog cannot say."""
         return {}
 
     def resized(self, group: Group, given: Sample, beyond: bool, seed: int, draws: int) -> tuple[Sample, bool] | None:
@@ -324,13 +324,13 @@ class Catalog:
 CANDIDATES = 3
 
 
-def spread_candidates(count: int, wanted: int) -> list[int]:
+def spread_candidate_samples(count: int, wanted: int) -> list[int]:
     """``wanted`` places spread over range(count), then further ones between them: CANDIDATES times as many in all."""
-    first = spread_indices(count, wanted)
-    return list(dict.fromkeys(first + spread_indices(count, CANDIDATES * wanted)))
+    first = spread_sample_indices(count, wanted)
+    return list(dict.fromkeys(first + spread_sample_indices(count, CANDIDATES * wanted)))
 
 
-def spread_indices(count: int, wanted: int) -> list[int]:
+def spread_sample_indices(count: int, wanted: int) -> list[int]:
     """``wanted`` places spread evenly over range(count), first and last included; all of them if fewer."""
     if count <= wanted:
         return list(range(count))

@@ -24,18 +24,18 @@ _FAR = 2.0**64
 Function = Callable[[Any, Any], Any]  # of the context of mpmath and a number of it
 
 
-def _phi(mp: Any, x: Any) -> Any:
+def _compute_phi(mp: Any, x: Any) -> Any:
     return mp.erfc(-x / mp.sqrt(2)) / 2
 
 
-def _minus_tanh(mp: Any, x: Any) -> Any:
+def _compute_x_minus_tanh(mp: Any, x: Any) -> Any:
     """x − tanh x, which is x³/3 near 0: as many digits more as cancel."""
     lost = 2 * max(0, -int(mp.log(abs(x), 2))) if x else 0
     with mp.workprec(_PRECISION + lost):
         return x - mp.tanh(x)
 
 
-def _sigmoid(mp: Any, x: Any) -> Any:
+def _compute_sigmoid(mp: Any, x: Any) -> Any:
     return 1 / (1 + mp.exp(-x))
 
 
@@ -61,25 +61,25 @@ FUNCTIONS: Mapping[str, Function] = {
     "log2": lambda mp, x: mp.log(x, 2),
     "rad2deg": lambda mp, x: x * 180 / mp.pi,
     "rsqrt": lambda mp, x: 1 / mp.sqrt(x),
-    "sigmoid": _sigmoid,
+    "sigmoid": _compute_sigmoid,
     "sin": lambda mp, x: mp.sin(x),
     "sinh": lambda mp, x: mp.sinh(x),
     "sqrt": lambda mp, x: mp.sqrt(x),
     "tan": lambda mp, x: mp.tan(x),
     "tanh": lambda mp, x: mp.tanh(x),
-    "gelu": lambda mp, x: x * _phi(mp, x),
+    "gelu": lambda mp, x: x * _compute_phi(mp, x),
     "logsigmoid": lambda mp, x: -mp.log1p(mp.exp(-x)),
     "mish": lambda mp, x: x * mp.tanh(mp.log1p(mp.exp(x))),
-    "silu": lambda mp, x: x * _sigmoid(mp, x),
+    "silu": lambda mp, x: x * _compute_sigmoid(mp, x),
     "softplus": lambda mp, x: mp.log1p(mp.exp(x)),
-    "tanhshrink": _minus_tanh,
+    "tanhshrink": _compute_x_minus_tanh,
     "entr": lambda mp, x: -x * mp.log(x),
     "erfcx": lambda mp, x: mp.exp(x * x) * mp.erfc(x),
-    "ndtr": _phi,
+    "ndtr": _compute_phi,
 }
 
 
-def oracle(op: str, given: np.ndarray, first: np.ndarray) -> list[Oracle]:
+def compute_mpmath_oracle(op: str, given: np.ndarray, first: np.ndarray) -> list[Oracle]:
     """mpmath's values of an op ("exp", "Exp") of each of ``given``; none of an op that it is not asked for, or without
     mpmath.
 

@@ -11,32 +11,32 @@ USER = "user"
 #: As JSON: {"deadline_s": seconds a reference may take, "sources": [{"at": place among the config's catalogs, "root":
 #: folder, "modules": [names], "kernels": [fields of UserOp]}], "nodes": [{"at": place, "path": folder}], "models":
 #: [{"at": place, "root": folder, "name": …, "model": …, "inputs": [paths]}], "trainings": [{"at": place, "root":
-#: folder, "name": …, "source": …}], "home": see `home`, "kernel": see `with_kernel`, "isolation": see `isolates`,
+#: folder, "name": …, "source": …}], "home": see `find_home_backend`, "kernel": see `put_kernel_in_definitions`, "isolation": see `do_definitions_isolate`,
 #: "hidden": [folders that no kernel's process may read]}.
 _told: list[str] = [""]
 
 
-def announce(definitions: str) -> None:
+def announce_definitions(definitions: str) -> None:
     """Tell this process the definitions ("" for none). Not by a variable, which a kernel may clear."""
     _told[:] = [definitions]
 
 
-def get_announcement() -> str:
+def get_announced_definitions() -> str:
     """What this process was told."""
     return _told[0]
 
 
-def definitions() -> dict[str, Any]:
+def read_definitions() -> dict[str, Any]:
     """What this process was told, read."""
-    return parse_definitions(get_announcement())
+    return parse_definitions(get_announced_definitions())
 
 
-def is_submission() -> bool:
+def are_kernels_of_submission() -> bool:
     """Whether the kernels of this process are those of a submission: what it cannot import is its own fault."""
-    return bool(definitions().get("kernel"))
+    return bool(read_definitions().get("kernel"))
 
 
-def with_kernel(text: str, kernel: str) -> str:
+def put_kernel_in_definitions(text: str, kernel: str) -> str:
     """Definitions for a process in which the kernels' functions are those of a file, a submission's; as they are where
     ``kernel`` is "". Of what is hidden, that file is not."""
     if not kernel:
@@ -45,22 +45,22 @@ def with_kernel(text: str, kernel: str) -> str:
     return json.dumps(told | {"kernel": kernel, "hidden": [x for x in told.get("hidden", ()) if x != kernel]})
 
 
-def without_isolation(text: str) -> str:
+def drop_isolation(text: str) -> str:
     """Definitions for a process that runs the user's kernels itself; "" where there are none."""
     return json.dumps(parse_definitions(text) | {"isolation": "none"}) if text else text
 
 
-def isolates(text: str) -> bool:
+def do_definitions_isolate(text: str) -> bool:
     """Whether definitions have kernels of the user's, and these run in a process of their own, which does not judge."""
     told = parse_definitions(text)
     return bool(told.get("sources")) and told.get("isolation", "process") != "none"
 
 
-def home(catalog: str, text: str | None = None) -> dict[str, Any] | None:
+def find_home_backend(catalog: str, text: str | None = None) -> dict[str, Any] | None:
     """The backend (fields of `BackendSpec`) in whose environment a catalog's modules are imported, its samples and
     references prepared; None for the farm's own environment. text: definitions, instead of those that this process was
     told."""
-    found: dict[str, Any] | None = parse_definitions(get_announcement() if text is None else text).get("home")
+    found: dict[str, Any] | None = parse_definitions(get_announced_definitions() if text is None else text).get("home")
     return found if catalog == USER else None
 
 

@@ -71,23 +71,23 @@ BUILT_IN: dict[str, Check] = {
 }
 
 
-def list_plugins() -> dict[str, PluginPart]:
+def list_plugin_checks() -> dict[str, PluginPart]:
     """Checks of other packages, by name."""
     return {name: part for name, part in list_plugin_parts("check", {}).items() if name not in BUILT_IN}
 
 
-def names() -> list[str]:
+def list_check_names() -> list[str]:
     """Names of all checks, the farm's own first."""
-    return [*BUILT_IN, *sorted(list_plugins())]
+    return [*BUILT_IN, *sorted(list_plugin_checks())]
 
 
 @functools.cache
-def get(name: str) -> Check:
+def get_check(name: str) -> Check:
     """The check of a name. Raises Unsupported where it cannot be had in this process."""
     if name in BUILT_IN:
         return BUILT_IN[name]
     try:
-        check: Check = list_plugins()[name].load()()
+        check: Check = list_plugin_checks()[name].load()()
     except KeyError:
         raise Unsupported(f"the check {name} is not installed in the environment of this backend") from None
     except PluginError as error:
@@ -97,36 +97,36 @@ def get(name: str) -> Check:
 
 
 @functools.cache
-def get_or_default(name: str) -> Check:
+def get_check_or_default(name: str) -> Check:
     """The check of a name; where it is not to be had (a lake of another machine), one that asks nothing special."""
     try:
-        return get(name)
+        return get_check(name)
     except Unsupported:
         check = Check()
         check.name = name
         return check
 
 
-def of_another_kind(name: str, backend: Backend) -> str:
+def name_check_of_another_kind(name: str, backend: Backend) -> str:
     """Why a check is not one of a backend's kind: one that runs programs is for every backend that runs any, one that
     only builds for those that name it. "" where it is."""
-    if not get_or_default(name).runs:
+    if not get_check_or_default(name).runs:
         return "" if name in backend.checks else "it runs what it builds, so the other checks cover that"
     if any(BUILT_IN[x].runs for x in backend.checks):
         return ""
     return f"it only compiles (check {', '.join(backend.checks)})"
 
 
-def explain_exclusion(name: str, backend: Backend) -> str:
+def explain_check_exclusion(name: str, backend: Backend) -> str:
     """Why no cells of a check are planned for a backend; "" where they are."""
-    return of_another_kind(name, backend) or get_or_default(name).unfit(backend)
+    return name_check_of_another_kind(name, backend) or get_check_or_default(name).unfit(backend)
 
 
-def samples_of(name: str) -> str:
+def name_samples_of_check(name: str) -> str:
     """Name of the check whose samples a check takes. Checks of other packages have none of their own."""
     return BUILT_IN[name].samples if name in BUILT_IN else FORWARD
 
 
-def where(**facts: bool) -> list[str]:
-    """Names of the farm's own checks with these attributes, e.g. ``where(runs=False)``; others have a `Check`'s."""
+def list_checks_where(**facts: bool) -> list[str]:
+    """Names of the farm's own checks with these attributes, e.g. ``list_checks_where(runs=False)``; others have a `Check`'s."""
     return [c.name for c in BUILT_IN.values() if all(getattr(c, fact) == value for fact, value in facts.items())]

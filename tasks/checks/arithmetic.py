@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from tasks.checks.base import Observation, Scenario
-from tasks.checks.same import copy_outputs
+from tasks.checks.same import copy_program_outputs
 from tasks.model import Form, Program, Session, Unsupported, flags
 from tasks.passport import ARITHMETIC, SHAPES, DeviceSum, SumReading, SumTerms
-from tasks.passport.passport import read_alike
+from tasks.passport.passport import read_sums_alike
 
 #: Terms of a sum that a tree of Python's calls is made for.
 DEPTH = 10_000
@@ -48,7 +48,7 @@ class Arithmetic(Scenario):
     def observe(self, session: Session, program: Program, form: Form) -> Iterator[Observation]:
         """Raises Unsupported where the runtime takes a program's inputs once, or the form has lost an array of the
         terms."""
-        first = copy_outputs(session.step())
+        first = copy_program_outputs(session.step())
         yield Observation("the sample as it is", first)
         if program.fallback:
             return
@@ -68,23 +68,28 @@ class Arithmetic(Scenario):
             key = (program.placement, form.dtype, bool(terms.right), bool(terms.alone), terms.divided, terms.of)
             read = self._read.setdefault(key, [])
             told = [k for k in alike if form.terms[k].where]
-            found[place], beside = read_alike(
-                partial(_make_sum, run, form, terms), [alike, told, ()], rows, order_likes(read, form.op, terms)
+            found[place], beside = read_sums_alike(
+                partial(_make_device_sum, run, form, terms),
+                [alike, told, ()],
+                rows,
+                sort_readings_by_likeness(read, form.op, terms),
             )
             for k in set(told) & set(beside):  # whatever was asked, it answered the same in the same calls
                 found[k] = replace(found[place], where=form.terms[k].where, calls=0, cpu_ms=0.0)
             read.append((form.op, found[place]))
         program.readings = tuple(found[place] for place in sorted(found))
         known: Sequence[str] = sorted({x.kind or x.code for x in program.readings})
-        program.flags = flags.join(program.flags, sums=len(found), orders=len(known))
+        program.flags = flags.join_row_flags(program.flags, sums=len(found), orders=len(known))
 
 
-def _make_sum(run: Any, form: Form, terms: SumTerms, beside: Sequence[int], together: bool) -> DeviceSum:
+def _make_device_sum(run: Any, form: Form, terms: SumTerms, beside: Sequence[int], together: bool) -> DeviceSum:
     """The sum of some terms beside others of a form, by their numbers."""
     return DeviceSum(run, form.arrays, terms, form.dtype, beside=[form.terms[k] for k in beside], together=together)
 
 
-def order_likes(read: Sequence[tuple[str, SumReading]], op: str, terms: SumTerms) -> tuple[SumReading, ...]:
+def sort_readings_by_likeness(
+    read: Sequence[tuple[str, SumReading]], op: str, terms: SumTerms
+) -> tuple[SumReading, ...]:
     """Of readings, each with its op, one of each order, those first that a sum of an op is most likely to be like: of
     as many terms, then of the same op, then the newest."""
     near = sorted(

@@ -15,7 +15,7 @@ import numpy as np
 
 from tasks.checks.base import FindBeyond, Observation, Scenario
 from tasks.checks.derived import Derived
-from tasks.checks.same import copy_outputs
+from tasks.checks.same import copy_program_outputs
 from tasks.model import (
     EPS,
     Begun,
@@ -29,7 +29,7 @@ from tasks.model import (
     Status,
     Unsupported,
     flags,
-    is_inexact,
+    is_inexact_dtype,
 )
 from tasks.model.kind import (
     KIND_CONSTANT,
@@ -148,7 +148,7 @@ class Audit(Derived, Scenario):
             yield from calls.make()
         lists = {"not_reached": calls.not_reached, "refuses_at": calls.refused, "breaks_at": calls.broken}
         said = {"calls": calls.number} | {name: ",".join(x) for name, x in lists.items() if x}
-        program.flags = flags.join(program.flags, **said)
+        program.flags = flags.join_row_flags(program.flags, **said)
         program.columns = program.columns | {"cheat": KIND_CONTENT if calls.repeats_less else ""}
 
     def name_fault(
@@ -188,7 +188,7 @@ class Awaited:
         """Wait for what comes of it."""
         if self.outcome is None:
             try:
-                self.outcome = copy_outputs(self.make())
+                self.outcome = copy_program_outputs(self.make())
             except Exception as error:
                 self.outcome = error
         return self.outcome
@@ -361,7 +361,7 @@ class _AuditedCalls:
         halves = [outputs] if not placing.pause else [outputs[: len(outputs) // 2], outputs[len(outputs) // 2 :]]
         for late, found in enumerate(halves):
             known = self.known.setdefault(given, [])
-            same = next((x for x in known if _are_near(found, x.outputs)), None)
+            same = next((x for x in known if _are_audited_near(found, x.outputs)), None)
             if same is None:
                 part = (given * len(found), (given + 1) * len(found))
                 same = seen(found, part=part)
@@ -400,20 +400,20 @@ class _AuditedCalls:
         return True
 
 
-def _are_near(these: Sequence[Any], those: Sequence[Any]) -> bool:
+def _are_audited_near(these: Sequence[Any], those: Sequence[Any]) -> bool:
     """Whether outputs are the same but for an order of additions."""
-    return len(these) == len(those) and all(map(_is_near, these, those))
+    return len(these) == len(those) and all(map(_is_audited_near, these, those))
 
 
-def _is_near(a: Any, b: Any) -> bool:
+def _is_audited_near(a: Any, b: Any) -> bool:
     if a is None or b is None or a.shape != b.shape or a.dtype != b.dtype:
         return a is b
     if a.dtype.kind == "O" or a.tobytes() == b.tobytes():
         return bool(a.dtype.kind != "O" or a.tolist() == b.tolist())
-    return is_inexact(a.dtype.name) and not _off(a, b, _NEAR * EPS.get(a.dtype.name, 0.0)).any()
+    return is_inexact_dtype(a.dtype.name) and not _find_elements_off(a, b, _NEAR * EPS.get(a.dtype.name, 0.0)).any()
 
 
-def _off(actual: np.ndarray, exact: np.ndarray, share: float) -> np.ndarray:
+def _find_elements_off(actual: np.ndarray, exact: np.ndarray, share: float) -> np.ndarray:
     """Which elements are off by more than a share of themselves and of the root mean square."""
     wide = np.complex128 if "c" in (actual.dtype.kind, exact.dtype.kind) else np.float64
     a, y = actual.astype(wide), exact.astype(wide)
@@ -480,7 +480,9 @@ class _AuditEvidence:
             for call in self.wrong:
                 for fill in {p.fill for _, p in call.times if p.fill is not None} if call.given == given else ():
                     pairs = zip(call.outputs, self._leaves(call))
-                    if count := sum(int(_holds(x, leaf, fill).sum()) for x, leaf in pairs if x.shape == leaf.shape):
+                    if count := sum(
+                        int(_find_fill_elements(x, leaf, fill).sum()) for x, leaf in pairs if x.shape == leaf.shape
+                    ):
                         found[fill] = call, count
             if len(found) == len(FILLS):
                 call, count = next(iter(found.values()))
@@ -514,11 +516,11 @@ class _AuditEvidence:
 
     def _is_constant(self) -> tuple[str, str] | None:
         first = self.calls[0]
-        alike = {x.given for x in self.calls if _same_bytes(x.outputs, first.outputs)}
-        same_sizes = {x.given for x in self.calls if _shapes(x) == _shapes(first)}
+        alike = {x.given for x in self.calls if _have_same_bytes(x.outputs, first.outputs)}
+        same_sizes = {x.given for x in self.calls if _list_call_shapes(x) == _list_call_shapes(first)}
         if first in self.wrong and len(alike) > 1 and alike == same_sizes and self.right_sets <= self._short:
             return KIND_CONSTANT, f"{len(alike)} sets of inputs give the same bytes"
-        if first in self.wrong and all(map(_is_uniform, self.wrong)) and self.right_sets <= self._short:
+        if first in self.wrong and all(map(_is_call_uniform, self.wrong)) and self.right_sets <= self._short:
             return KIND_CONSTANT, "every output is one number, over and over"
         return None
 
@@ -562,7 +564,7 @@ class _AuditEvidence:
             for x, leaf in zip(call.outputs, self._leaves(call)):
                 if x.shape != leaf.shape or not x.ndim or x.shape[0] < 2 or leaf.reference is None:
                     return None
-                off = _off(x, leaf.reference, _OFF)
+                off = _find_elements_off(x, leaf.reference, _OFF)
                 if off.any():
                     rows = off.reshape(len(off), -1).mean(1)
                     parts.append((np.flatnonzero(rows), len(off), float(rows[rows > 0].mean())))
@@ -608,27 +610,27 @@ class _AuditEvidence:
     def _gives(self, call: AuditedCall, source: AuditedCall) -> bool:
         """Whether a call gave what another set of inputs is to give, or gave when it was right, and is no number over
         and over."""
-        return _same_bytes(call.outputs, source.outputs) and not _is_uniform(call)
+        return _have_same_bytes(call.outputs, source.outputs) and not _is_call_uniform(call)
 
 
-def _holds(x: np.ndarray, leaf: Leaf, fill: int) -> np.ndarray:
+def _find_fill_elements(x: np.ndarray, leaf: Leaf, fill: int) -> np.ndarray:
     """Which elements are a byte all over, and are to be something else."""
     size = x.dtype.itemsize
     held = (np.frombuffer(x.tobytes(), np.uint8).reshape(-1, size) == fill).all(axis=1).reshape(x.shape)
     if leaf.reference is None:
         return held
-    return held & _off(x, leaf.reference, _OFF)
+    return held & _find_elements_off(x, leaf.reference, _OFF)
 
 
-def _same_bytes(these: Sequence[Any], those: Sequence[Any]) -> bool:
+def _have_same_bytes(these: Sequence[Any], those: Sequence[Any]) -> bool:
     return len(these) == len(those) and all(
         a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes() for a, b in zip(these, those)
     )
 
 
-def _shapes(call: AuditedCall) -> list[tuple[int, ...]]:
+def _list_call_shapes(call: AuditedCall) -> list[tuple[int, ...]]:
     return [x.shape for x in call.outputs]
 
 
-def _is_uniform(call: AuditedCall) -> bool:
+def _is_call_uniform(call: AuditedCall) -> bool:
     return all(x.size > 1 and (x == x.reshape(-1)[0]).all() for x in call.outputs)

@@ -18,10 +18,10 @@ from tasks.model import (
     Session,
     Stateless,
     Status,
-    one_by_one,
+    call_one_by_one,
     run_session,
 )
-from tasks.model.leaf import row as row_of
+from tasks.model.leaf import take_leaf_row as row_of
 from tasks.model.stored_at_once import store_at_once
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ class Check:
         check's."""
         if type(self).build is Check.build:
             return backend.build_all(forms)
-        return one_by_one(lambda form: self.build(backend, form), forms)
+        return call_one_by_one(lambda form: self.build(backend, form), forms)
 
     def run(self, program: Program, form: Form) -> Sequence[Any]:
         """Run ``program`` as the check wants it and return outputs, which are judged as those of the forward check.

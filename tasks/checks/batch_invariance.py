@@ -12,9 +12,15 @@ import numpy as np
 
 from tasks.checks.base import Observation, Scenario
 from tasks.checks.derived import Derived
-from tasks.checks.same import APART, ByteDifference, copy_outputs, difference, make_misbehaviour
+from tasks.checks.same import (
+    APART,
+    ByteDifference,
+    copy_program_outputs,
+    find_byte_difference,
+    make_difference_misbehaviour,
+)
 from tasks.checks.two_orders import explain_two_orders
-from tasks.model import Fallback, Form, Program, Session, Stateless, Unsupported, flags, is_inexact
+from tasks.model import Fallback, Form, Program, Session, Stateless, Unsupported, flags, is_inexact_dtype
 
 if TYPE_CHECKING:
     from tasks.backends.base import Backend
@@ -55,11 +61,11 @@ class BatchInvariance(Derived, Scenario):
         try:
             made = backend.any_size().build(form if form.model is None else backend.rows_open(form))
             if made.again is not None and made.fallback is None:
-                return _of(made, backend, one=True)
+                return _open_batched_session(made, backend, one=True)
         except Exception as error:
             if backend.is_sticky(error) or backend.is_out_of_memory(error):
                 raise
-        return _of(backend.build(form), backend)
+        return _open_batched_session(backend.build(form), backend)
 
     def open(self, program: Program, form: Form) -> Session:
         assert isinstance(program, _BatchedSession)
@@ -70,20 +76,20 @@ class BatchInvariance(Derived, Scenario):
         "batch" with the largest distance of all batches; Unsupported where the runtime takes no other number of
         rows."""
         assert isinstance(program, _BatchedSession)
-        rows = [rows_of(form.arrays, form.batched, k) for k in range(form.arrays[form.batched[0]].shape[0])]
-        rows += [_vary_row(rows[0], form.batched)]
-        first, seen = _run_batches(session, program, form, rows)
-        program.flags = flags.join(
+        rows = [take_batch_row(form.arrays, form.batched, k) for k in range(form.arrays[form.batched[0]].shape[0])]
+        rows += [_vary_batch_row(rows[0], form.batched)]
+        first, seen = _run_row_in_batches(session, program, form, rows)
+        program.flags = flags.join_row_flags(
             program.flags, batches=",".join(map(str, seen.sizes)), programs="one" if program.one else "each"
         )
         yield Observation("the sample as it is", first)
         yield from seen.steps
         if seen.apart is not None:
             place, count = seen.where
-            program.flags = flags.join(program.flags, row=f"{place}/{count}")
-            program.explain = functools.partial(_explain_orders, session, form, rows, seen)
+            program.flags = flags.join_row_flags(program.flags, row=f"{place}/{count}")
+            program.explain = functools.partial(_explain_batch_orders, session, form, rows, seen)
             where = f"where the row is number {place} of {count} and not alone"
-            raise make_misbehaviour(program, seen.apart, "batch", where, first)
+            raise make_difference_misbehaviour(program, seen.apart, "batch", where, first)
         program.columns = program.columns | {APART: 0.0}
 
 
@@ -130,36 +136,36 @@ class _SeenInBatches:
     alone: Sequence[Any] = ()
 
 
-def rows_of(arrays: Sequence[Any], batched: Sequence[int], k: int) -> list[Any]:
+def take_batch_row(arrays: Sequence[Any], batched: Sequence[int], k: int) -> list[Any]:
     """The arrays with row ``k`` of those ``batched`` alone, which keep their number of dimensions."""
     return [np.ascontiguousarray(x[k : k + 1 or None]) if i in batched else x for i, x in enumerate(arrays)]
 
 
-def in_batch(rows: Sequence[list[Any]], batched: Sequence[int]) -> list[Any]:
+def put_rows_in_batch(rows: Sequence[list[Any]], batched: Sequence[int]) -> list[Any]:
     """Arrays whose ``batched`` ones have these rows."""
     return [np.concatenate([row[i] for row in rows]) if i in batched else x for i, x in enumerate(rows[0])]
 
 
-def _vary_row(row: list[Any], batched: Sequence[int]) -> list[Any]:
+def _vary_batch_row(row: list[Any], batched: Sequence[int]) -> list[Any]:
     """Another row: its elements turned by one place; what is no floating number stands as it is, and is valid so."""
     return [
-        np.roll(x.reshape(-1), 1).reshape(x.shape) if i in batched and is_inexact(x.dtype.name) else x
+        np.roll(x.reshape(-1), 1).reshape(x.shape) if i in batched and is_inexact_dtype(x.dtype.name) else x
         for i, x in enumerate(row)
     ]
 
 
-def _make_batch(rows: Sequence[list[Any]], batched: Sequence[int], m: int) -> list[Any]:
+def _make_batch_of_rows(rows: Sequence[list[Any]], batched: Sequence[int], m: int) -> list[Any]:
     """A batch of ``m`` rows: the first row first, in the middle and last, the others between."""
     others = rows[1:]
     chosen = [rows[0] if k in (0, m // 2, m - 1) else others[k % len(others)] for k in range(m)]
-    return in_batch(chosen, batched)
+    return put_rows_in_batch(chosen, batched)
 
 
-def _of(made: Program, backend: Backend, one: bool = False) -> _BatchedSession:
+def _open_batched_session(made: Program, backend: Backend, one: bool = False) -> _BatchedSession:
     return _BatchedSession(**{f.name: getattr(made, f.name) for f in fields(Program)}, backend=backend, one=one)
 
 
-def _run_batches(
+def _run_row_in_batches(
     session: Session, program: _BatchedSession, form: Form, rows: list[list[Any]]
 ) -> tuple[Sequence[Any], _SeenInBatches]:
     """What the program gives for the sample as it is, and what is seen of its batches. A program for any number of rows
@@ -175,42 +181,46 @@ def _run_batches(
 
     if program.one:
         try:
-            return copy_outputs(session.step()), _compare(session, rows, form.batched, _SeenInBatches())
+            return copy_program_outputs(session.step()), _compare_row_in_batches(
+                session, rows, form.batched, _SeenInBatches()
+            )
         except Exception as error:
             if lost(error):
                 raise
             said = error
-        vars(program).update(vars(_of(backend.build(form), backend)))
-    first = copy_outputs(session.step())
+        vars(program).update(vars(_open_batched_session(backend.build(form), backend)))
+    first = copy_program_outputs(session.step())
     if program.fallback:
         raise Fallback(program.fallback)
     seen = _SeenInBatches()
     try:
-        return first, _compare(session, rows, form.batched, seen)
+        return first, _compare_row_in_batches(session, rows, form.batched, seen)
     except Exception as error:
         if lost(error) or seen.sizes:
             raise
         raise Unsupported(f"it takes no other number of rows: {said or error}") from error
 
 
-def _compare(session: Session, rows: list[list[Any]], batched: Sequence[int], seen: _SeenInBatches) -> _SeenInBatches:
+def _compare_row_in_batches(
+    session: Session, rows: list[list[Any]], batched: Sequence[int], seen: _SeenInBatches
+) -> _SeenInBatches:
     """``seen``, filled by running the first row alone and in every batch that is not too large. Raises what a run
     raises, Unsupported where the outputs have another number of rows."""
-    alone = seen.alone = copy_outputs(session.step(rows[0]))
-    _check_rows(alone, 1)
+    alone = seen.alone = copy_program_outputs(session.step(rows[0]))
+    _check_batch_rows(alone, 1)
     elements = sum(np.size(x) for x in (*alone, *(rows[0][k] for k in batched)))
     worst = -1.0
     for m in BATCHES:
         if seen.sizes and m * max(elements, 1) > MOST:
             break
         begin = time.perf_counter()
-        outputs = session.step(_make_batch(rows, batched, m))
+        outputs = session.step(_make_batch_of_rows(rows, batched, m))
         ms = (time.perf_counter() - begin) * 1e3
-        _check_rows(outputs, m)
+        _check_batch_rows(outputs, m)
         seen.sizes.append(m)
         for place in dict.fromkeys((0, m // 2, m - 1)):
-            own = copy_outputs([x[place : place + 1] for x in outputs])
-            found = difference(alone, own)
+            own = copy_program_outputs([x[place : place + 1] for x in outputs])
+            found = find_byte_difference(alone, own)
             far = float("inf") if found is None or found.units is None else found.units
             kind, apart = ("batch", found.units) if found else ("", 0.0)
             name = f"row {place} of a batch of {m}"
@@ -222,12 +232,14 @@ def _compare(session: Session, rows: list[list[Any]], batched: Sequence[int], se
     return seen
 
 
-def _explain_orders(session: Session, form: Form, rows: Sequence[list[Any]], seen: _SeenInBatches) -> dict[str, str]:
+def _explain_batch_orders(
+    session: Session, form: Form, rows: Sequence[list[Any]], seen: _SeenInBatches
+) -> dict[str, str]:
     """Columns that name the order in which the row is added alone, and that in the smallest batch in which it has other
     bytes, for that is asked some thousand times; none where neither can be read."""
     assert isinstance(session, _BatchRows)
     place, count = seen.first
-    batch = _make_batch(rows, form.batched, count)
+    batch = _make_batch_of_rows(rows, form.batched, count)
     return explain_two_orders(
         [
             (session.ask(rows[0]), rows[0], seen.alone, 0, "alone"),
@@ -236,6 +248,6 @@ def _explain_orders(session: Session, form: Form, rows: Sequence[list[Any]], see
     )
 
 
-def _check_rows(outputs: Sequence[Any], m: int) -> None:
+def _check_batch_rows(outputs: Sequence[Any], m: int) -> None:
     if not outputs or any(x is None or not np.ndim(x) or np.shape(x)[0] != m for x in outputs):
         raise Unsupported("its outputs keep theirs")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tasks.checks.base import Observation, Scenario
-from tasks.checks.same import APART, again, copy_outputs
+from tasks.checks.same import APART, copy_program_outputs, observe_same_again
 from tasks.checks.two_orders import explain_two_runs
 from tasks.model import Form, OpClass, Program, Session, Unsupported, flags
 
@@ -32,17 +32,17 @@ class Determinism(Scenario):
 
     def observe(self, session: Session, program: Program, form: Form) -> Iterator[Observation]:
         """Kinds: "nondeterministic" and "process"."""
-        first = copy_outputs(session.step())
+        first = copy_program_outputs(session.step())
         yield Observation("run 1", first)
         for number in range(2, RUNS + 1):
-            words, outputs = f"in run {number} on the same inputs", copy_outputs(session.step())
-            seen = again(f"run {number}", outputs, first, "nondeterministic", program, words)
+            words, outputs = f"in run {number} on the same inputs", copy_program_outputs(session.step())
+            seen = observe_same_again(f"run {number}", outputs, first, "nondeterministic", program, words)
             if seen.error is not None and program.again is not None:
                 two = [(first, "run 1"), (outputs, f"run {number}")]
                 program.explain = functools.partial(explain_two_runs, program.again, form.arrays, two)
             yield seen
-        yield again("in another process", _run_in_twin(form), first, "process", program)
-        program.flags = flags.join(program.flags, runs=RUNS, processes=2)
+        yield observe_same_again("in another process", _run_in_twin(form), first, "process", program)
+        program.flags = flags.join_row_flags(program.flags, runs=RUNS, processes=2)
         program.columns = program.columns | {APART: 0.0}
 
 
@@ -62,11 +62,11 @@ class Threads(Scenario):
 
     def observe(self, session: Session, program: Program, form: Form) -> Iterator[Observation]:
         """Kind: "threads"."""
-        first = copy_outputs(session.step())
+        first = copy_program_outputs(session.step())
         yield Observation("one thread", first)
         for number in THREADS:
-            yield again(f"with {number} threads", _run_in_twin(form, number), first, "threads", program)
-        program.flags = flags.join(program.flags, threads=",".join(map(str, (1, *THREADS))))
+            yield observe_same_again(f"with {number} threads", _run_in_twin(form, number), first, "threads", program)
+        program.flags = flags.join_row_flags(program.flags, threads=",".join(map(str, (1, *THREADS))))
         program.columns = program.columns | {APART: 0.0}
 
 

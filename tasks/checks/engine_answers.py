@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.checks.engine_float64 import compute_logprobs
+from tasks.checks.engine_float64 import compute_decoder_logprobs
 from tasks.model import EPS, Unsupported
 from tasks.model.engine import LEFT, Engine
 
@@ -40,7 +40,7 @@ class EngineAnswer:
 Way = Callable[[Engine, Sequence[Sequence[int]], Sequence[EngineAnswer]], tuple[list[EngineAnswer], int]]
 
 
-def ask(
+def ask_engine(
     engine: Engine, prompts: Sequence[Sequence[int]], count: int, vocabulary: int | None = None
 ) -> list[EngineAnswer]:
     """What an engine answers to prompts that it is given together, up to ``count`` tokens each. vocabulary: tokens that
@@ -52,92 +52,94 @@ def ask(
     else:
         sequence, logits = engine.prefill(prompts[0])
         sequences, last = [sequence], logits[-1:]
-    rows = [_read_logprobs(engine, last, vocabulary)]
+    rows = [_read_engine_logprobs(engine, last, vocabulary)]
     chosen = [np.nanargmax(rows[-1], -1)]
     while len(rows) < count:
-        rows.append(_read_logprobs(engine, engine.decode(sequences, [int(x) for x in chosen[-1]]), vocabulary))
+        rows.append(_read_engine_logprobs(engine, engine.decode(sequences, [int(x) for x in chosen[-1]]), vocabulary))
         chosen.append(np.nanargmax(rows[-1], -1))
     for sequence in sequences:
         engine.free(sequence)
     return [EngineAnswer(tuple(map(int, tokens)), x) for tokens, x in zip(np.stack(chosen, 1), np.stack(rows, 1))]
 
 
-def _read_logprobs(engine: Engine, said: Any, vocabulary: int | None = None) -> np.ndarray:
+def _read_engine_logprobs(engine: Engine, said: Any, vocabulary: int | None = None) -> np.ndarray:
     """Logarithms (rows, vocabulary) of what an engine says. Of logits that are no numbers they are infinite: NaN is a
     token of which nothing is said."""
     rows = np.asarray(said, np.float32)[:, :vocabulary]
     if getattr(engine, "gives_logprobs", False):
         return rows
     with np.errstate(invalid="ignore"):
-        return np.nan_to_num(compute_logprobs(rows), nan=np.inf, posinf=np.inf, neginf=-np.inf).astype(np.float32)
+        return np.nan_to_num(compute_decoder_logprobs(rows), nan=np.inf, posinf=np.inf, neginf=-np.inf).astype(
+            np.float32
+        )
 
 
-def ask_alone(engine: Engine, prompts: Sequence[Sequence[int]], count: int) -> list[EngineAnswer]:
+def ask_engine_alone(engine: Engine, prompts: Sequence[Sequence[int]], count: int) -> list[EngineAnswer]:
     """What an engine answers to each prompt by itself."""
-    return [ask(engine, [prompt], count)[0] for prompt in prompts]
+    return [ask_engine(engine, [prompt], count)[0] for prompt in prompts]
 
 
-def _again(
+def _ask_engine_again(
     engine: Engine, prompts: Sequence[Sequence[int]], usual: Sequence[EngineAnswer]
 ) -> tuple[list[EngineAnswer], int]:
-    return ask_alone(engine, prompts, len(usual[0].tokens)), 0
+    return ask_engine_alone(engine, prompts, len(usual[0].tokens)), 0
 
 
-def _recompute(
+def _ask_engine_to_recompute(
     engine: Engine, prompts: Sequence[Sequence[int]], usual: Sequence[EngineAnswer]
 ) -> tuple[list[EngineAnswer], int]:
     made = []
     for prompt, one in zip(prompts, usual):
         sequence, said = engine.prefill([*prompt, *one.tokens[:-1]])
         engine.free(sequence)
-        made.append(EngineAnswer(one.tokens, _read_logprobs(engine, said[-len(one.tokens) :])))
+        made.append(EngineAnswer(one.tokens, _read_engine_logprobs(engine, said[-len(one.tokens) :])))
     return made, 0
 
 
-def _batch(
+def _ask_engine_in_batches(
     engine: Engine, prompts: Sequence[Sequence[int]], usual: Sequence[EngineAnswer]
 ) -> tuple[list[EngineAnswer], int]:
-    return ask(engine, prompts, len(usual[0].tokens)), 0
+    return ask_engine(engine, prompts, len(usual[0].tokens)), 0
 
 
-def _permute(
+def _ask_engine_permuted(
     engine: Engine, prompts: Sequence[Sequence[int]], usual: Sequence[EngineAnswer]
 ) -> tuple[list[EngineAnswer], int]:
-    return ask(engine, prompts[::-1], len(usual[0].tokens))[::-1], 0
+    return ask_engine(engine, prompts[::-1], len(usual[0].tokens))[::-1], 0
 
 
-def _reuse(
+def _ask_engine_with_prefix(
     engine: Engine, prompts: Sequence[Sequence[int]], usual: Sequence[EngineAnswer]
 ) -> tuple[list[EngineAnswer], int]:
     """Each prompt behind another one that begins as it does and goes on otherwise."""
     made = []
     for k, prompt in enumerate(prompts):
-        ask(engine, [[*prompt[: max(1, len(prompt) // 2)], *prompts[k - 1][::-1]]], 2)
-        made += ask(engine, [prompt], len(usual[k].tokens))
+        ask_engine(engine, [[*prompt[: max(1, len(prompt) // 2)], *prompts[k - 1][::-1]]], 2)
+        made += ask_engine(engine, [prompt], len(usual[k].tokens))
     return made, 0
 
 
-def _resume(
+def _ask_engine_to_resume(
     engine: Engine, prompts: Sequence[Sequence[int]], usual: Sequence[EngineAnswer]
 ) -> tuple[list[EngineAnswer], int]:
     """Each prompt with the first half of its answer, as a new request."""
     half = min(len(x.tokens) for x in usual) // 2
     whole = [[*prompt, *one.tokens[:half]] for prompt, one in zip(prompts, usual)]
-    return ask_alone(engine, whole, len(usual[0].tokens) - half), half
+    return ask_engine_alone(engine, whole, len(usual[0].tokens) - half), half
 
 
 #: Variants of the op, and how the prompts are asked in each.
 WAYS: Mapping[str, Way] = {
-    "again": _again,
-    "recomputed": _recompute,
-    "batched": _batch,
-    "permuted": _permute,
-    "prefix_reused": _reuse,
-    "resumed": _resume,
+    "again": _ask_engine_again,
+    "recomputed": _ask_engine_to_recompute,
+    "batched": _ask_engine_in_batches,
+    "permuted": _ask_engine_permuted,
+    "prefix_reused": _ask_engine_with_prefix,
+    "resumed": _ask_engine_to_resume,
 }
 
 
-def measure_distances(
+def measure_answer_distances(
     usual: Sequence[EngineAnswer], others: Sequence[EngineAnswer], begin: int, dtype: str
 ) -> np.ndarray:
     """How far each token's logarithms are apart, in ε of the dtype times their root mean square, or 1: (prompts, tokens
@@ -168,7 +170,7 @@ def measure_distances(
     return found
 
 
-def count_units(name: str, distances: Mapping[str, np.ndarray], dtype: str) -> np.ndarray:
+def count_answer_units(name: str, distances: Mapping[str, np.ndarray], dtype: str) -> np.ndarray:
     """Distances of a way in units: the least that another way is off, where it is at all; no less than RESOLUTION, no
     more than √ε of the numbers, since an engine that has lost half of the digits on every way has not rounded. A fault
     that only some ways have does not move the least."""
@@ -177,31 +179,31 @@ def count_units(name: str, distances: Mapping[str, np.ndarray], dtype: str) -> n
     return np.asarray(distances[name] / max(RESOLUTION, min(least, EPS[dtype] ** -0.5)), np.float32)
 
 
-def measure_answers(
+def measure_engine_answers(
     engine: Engine, name: str, prompts: Sequence[Sequence[int]], count: int, dtype: str, kept: dict[Any, Any]
 ) -> np.ndarray:
-    """`count_units` of a way: (prompts, count). kept: what the engine has answered to the same prompts in earlier
+    """`count_answer_units` of a way: (prompts, count). kept: what the engine has answered to the same prompts in earlier
     cases; each way is asked once."""
     key = (OP, dtype, count, tuple(tuple(x) for x in prompts))
     if key not in kept:
-        kept[key] = _ask_every_way(engine, prompts, count, dtype)
+        kept[key] = _ask_engine_every_way(engine, prompts, count, dtype)
     found = kept[key]
     if isinstance(found[name], Unsupported):
         raise Unsupported(str(found[name]))
-    units = count_units(name, {way: x for way, x in found.items() if not isinstance(x, Unsupported)}, dtype)
+    units = count_answer_units(name, {way: x for way, x in found.items() if not isinstance(x, Unsupported)}, dtype)
     made = np.zeros((len(prompts), count), np.float32)
     made[:, : units.shape[1]] = units
     return made
 
 
-def _ask_every_way(
+def _ask_engine_every_way(
     engine: Engine, prompts: Sequence[Sequence[int]], count: int, dtype: str
 ) -> dict[str, np.ndarray | Unsupported]:
-    usual = ask_alone(engine, prompts, count)
+    usual = ask_engine_alone(engine, prompts, count)
     found: dict[str, np.ndarray | Unsupported] = {}
     for way, how in WAYS.items():
         try:
-            found[way] = measure_distances(usual, *how(engine, prompts, usual), dtype)
+            found[way] = measure_answer_distances(usual, *how(engine, prompts, usual), dtype)
         except Unsupported as error:
             found[way] = error
     return found

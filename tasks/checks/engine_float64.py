@@ -15,7 +15,7 @@ from tasks.operators.formulas import compute_softmax
 Move = Callable[[np.ndarray], np.ndarray]
 
 
-def compute_logits(
+def compute_decoder_logits(
     decoder: Decoder,
     weights: Mapping[str, np.ndarray],
     tokens: Sequence[int],
@@ -74,20 +74,20 @@ def compute_logits(
     return linear(norm(hidden, "model.norm"), "lm_head")
 
 
-def compute_logprobs(logits: np.ndarray) -> np.ndarray:
+def compute_decoder_logprobs(logits: np.ndarray) -> np.ndarray:
     """Logarithms of the probabilities (…, vocabulary) of logits, float64."""
     lowered = np.asarray(logits, np.float64)
     lowered = lowered - lowered.max(-1, keepdims=True)
     return np.asarray(lowered - np.log(np.exp(lowered).sum(-1, keepdims=True)))
 
 
-def moved_by(eps: float, draw: int) -> Move:
+def make_logits_move(eps: float, draw: int) -> Move:
     """Moves every result of one evaluation by a relative ±ε, as a draw of the noise floor does."""
     places = itertools.count(1)
-    return lambda x: noise.perturb_values(x, eps, draw, next(places))
+    return lambda x: noise.perturb_by_noise(x, eps, draw, next(places))
 
 
-def rounded_to_int8(draw: int) -> Move:
+def make_int8_rounding(draw: int) -> Move:
     """Moves keys and values (tokens, heads, width) by up to half a step of an 8-bit code whose scale is a token's and
     head's largest."""
     generator = np.random.default_rng([8, draw])

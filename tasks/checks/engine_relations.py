@@ -39,24 +39,24 @@ class EngineRelation:
     cache: str = ""
 
 
-def cached(engine: Engine, requests: Requests, cache: str = "") -> np.ndarray:
+def read_with_cache(engine: Engine, requests: Requests, cache: str = "") -> np.ndarray:
     """Each prompt read at once, each following token by itself."""
 
     def run(prompt: Sequence[int], following: Sequence[int]) -> Iterator[np.ndarray]:
         sequence, logits = engine.prefill(prompt, cache=cache)
         yield logits[-1]
-        yield from _decode(engine, sequence, following[:-1])
+        yield from _decode_token_by_token(engine, sequence, following[:-1])
         engine.free(sequence)
 
-    return _stack(run(*both) for both in zip(requests.prompts, requests.following))
+    return _stack_logit_rows(run(*both) for both in zip(requests.prompts, requests.following))
 
 
-def cached_dynamic(engine: Engine, requests: Requests) -> np.ndarray:
-    """`cached`, with a cache that grows by each token, whichever is the engine's usual one."""
-    return cached(engine, requests, DYNAMIC)
+def read_with_dynamic_cache(engine: Engine, requests: Requests) -> np.ndarray:
+    """`read_with_cache`, with a cache that grows by each token, whichever is the engine's usual one."""
+    return read_with_cache(engine, requests, DYNAMIC)
 
 
-def recomputed(engine: Engine, requests: Requests) -> np.ndarray:
+def read_recomputed(engine: Engine, requests: Requests) -> np.ndarray:
     """Prompt and following tokens read at once: no logits but those of a first pass."""
 
     def run(whole: Sequence[int], count: int) -> np.ndarray:
@@ -64,10 +64,10 @@ def recomputed(engine: Engine, requests: Requests) -> np.ndarray:
         engine.free(sequence)
         return logits[-count:]
 
-    return _stack(run(x, len(y)) for x, y in zip(requests.whole, requests.following))
+    return _stack_logit_rows(run(x, len(y)) for x, y in zip(requests.whole, requests.following))
 
 
-def chunked(engine: Engine, requests: Requests) -> np.ndarray:
+def read_in_chunks(engine: Engine, requests: Requests) -> np.ndarray:
     """Each prompt read in chunks, one behind the other."""
 
     def run(prompt: Sequence[int], following: Sequence[int]) -> Iterator[np.ndarray]:
@@ -75,13 +75,15 @@ def chunked(engine: Engine, requests: Requests) -> np.ndarray:
         for at in range(CHUNK, len(prompt), CHUNK):
             sequence, logits = engine.prefill(prompt[at : at + CHUNK], after=sequence)
         yield logits[-1]
-        yield from _decode(engine, sequence, following[:-1])
+        yield from _decode_token_by_token(engine, sequence, following[:-1])
         engine.free(sequence)
 
-    return _stack(run(*both) for both in zip(requests.prompts, requests.following))
+    return _stack_logit_rows(run(*both) for both in zip(requests.prompts, requests.following))
 
 
-def batched(engine: Engine, requests: Requests, side: str = LEFT, order: Sequence[int] | None = None) -> np.ndarray:
+def read_in_batch(
+    engine: Engine, requests: Requests, side: str = LEFT, order: Sequence[int] | None = None
+) -> np.ndarray:
     """All prompts in one batch, in an order; what is returned is in the requests' own."""
     order = range(len(requests.prompts)) if order is None else order
     sequences, logits = engine.batch([requests.prompts[k] for k in order], side)
@@ -93,12 +95,12 @@ def batched(engine: Engine, requests: Requests, side: str = LEFT, order: Sequenc
     return np.stack(steps, 1)[np.argsort(order)]
 
 
-def permuted(engine: Engine, requests: Requests) -> np.ndarray:
+def read_permuted_batch(engine: Engine, requests: Requests) -> np.ndarray:
     """All prompts in one batch, the last first."""
-    return batched(engine, requests, order=range(len(requests.prompts))[::-1])
+    return read_in_batch(engine, requests, order=range(len(requests.prompts))[::-1])
 
 
-def prefix_reused(engine: Engine, requests: Requests) -> np.ndarray:
+def read_behind_prefix(engine: Engine, requests: Requests) -> np.ndarray:
     """Each prompt behind a prefix that another sequence has read, and that has gone on by itself meanwhile."""
 
     def run(prompt: Sequence[int], following: Sequence[int]) -> Iterator[np.ndarray]:
@@ -108,15 +110,15 @@ def prefix_reused(engine: Engine, requests: Requests) -> np.ndarray:
         engine.decode([other], following[3:4])
         sequence, logits = engine.prefill(prompt[shared:], after=sequence)
         yield logits[-1]
-        for k, step in enumerate(_decode(engine, sequence, following[:-1])):
+        for k, step in enumerate(_decode_token_by_token(engine, sequence, following[:-1])):
             yield step
             if k == 1:
                 engine.free(other)
 
-    return _stack(run(*both) for both in zip(requests.prompts, requests.following))
+    return _stack_logit_rows(run(*both) for both in zip(requests.prompts, requests.following))
 
 
-def cropped(engine: Engine, requests: Requests) -> np.ndarray:
+def read_after_cropping(engine: Engine, requests: Requests) -> np.ndarray:
     """After a few tokens, others are read and forgotten again."""
 
     def run(prompt: Sequence[int], following: Sequence[int]) -> Iterator[np.ndarray]:
@@ -126,13 +128,13 @@ def cropped(engine: Engine, requests: Requests) -> np.ndarray:
             length = len(prompt) + k
             _, logits = engine.prefill(following[::-1][:3], after=sequence)
             engine.crop(sequence, length)
-            yield from _decode(engine, sequence, following[k : min(k + DRAFT, len(following) - 1)])
+            yield from _decode_token_by_token(engine, sequence, following[k : min(k + DRAFT, len(following) - 1)])
         engine.free(sequence)
 
-    return _stack(run(*both) for both in zip(requests.prompts, requests.following))
+    return _stack_logit_rows(run(*both) for both in zip(requests.prompts, requests.following))
 
 
-def preempted(engine: Engine, requests: Requests) -> np.ndarray:
+def read_after_preemption(engine: Engine, requests: Requests) -> np.ndarray:
     """Each sequence loses its cache to another one, several times."""
 
     def run(k: int) -> Iterator[np.ndarray]:
@@ -143,14 +145,14 @@ def preempted(engine: Engine, requests: Requests) -> np.ndarray:
             engine.evict(sequence)
             other, _ = engine.prefill(requests.prompts[k - 1])
             engine.decode([other], following[at : at + 1])
-            yield from _decode(engine, sequence, following[at : min(at + 2 * DRAFT, len(following) - 1)])
+            yield from _decode_token_by_token(engine, sequence, following[at : min(at + 2 * DRAFT, len(following) - 1)])
             engine.free(other)
         engine.free(sequence)
 
-    return _stack(run(k) for k in range(len(requests.prompts)))
+    return _stack_logit_rows(run(k) for k in range(len(requests.prompts)))
 
 
-def speculative(engine: Engine, requests: Requests) -> np.ndarray:
+def read_speculative_drafts(engine: Engine, requests: Requests) -> np.ndarray:
     """Drafts of several tokens are read at once; the last of each is wrong and is forgotten, as is what was read behind
     it."""
 
@@ -165,38 +167,54 @@ def speculative(engine: Engine, requests: Requests) -> np.ndarray:
             yield from logits[: len(right)]
         engine.free(sequence)
 
-    return _stack(run(*both) for both in zip(requests.prompts, requests.following))
+    return _stack_logit_rows(run(*both) for both in zip(requests.prompts, requests.following))
 
 
 #: By name, as ops of the catalog `engine`.
 RELATIONS: dict[str, EngineRelation] = {
-    "float64": EngineRelation("cached decoding against float64", cached, None),
-    "again": EngineRelation("the same requests once more", cached, cached),
-    "recomputed": EngineRelation("one pass over all tokens instead of a cache", recomputed, cached),
-    "chunked": EngineRelation(f"prompts read in chunks of {CHUNK} tokens", chunked, cached),
-    "static_cache": EngineRelation("a cache of fixed size", lambda e, r: cached(e, r, STATIC), cached_dynamic),
-    "paged_cache": EngineRelation("a cache of pages", lambda e, r: cached(e, r, PAGED), cached_dynamic),
+    "float64": EngineRelation("cached decoding against float64", read_with_cache, None),
+    "again": EngineRelation("the same requests once more", read_with_cache, read_with_cache),
+    "recomputed": EngineRelation("one pass over all tokens instead of a cache", read_recomputed, read_with_cache),
+    "chunked": EngineRelation(f"prompts read in chunks of {CHUNK} tokens", read_in_chunks, read_with_cache),
+    "static_cache": EngineRelation(
+        "a cache of fixed size", lambda e, r: read_with_cache(e, r, STATIC), read_with_dynamic_cache
+    ),
+    "paged_cache": EngineRelation(
+        "a cache of pages", lambda e, r: read_with_cache(e, r, PAGED), read_with_dynamic_cache
+    ),
     "int8_cache": EngineRelation(
-        "a cache in 8 bits, within what 8 bits do", lambda e, r: cached(e, r, INT8), None, cache=INT8
+        "a cache in 8 bits, within what 8 bits do", lambda e, r: read_with_cache(e, r, INT8), None, cache=INT8
     ),
-    "padded_left": EngineRelation("a batch padded on the left instead of each prompt alone", batched, cached),
-    "padded_right": EngineRelation("a batch padded on the right", lambda e, r: batched(e, r, RIGHT), cached),
-    "permuted": EngineRelation("the rows of a batch in another order", permuted, batched),
-    "prefix_reused": EngineRelation("prompts behind the cached prefix of another sequence", prefix_reused, cached),
-    "cropped": EngineRelation("tokens read and forgotten again", cropped, cached),
-    "preempted": EngineRelation("sequences that lose their cache and come back", preempted, cached),
+    "padded_left": EngineRelation(
+        "a batch padded on the left instead of each prompt alone", read_in_batch, read_with_cache
+    ),
+    "padded_right": EngineRelation(
+        "a batch padded on the right", lambda e, r: read_in_batch(e, r, RIGHT), read_with_cache
+    ),
+    "permuted": EngineRelation("the rows of a batch in another order", read_permuted_batch, read_in_batch),
+    "prefix_reused": EngineRelation(
+        "prompts behind the cached prefix of another sequence", read_behind_prefix, read_with_cache
+    ),
+    "cropped": EngineRelation("tokens read and forgotten again", read_after_cropping, read_with_cache),
+    "preempted": EngineRelation(
+        "sequences that lose their cache and come back", read_after_preemption, read_with_cache
+    ),
     "speculative": EngineRelation(
-        "drafts checked several tokens at once, the wrong ones forgotten", speculative, cached
+        "drafts checked several tokens at once, the wrong ones forgotten", read_speculative_drafts, read_with_cache
     ),
-    "tensor_parallel": EngineRelation("heads and products spread over two ranks", cached, cached, ranks=2),
-    "compiled": EngineRelation("the compiled engine instead of the eager one", cached, cached, compiled=True),
+    "tensor_parallel": EngineRelation(
+        "heads and products spread over two ranks", read_with_cache, read_with_cache, ranks=2
+    ),
+    "compiled": EngineRelation(
+        "the compiled engine instead of the eager one", read_with_cache, read_with_cache, compiled=True
+    ),
 }
 
 
-def _decode(engine: Engine, sequence: int, tokens: Sequence[int]) -> Iterator[np.ndarray]:
+def _decode_token_by_token(engine: Engine, sequence: int, tokens: Sequence[int]) -> Iterator[np.ndarray]:
     for token in tokens:
         yield engine.decode([sequence], [token])[0]
 
 
-def _stack(rows: Iterator[Iterator[np.ndarray] | np.ndarray]) -> np.ndarray:
+def _stack_logit_rows(rows: Iterator[Iterator[np.ndarray] | np.ndarray]) -> np.ndarray:
     return np.stack([np.stack([np.asarray(x) for x in steps]) for steps in rows])

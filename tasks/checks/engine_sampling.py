@@ -22,7 +22,7 @@ MARGIN = 1e-4
 PROMPTS, TOKENS = 40, 5
 
 
-def compute_probabilities(logits: np.ndarray, how: Sampling) -> tuple[np.ndarray, float]:
+def compute_sampling_probabilities(logits: np.ndarray, how: Sampling) -> tuple[np.ndarray, float]:
     """Probabilities (vocabulary,) in float64, token by token from the definition, and the smallest distance to a
     threshold."""
     x = [float(v) for v in logits]
@@ -49,17 +49,19 @@ def compute_probabilities(logits: np.ndarray, how: Sampling) -> tuple[np.ndarray
     return made / made.sum(), min(apart)
 
 
-def measure_deviation(engine: Engine, logits: np.ndarray, shares: np.ndarray, how: Sampling) -> np.ndarray:
+def measure_sampling_deviation(engine: Engine, logits: np.ndarray, shares: np.ndarray, how: Sampling) -> np.ndarray:
     """How far what is drawn from each row of logits (rows, vocabulary) is from its probabilities: z (rows,), float32,
     standard normal of a right sampler; infinite where a token is drawn that cannot be."""
     found = []
     for k, (row, share) in enumerate(zip(logits, shares)):
-        found.append(_deviate(np.asarray(engine.sample(np.array(row), how, DRAWS, seed=k + 1)), share))
+        found.append(
+            _compute_sampling_deviation(np.asarray(engine.sample(np.array(row), how, DRAWS, seed=k + 1)), share)
+        )
     return np.asarray(found, np.float32)
 
 
 def measure_own_deviation(engine: AnsweringEngine, vocabulary: int, how: Sampling, rows: int) -> np.ndarray:
-    """`measure_deviation` of an engine that draws from logits of its own: the probabilities are those that its
+    """`measure_sampling_deviation` of an engine that draws from logits of its own: the probabilities are those that its
     logarithms say.
 
     Raises Unsupported where it does not say all of them. A penalty is of logits, which are not seen."""
@@ -75,21 +77,21 @@ def measure_own_deviation(engine: AnsweringEngine, vocabulary: int, how: Samplin
             raise Unsupported(
                 f"the engine gives logarithms of {np.isfinite(said[-1]).sum()} of {vocabulary} tokens alone"
             )
-        shares, apart = compute_probabilities(said[-1], how)
+        shares, apart = compute_sampling_probabilities(said[-1], how)
         if apart > MARGIN:
-            found.append(_deviate(np.asarray(engine.draw(prompt, how, DRAWS, seed=k + 1)), shares))
+            found.append(_compute_sampling_deviation(np.asarray(engine.draw(prompt, how, DRAWS, seed=k + 1)), shares))
         if len(found) == rows:
             break
     return np.asarray(found, np.float32)
 
 
-def _deviate(tokens: np.ndarray, shares: np.ndarray) -> float:
+def _compute_sampling_deviation(tokens: np.ndarray, shares: np.ndarray) -> float:
     counts = np.bincount(tokens, minlength=shares.size).astype(np.float64)
     impossible = len(counts) > shares.size or counts[shares == 0].any()
-    return float("inf") if impossible else _standardise(counts, DRAWS * shares)
+    return float("inf") if impossible else _standardise_chi_square(counts, DRAWS * shares)
 
 
-def _standardise(counts: np.ndarray, expected: np.ndarray) -> float:
+def _standardise_chi_square(counts: np.ndarray, expected: np.ndarray) -> float:
     """χ² of counts as a standard normal number (Wilson and Hilferty, 1931); 0 of a single possible token."""
     rare = expected < FEWEST
     seen = np.append(counts[~rare], counts[rare].sum())

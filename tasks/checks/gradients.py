@@ -61,5 +61,5 @@ class Amp(Backward):
         return dtype
 
     def observe(self, session: Session, program: Program, form: Form) -> Iterator[Observation]:
-        program.flags = flags.join(program.flags, autocast=form.dtype)
+        program.flags = flags.join_row_flags(program.flags, autocast=form.dtype)
         yield from super().observe(session, program, form)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from tasks.arrays.varied import vary_inputs
 from tasks.checks.base import Observation, Scenario
-from tasks.checks.same import APART, ByteDifference, copy_outputs, difference
-from tasks.checks.speedup import far_apart
+from tasks.checks.same import APART, ByteDifference, copy_program_outputs, find_byte_difference
+from tasks.checks.speedup import are_race_outputs_apart
 from tasks.model import (
     EPS,
     Form,
@@ -54,25 +54,25 @@ class Graph(Scenario):
             raise Unsupported("this program cannot be captured")
         session.step()
         with run_session(Replayed(program)) as replay:
-            first = copy_outputs(replay.step(form.arrays))
+            first = copy_program_outputs(replay.step(form.arrays))
             told, worst = 0, 0.0
             for turn in range(ROUNDS):
                 for moved in (True, False):
                     other = vary_inputs(form.arrays, turn, moved)
                     try:
-                        eager = copy_outputs(session.step(other))
+                        eager = copy_program_outputs(session.step(other))
                     except Exception:
                         continue  # perhaps no valid inputs
-                    found = copy_outputs(replay.step(other))
-                    apart = difference(eager, found)
+                    found = copy_program_outputs(replay.step(other))
+                    apart = find_byte_difference(eager, found)
                     units = apart.units if apart else 0.0
                     seen = Observation(f"round {turn + 1}", found, judged=False, apart=units)
-                    if far_apart(eager, first):
+                    if are_race_outputs_apart(eager, first):
                         told += 1
-                        if difference(first, found) is None:
+                        if find_byte_difference(first, found) is None:
                             words = "a replay on changed inputs gives the outputs of the first ones"
                             seen = replace(seen, error=Misbehaviour("stale", words), kind="stale")
-                    if seen.error is None and apart and _gross(apart, eager):
+                    if seen.error is None and apart and _is_gross_difference(apart, eager):
                         words = "a replay on changed inputs gives another result than the eager run"
                         seen = replace(seen, error=Misbehaviour("other inputs", words), kind="other inputs")
                     yield seen
@@ -82,12 +82,12 @@ class Graph(Scenario):
                 raise Vacuous(
                     "its outputs do not depend on inputs that can be changed: a replay that ignores them would pass"
                 )
-            last = copy_outputs(replay.step(form.arrays))
+            last = copy_program_outputs(replay.step(form.arrays))
         program.columns = program.columns | {APART: worst}
-        program.flags = flags.join(program.flags, replayed="other_bytes" if worst else "same_bytes")
+        program.flags = flags.join_row_flags(program.flags, replayed="other_bytes" if worst else "same_bytes")
         yield Observation("the sample's own inputs again", last)
 
 
-def _gross(apart: ByteDifference, outputs: Sequence[Any]) -> bool:
+def _is_gross_difference(apart: ByteDifference, outputs: Sequence[Any]) -> bool:
     eps = max((EPS.get(x.dtype.name, 0.0) for x in outputs if x is not None), default=0.0)
     return apart.units is None or apart.units * eps > GROSS

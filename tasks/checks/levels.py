@@ -65,7 +65,7 @@ class Levels(Check):
                 if backend.is_sticky(error) or backend.is_out_of_memory(error):
                     raise
                 if not backend.is_unsupported(error):
-                    failure, steps[name] = error, functools.partial(_raise, error)
+                    failure, steps[name] = error, functools.partial(_raise_level_error, error)
                 elif name == last:
                     raise
         if top is None:
@@ -73,7 +73,7 @@ class Levels(Check):
             raise failure  # no level builds it: as the forward check says
         own = {f.name: getattr(top, f.name) for f in fields(Program)}
         ladder = _LevelLadder(**own, steps=steps)
-        ladder.flags = flags.join(top.flags, levels=",".join(steps))
+        ladder.flags = flags.join_row_flags(top.flags, levels=",".join(steps))
         return ladder
 
     def stages(self, program: Program, form: Form) -> Iterator[Observation]:
@@ -85,28 +85,28 @@ class Levels(Check):
         assert isinstance(program, _LevelLadder)
         said: dict[str, list[bytes]] = {}
         for name, run in program.steps.items():
-            stage = _stage(name, run)
+            stage = _observe_level(name, run)
             yield stage
             if stage.error is not None:
                 return
-            said[name] = _bytes(stage)
+            said[name] = _list_level_bytes(stage)
         first = next(iter(said.values()))
         changed = [name for name, made in said.items() if made != first]
         unsteady = []
         for name, run in program.steps.items() if changed else ():
-            stage = _stage(name, run)
-            if stage.error is None and _bytes(stage) == said[name]:
+            stage = _observe_level(name, run)
+            if stage.error is None and _list_level_bytes(stage) == said[name]:
                 continue
             unsteady.append(name)
             yield stage
             if stage.error is not None:
                 return
-        program.flags = flags.join(program.flags, changed=",".join(changed) or "none")
+        program.flags = flags.join_row_flags(program.flags, changed=",".join(changed) or "none")
         if unsteady:
-            program.flags = flags.join(program.flags, unsteady=",".join(unsteady))
+            program.flags = flags.join_row_flags(program.flags, unsteady=",".join(unsteady))
 
 
-def _stage(name: str, run: Callable[[], Sequence[Any]]) -> Observation:
+def _observe_level(name: str, run: Callable[[], Sequence[Any]]) -> Observation:
     """What one run of a level gives."""
     try:
         return Observation(f"level {name}", [np.array(x) for x in run()])
@@ -114,9 +114,9 @@ def _stage(name: str, run: Callable[[], Sequence[Any]]) -> Observation:
         return Observation(f"level {name}", error=error)
 
 
-def _bytes(stage: Observation) -> list[bytes]:
+def _list_level_bytes(stage: Observation) -> list[bytes]:
     return [x.tobytes() for x in stage.outputs]
 
 
-def _raise(error: Exception) -> Sequence[Any]:
+def _raise_level_error(error: Exception) -> Sequence[Any]:
     raise error

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tasks.model import RACE_S, Timed
-from tasks.run_queue import subtract_readings
+from tasks.run_queue import subtract_run_queue_seconds
 
 #: Confidence of an interval: twenty comparisons of an arm with itself are to find nothing, all of them.
 CONFIDENCE = 0.999
@@ -61,7 +61,7 @@ class RaceTimes:
         return {} if any(x is None for values in found.values() for x in values) else found
 
 
-def race(
+def race_arms(
     arms: Callable[[int], Mapping[str, Callable[[], Callable[[], Timed]]]],
     seen: Callable[[int, Mapping[str, Timed]], None],
     seed: int = 0,
@@ -97,8 +97,15 @@ def race(
                 end, after = clock(), queued()
                 if not uncounted(turn):
                     told, count = replace(found[name], outputs=(), digests=()), found[name].calls
-                    waited, waited_whole = subtract_readings(after, before), subtract_readings(after, at_first)
-                    if (running := _find_running(told, waited)) is None or waited is None or waited_whole is None:
+                    waited, waited_whole = (
+                        subtract_run_queue_seconds(after, before),
+                        subtract_run_queue_seconds(after, at_first),
+                    )
+                    if (
+                        (running := _find_running_seconds(told, waited)) is None
+                        or waited is None
+                        or waited_whole is None
+                    ):
                         waited = waited_whole = 0.0
                     else:
                         told = replace(told, wall_s=running)
@@ -115,7 +122,7 @@ def race(
     return RaceTimes(kept, walls, wholes)
 
 
-def _find_running(told: Timed, waited: float | None) -> float | None:
+def _find_running_seconds(told: Timed, waited: float | None) -> float | None:
     """Seconds of a call by the wall clock without those in which others had the processor: what it takes where nobody
     else wants that. No less than its CPU time, for its thread may have waited for others of its own. waited: seconds
     that the system counted while all its calls were made. None where it is not known, and on a device, which works on
@@ -125,7 +132,7 @@ def _find_running(told: Timed, waited: float | None) -> float | None:
     return max(told.wall_s - min(told.waited_s, waited / told.calls), min(told.wall_s, told.cpu_s))
 
 
-def ratio(slow: Sequence[float], fast: Sequence[float]) -> SpeedRatio | None:
+def compute_speed_ratio(slow: Sequence[float], fast: Sequence[float]) -> SpeedRatio | None:
     """How many times as fast ``fast`` is, round by round: the median with its interval; None if the clock could not
     tell.
 
@@ -137,15 +144,17 @@ def ratio(slow: Sequence[float], fast: Sequence[float]) -> SpeedRatio | None:
     found = sorted(a / b for a, b in zip(slow, fast))
     n, middle = len(found), len(found) // 2
     median = found[middle] if n % 2 else math.sqrt(found[middle - 1] * found[middle])
-    return SpeedRatio(median, *_find_ends(found))
+    return SpeedRatio(median, *_find_median_interval(found))
 
 
-def difference(more: Sequence[float], less: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """Between which two numbers lies the median of the differences, round by round: the interval of `ratio`."""
-    return _find_ends(sorted(float(a - b) for a, b in zip(more, less)), confidence)
+def compute_time_difference(
+    more: Sequence[float], less: Sequence[float], confidence: float = CONFIDENCE
+) -> tuple[float, float]:
+    """Between which two numbers lies the median of the differences, round by round: the interval of `compute_speed_ratio`."""
+    return _find_median_interval(sorted(float(a - b) for a, b in zip(more, less)), confidence)
 
 
-def _find_ends(found: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float]:
+def _find_median_interval(found: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float]:
     """The interval of the median of sorted numbers."""
     n, tail, rank = len(found), 0.0, 0
     while (tail := tail + math.comb(n, rank) * 0.5**n) <= (1 - confidence) / 2:

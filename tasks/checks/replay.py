@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from tasks.checks.base import Observation, Scenario
-from tasks.checks.same import again, copy_outputs
-from tasks.model import Form, OpClass, Program, Session, flags, is_inexact
+from tasks.checks.same import copy_program_outputs, observe_same_again
+from tasks.model import Form, OpClass, Program, Session, flags, is_inexact_dtype
 
 #: Runs of one kind.
 RUNS = 3
@@ -32,15 +32,15 @@ class Replay(Scenario):
     def observe(self, session: Session, program: Program, form: Form) -> Iterator[Observation]:
         """Kinds: "nondeterministic" (the same run gave other bytes), "state" (after another input), "threads" (beside
         another thread)."""
-        first = copy_outputs(session.step())
+        first = copy_program_outputs(session.step())
         done = [str(RUNS)]
 
         def same(
             name: str, outputs: Sequence[Any], kind: str, when: str, expected: list[Any] | None = None
         ) -> Observation:
-            seen = again(name, copy_outputs(outputs), first, kind, program, when, expected)
+            seen = observe_same_again(name, copy_program_outputs(outputs), first, kind, program, when, expected)
             if seen.error is not None:
-                program.flags = flags.join(program.flags, replay=",".join(done))
+                program.flags = flags.join_row_flags(program.flags, replay=",".join(done))
             return seen
 
         yield Observation("run 1", first)
@@ -48,7 +48,7 @@ class Replay(Scenario):
             words = f"in run {number} on the same inputs"
             yield same(f"run {number}", session.step(), "nondeterministic", words)
         other = _make_other_inputs(form.arrays)
-        others = _try_run(session, other)
+        others = _try_replay(session, other)
         if others is not None:
             done.append("other")
             for given in (form.arrays, None):
@@ -62,7 +62,7 @@ class Replay(Scenario):
                 ):
                     for number, outputs in enumerate(found, 1):
                         yield same(f"thread {k + 1}, run {number}", outputs, "threads", words, expected)
-        program.flags = flags.join(program.flags, replay=",".join(done))
+        program.flags = flags.join_row_flags(program.flags, replay=",".join(done))
 
 
 def _make_other_inputs(arrays: list[Any]) -> list[Any]:
@@ -73,21 +73,21 @@ def _make_other_inputs(arrays: list[Any]) -> list[Any]:
     """
     known = [isinstance(x, np.ndarray) and x.dtype.kind not in "OUS" for x in arrays]
     wide = [is_known and x.ndim > 1 for is_known, x in zip(known, arrays)]
-    floating = [is_known and is_inexact(x.dtype.name) for is_known, x in zip(known, arrays)]
-    return [_reverse_elements(x) if change else x for x, change in zip(arrays, wide if any(wide) else floating)]
+    floating = [is_known and is_inexact_dtype(x.dtype.name) for is_known, x in zip(known, arrays)]
+    return [_reverse_input_elements(x) if change else x for x, change in zip(arrays, wide if any(wide) else floating)]
 
 
-def _reverse_elements(array: np.ndarray) -> np.ndarray:
+def _reverse_input_elements(array: np.ndarray) -> np.ndarray:
     """The elements the other way round, floating ones halved."""
     turned = np.ascontiguousarray(array.reshape(-1)[::-1]).reshape(array.shape)
     return (turned * array.dtype.type(0.5)).astype(array.dtype) if array.dtype.kind in "fc" else turned
 
 
-def _try_run(session: Session, arrays: list[Any]) -> list[Any] | None:
+def _try_replay(session: Session, arrays: list[Any]) -> list[Any] | None:
     """What a step gives for these inputs; None where it does not take them: a shape or an index among them may not
     be valid the other way round."""
     try:
-        return copy_outputs(session.step(arrays))
+        return copy_program_outputs(session.step(arrays))
     except Exception:
         return None
 
@@ -102,7 +102,7 @@ def _run_on_two_threads(session: Session, *inputs: list[Any]) -> list[list[list[
         try:
             for _ in range(RUNS):
                 together.wait(timeout=60)
-                kept.append(copy_outputs(session.step(given)))
+                kept.append(copy_program_outputs(session.step(given)))
         except BaseException as error:
             together.abort()
             raised.append(error)

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from tasks.arrays.tree import tensor_specs
+from tasks.arrays.tree import list_tensor_specs
 from tasks.checks import paired
-from tasks.model import Form, is_inexact
+from tasks.model import Form, is_inexact_dtype
 
 MEMORY = "memory"
 #: How far beyond the ceilings a call has to be before it is doubted: these were measured on the same machine, beside
@@ -52,7 +52,7 @@ class RooflineShare:
     bound: str
 
 
-def count_work(
+def count_call_work(
     form: Form,
     outputs: Sequence[np.ndarray],
     products: int | None,
@@ -61,23 +61,23 @@ def count_work(
     """The work of a form. products: operations of its products, as torch counts them; None where it does not. declared:
     see `Arm`."""
     sizes = [0.0] * len(form.arrays)
-    for spec in tensor_specs([form.args, form.kwargs]):
+    for spec in list_tensor_specs([form.args, form.kwargs]):
         stored = form.arrays[spec.id]
         elements = stored.size if spec.shape is None else min(int(np.prod(spec.shape)), stored.size)
         sizes[spec.id] = max(sizes[spec.id], float(elements * stored.dtype.itemsize))
     told_bytes, told = declared
     operations = told if told is not None else products
-    return CallWork(tuple(sizes), sum(map(_written, outputs)), operations, told_bytes, told is not None)
+    return CallWork(tuple(sizes), sum(map(_count_written_bytes, outputs)), operations, told_bytes, told is not None)
 
 
-def _written(x: np.ndarray) -> int:
+def _count_written_bytes(x: np.ndarray) -> int:
     """Bytes of an output; what is expanded lies in memory once."""
     return int(
         x.dtype.itemsize * np.prod([n for n, stride in zip(x.shape, x.strides) if stride or n < 2], dtype=np.int64)
     )
 
 
-def find_share(
+def find_roofline_share(
     work: CallWork, seconds: Sequence[float], dtype: str, ceiling: Callable[[str], float | None], spared: int = 0
 ) -> RooflineShare | None:
     """The share of calls that took so many seconds. spared: bytes that need not come from memory. None without a
@@ -85,16 +85,16 @@ def find_share(
     least: list[tuple[float, str]] = []
     if (moved := work.bytes - spared) > 0 and (speed := ceiling(MEMORY)):
         least.append((moved / speed, MEMORY))
-    if work.operations and is_inexact(dtype) and (speed := ceiling(dtype)):
+    if work.operations and is_inexact_dtype(dtype) and (speed := ceiling(dtype)):
         least.append((work.operations / speed, dtype))
     if not least:
         return None
     shortest, bound = max(least)
-    found = paired.ratio([shortest] * len(seconds), seconds)
+    found = paired.compute_speed_ratio([shortest] * len(seconds), seconds)
     return None if found is None else RooflineShare(found.value, found.low, found.high, bound)
 
 
-def without_unread(work: CallWork, form: Form, compute: Callable[[list[Any]], Sequence[Any]]) -> CallWork:
+def drop_unread_work(work: CallWork, form: Form, compute: Callable[[list[Any]], Sequence[Any]]) -> CallWork:
     """The work without the inputs, or the shares of them, that the result does not depend on: a call need not read
     them.
 
@@ -108,7 +108,7 @@ def without_unread(work: CallWork, form: Form, compute: Callable[[list[Any]], Se
         for _ in range(TRIED if size else 0):
             other = np.array(stored)
             flat, at = other.reshape(-1), int(chance.integers(other.size))
-            flat[at] = _make_other(flat, at)
+            flat[at] = _make_other_element(flat, at)
             try:
                 found = compute([*form.arrays[:place], other, *form.arrays[place + 1 :]])
             except Exception:  # not a valid input: nothing is known of it
@@ -118,10 +118,10 @@ def without_unread(work: CallWork, form: Form, compute: Callable[[list[Any]], Se
     return replace(work, read=tuple(read))
 
 
-def _make_other(flat: np.ndarray, at: int) -> Any:
+def _make_other_element(flat: np.ndarray, at: int) -> Any:
     """Another value for an element, that is seen in a sum and in a maximum; of whole numbers another one of the
     input."""
-    if not is_inexact(flat.dtype.name):
+    if not is_inexact_dtype(flat.dtype.name):
         others = flat[flat != flat[at]]
         return others[0] if others.size else flat[at]
     finite = np.abs(flat[np.isfinite(flat)])

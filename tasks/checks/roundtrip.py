@@ -61,7 +61,7 @@ class RoundTrip(Derived):
         own = {f.name: getattr(made, f.name) for f in fields(Program)}
         trip = _Trip(**own, torch=torch)
         if torch is None and form.kind != "torch":
-            trip.flags = flags.join(made.flags, torch="absent")
+            trip.flags = flags.join_row_flags(made.flags, torch="absent")
         return trip
 
     def stages(self, program: Program, form: Form) -> Iterator[Observation]:
@@ -73,10 +73,10 @@ class RoundTrip(Derived):
         yield Observation("torch", its)
         found = [np.array(x) for x in program.run()]
         if [x.shape for x in its] == [x.shape for x in found]:
-            program.columns["torch_diff"] = max(map(_apart, its, found), default=None)
+            program.columns["torch_diff"] = max(map(_measure_outputs_apart, its, found), default=None)
         yield Observation("runtime", found)
 
 
-def _apart(a: np.ndarray, b: np.ndarray) -> float:
+def _measure_outputs_apart(a: np.ndarray, b: np.ndarray) -> float:
     with np.errstate(invalid="ignore"):
         return float(np.nanmax(np.abs(a.astype(np.float64) - b.astype(np.float64)), initial=0.0))

@@ -24,12 +24,12 @@ class ByteDifference:
     units: float | None = None
 
 
-def copy_outputs(outputs: Sequence[Any]) -> list[Any]:
+def copy_program_outputs(outputs: Sequence[Any]) -> list[Any]:
     """What was returned, in memory of its own: a program that writes to it again is found out."""
     return [None if x is None else np.array(x) for x in outputs]
 
 
-def difference(first: Sequence[Any], outputs: Sequence[Any]) -> ByteDifference | None:
+def find_byte_difference(first: Sequence[Any], outputs: Sequence[Any]) -> ByteDifference | None:
     """How the outputs differ from the first ones, at the first output that does; None where all bytes are the same."""
     if len(outputs) != len(first):
         return ByteDifference(f"{len(outputs)} outputs instead of {len(first)}")
@@ -48,11 +48,11 @@ def difference(first: Sequence[Any], outputs: Sequence[Any]) -> ByteDifference |
             where = np.flatnonzero((left != right).any(axis=1))
             at = tuple(int(i) for i in np.unravel_index(where[0], a.shape))
             words = f"output {number} differs in {where.size} of {a.size} elements, first at {at}: {b[at]} for {a[at]}"
-            return ByteDifference(words, _units(a, b))
+            return ByteDifference(words, _measure_difference_units(a, b))
     return None
 
 
-def _units(a: np.ndarray, b: np.ndarray) -> float | None:
+def _measure_difference_units(a: np.ndarray, b: np.ndarray) -> float | None:
     eps = EPS.get(a.dtype.name)
     if eps is None:
         return None
@@ -68,7 +68,7 @@ def _units(a: np.ndarray, b: np.ndarray) -> float | None:
     return float(apart.max(initial=0.0)) if np.isfinite(apart).all() else None
 
 
-def make_misbehaviour(
+def make_difference_misbehaviour(
     program: Program, found: ByteDifference, kind: str, when: str, first: Sequence[Any]
 ) -> Misbehaviour:
     """What is raised of a difference: outputs ``first`` are measured all the same, and the distance is a column of the
@@ -80,7 +80,7 @@ def make_misbehaviour(
     return raised
 
 
-def again(
+def observe_same_again(
     name: str,
     outputs: Sequence[Any],
     first: Sequence[Any],
@@ -92,11 +92,11 @@ def again(
     """The observation of outputs that should have the bytes of the ``first`` ones, or of ``others`` that were given the
     same inputs.
 
-    Where they have not, its error is what `make_misbehaviour` makes of the first ones: the check ends there. when: in
+    Where they have not, its error is what `make_difference_misbehaviour` makes of the first ones: the check ends there. when: in
     words, where ``name`` does not say it.
     """
-    found = difference(first if others is None else others, outputs)
+    found = find_byte_difference(first if others is None else others, outputs)
     if found is None:
         return Observation(name, outputs, judged=False, apart=0.0)
-    error = make_misbehaviour(program, found, kind, when or name, first)
+    error = make_difference_misbehaviour(program, found, kind, when or name, first)
     return Observation(name, outputs, error, judged=False, kind=kind, apart=found.units)

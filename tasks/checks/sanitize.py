@@ -69,7 +69,7 @@ class Sanitize(Check):
         if program.tool is not None:
             _run_under_tools(program.tool, program, form)
         else:
-            _run_guarded(program, form)
+            _run_beside_guard_pages(program, form)
 
 
 def _run_under_tools(tool: Sanitizer, program: Program, form: Form) -> None:
@@ -89,24 +89,26 @@ def _run_under_tools(tool: Sanitizer, program: Program, form: Form) -> None:
                 raise RuntimeError(
                     f"{tool.command} ({name}) did not come to an end: {ended or ' '.join(said.split())[-_LINE:]}"
                 )
-    program.flags = flags.join(program.flags, sanitized=",".join(tool.tools))
+    program.flags = flags.join_row_flags(program.flags, sanitized=",".join(tool.tools))
 
 
-def _run_guarded(program: Program, form: Form) -> None:
+def _run_beside_guard_pages(program: Program, form: Form) -> None:
     """Raises Misbehaviour where the program dies beside a page that nobody may touch, and does not in the same place
     where it may."""
     for place, words in (("end", "behind the end"), ("start", "before the start")):
-        if not _dies(form, PageGuard(place)) or _dies(form, PageGuard(place, "write")):
+        if not _does_guarded_case_die(form, PageGuard(place)) or _does_guarded_case_die(
+            form, PageGuard(place, "write")
+        ):
             continue  # else it is where its inputs lie that kills it: code for a vector takes it for granted that they are aligned
-        writes = _dies(form, PageGuard(place, "read"))
+        writes = _does_guarded_case_die(form, PageGuard(place, "read"))
         kind, does = (WRITES_OUTSIDE, "writes") if writes else (READS_OUTSIDE, "reads")
         raise Misbehaviour(
             kind, f"it {does} {words} of an input: its process dies where that is a page that nobody may touch"
         )
-    program.flags = flags.join(program.flags, sanitized="guard-pages")
+    program.flags = flags.join_row_flags(program.flags, sanitized="guard-pages")
 
 
-def _dies(form: Form, guard: PageGuard) -> bool:
+def _does_guarded_case_die(form: Form, guard: PageGuard) -> bool:
     """Whether the process of a case is killed where its inputs lie against guarded pages."""
     assert form.elsewhere is not None
     try:

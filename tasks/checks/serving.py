@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from tasks.arrays.tree import decode
+from tasks.arrays.tree import decode_argument_tree
 from tasks.checks import engine_answers, engine_greedy, engine_sampling
 from tasks.checks.base import FindBeyond, Observation, Scenario
 from tasks.checks.engine_relations import RELATIONS, Way
-from tasks.checks.same import APART, difference
-from tasks.model import Form, Leaf, Program, Session, Status, Unsupported, np_dtype
+from tasks.checks.same import APART, find_byte_difference
+from tasks.model import Form, Leaf, Program, Session, Status, Unsupported, get_numpy_dtype
 from tasks.model.engine import Decoder, Engine, EngineSession, Requests, Sampling, ServedModel
 from tasks.model.kind import KIND_DISTRIBUTION, KIND_RELATION
 from tasks.older_python import zip_equal
@@ -51,34 +51,43 @@ class Serving(Scenario):
         opened: EngineSession = session  # type: ignore[assignment]
         name = form.op.partition(":")[2]
         if is_of_sampler(form):
-            yield Observation(name, [_measure_sampler(opened, form)])
+            yield Observation(name, [_measure_engine_sampler(opened, form)])
             return
         if getattr(opened.engine, "weights_unknown", False) and not is_of_own_answers(form):
             raise Unsupported(
                 f"nobody has the weights of what is served (decoder: unknown): only its own answers are judged, engine:{engine_answers.OP}"
             )
         if is_of_own_answers(form):
-            yield Observation(name, [_measure_answers(opened, form)])
+            yield Observation(name, [_measure_own_answers(opened, form)])
             return
         if name == engine_greedy.OP:
-            yield Observation(name, [engine_greedy.measure_choices(opened.engine, requests_of(form), model_of(form))])
+            yield Observation(
+                name,
+                [
+                    engine_greedy.measure_greedy_choices(
+                        opened.engine, read_engine_requests(form), read_served_model(form)
+                    )
+                ],
+            )
             return
-        relation, requests = RELATIONS[name], requests_of(form)
-        engine, usual = _watch(opened.engine, form), None
+        relation, requests = RELATIONS[name], read_engine_requests(form)
+        engine, usual = _watch_engine(opened.engine, form), None
         if relation.usual is not None:
             once = relation.usual is not relation.way or relation.compiled or relation.ranks > 1
-            asked = _ask_once(opened, engine, relation.usual, form) if once else relation.usual(engine, requests)
-            usual = _split(asked, form)
+            asked = _ask_engine_once(opened, engine, relation.usual, form) if once else relation.usual(engine, requests)
+            usual = _split_logits_and_taps(asked, form)
             yield Observation("the usual way", usual[:1], judged=False)
         if relation.compiled or relation.ranks > 1:
-            engine = _watch(opened.load(relation.compiled, relation.ranks), form)
-        asked = _ask_once(opened, engine, relation.way, form) if usual is None else relation.way(engine, requests)
-        found = _split(asked, form)
+            engine = _watch_engine(opened.load(relation.compiled, relation.ranks), form)
+        asked = (
+            _ask_engine_once(opened, engine, relation.way, form) if usual is None else relation.way(engine, requests)
+        )
+        found = _split_logits_and_taps(asked, form)
         logits, layers = found[:1], found[1:]
         said: dict[str, Any] = {"part": LOGITS}
         if getattr(engine, "gives_logprobs", False):
             both = [logits[0]] if usual is None else [logits[0], usual[0]]
-            present = _find_present(both)
+            present = _find_tokens_in_all(both)
             for x in both:
                 x[~present] = np.nan
             said = {"part": LOGPROBS, "present": [present]}
@@ -86,7 +95,7 @@ class Serving(Scenario):
             inside = Observation(name, layers, part=INSIDE) if layers else None
             yield Observation("cached decoding" if name == "float64" else name, logits, inside=inside, **said)
             return
-        apart = difference(usual[:1], logits)
+        apart = find_byte_difference(usual[:1], logits)
         units = 0.0 if apart is None else apart.units
         program.columns = program.columns | {APART: units}
         inside = Observation(name, layers, part=INSIDE, held_to=usual[1:]) if layers else None
@@ -102,7 +111,7 @@ class Serving(Scenario):
             said = f"tokens are drawn from another distribution in {rows} of {np.size(one.outputs[0])} rows of logits"
             return (KIND_DISTRIBUTION, said) if rows else ("", "")
         if one.name == engine_answers.OP:
-            return _name_way(one, find_beyond)
+            return _name_first_token_off(one, find_beyond)
         if one.name == engine_greedy.OP:
             prompt, step = (
                 divmod(int(places[0]), np.shape(one.outputs[0])[1]) if (places := find_beyond(one)[0]).size else (0, 0)
@@ -119,10 +128,10 @@ class Serving(Scenario):
         step, prompt = min(off)
         kind, against = ("numbers", "float64") if one.held_to is None else (KIND_RELATION, "the usual way")
         words = f"{one.name} differs from {against} in {len(off)} of {shape[0] * shape[1]} tokens, first in token {step} behind prompt {prompt}"
-        return kind, words + _locate_layer(one, prompt, step, find_beyond)
+        return kind, words + _locate_engine_layer(one, prompt, step, find_beyond)
 
 
-def requests_of(form: Form) -> Requests:
+def read_engine_requests(form: Form) -> Requests:
     """The requests of a form of the catalog `engine`: its first arrays are tokens (prompts, longest), −1 behind a
     prompt's last, and the tokens that follow (prompts, steps)."""
     prompts, following = form.arrays[:2]
@@ -132,9 +141,9 @@ def requests_of(form: Form) -> Requests:
     )
 
 
-def model_of(form: Form) -> ServedModel:
+def read_served_model(form: Form) -> ServedModel:
     """What an engine is loaded with for a form: the arrays behind the requests are the weights."""
-    said = decode(form.kwargs, lambda kind, node: node)
+    said = decode_argument_tree(form.kwargs, lambda kind, node: node)
     decoder = Decoder(**said["decoder"])
     return ServedModel(decoder, form.dtype, dict(zip_equal(decoder.weight_shapes(), form.arrays[2:])))
 
@@ -144,15 +153,15 @@ def is_of_sampler(form: Form) -> bool:
     return form.op.partition(":")[2] == engine_sampling.OP
 
 
-def sampling_of(form: Form) -> Sampling:
+def read_engine_sampling(form: Form) -> Sampling:
     """How tokens are drawn, of a form of the op of samplers."""
-    said = dict(decode(form.kwargs, lambda kind, node: node)["sampling"])
+    said = dict(decode_argument_tree(form.kwargs, lambda kind, node: node)["sampling"])
     return Sampling(**said | {"before": tuple(said["before"])})
 
 
-def way_of(form: Form) -> str:
+def read_engine_way(form: Form) -> str:
     """The way of a form of the op of own answers."""
-    return str(decode(form.kwargs, lambda kind, node: node)["way"])
+    return str(decode_argument_tree(form.kwargs, lambda kind, node: node)["way"])
 
 
 def is_of_own_answers(form: Form) -> bool:
@@ -160,23 +169,25 @@ def is_of_own_answers(form: Form) -> bool:
     return form.op.partition(":")[2] == engine_answers.OP
 
 
-def _measure_sampler(session: EngineSession, form: Form) -> np.ndarray:
+def _measure_engine_sampler(session: EngineSession, form: Form) -> np.ndarray:
     engine, (logits, shares) = session.engine, form.arrays
     if not getattr(engine, "draw", None):
-        return engine_sampling.measure_deviation(engine, logits, shares, sampling_of(form))
-    return engine_sampling.measure_own_deviation(engine, engine.vocabulary, sampling_of(form), len(logits))
+        return engine_sampling.measure_sampling_deviation(engine, logits, shares, read_engine_sampling(form))
+    return engine_sampling.measure_own_deviation(engine, engine.vocabulary, read_engine_sampling(form), len(logits))
 
 
-def _measure_answers(session: EngineSession, form: Form) -> np.ndarray:
-    requests, engine = requests_of(form), session.engine
+def _measure_own_answers(session: EngineSession, form: Form) -> np.ndarray:
+    requests, engine = read_engine_requests(form), session.engine
     if not getattr(engine, "answer", None):
-        _refuse_without_logits(engine, model_of(form).decoder.vocabulary)
+        _refuse_without_logits(engine, read_served_model(form).decoder.vocabulary)
     steps = len(requests.following[0])
-    found = engine_answers.measure_answers(engine, way_of(form), requests.prompts, steps, form.dtype, session.kept)
+    found = engine_answers.measure_engine_answers(
+        engine, read_engine_way(form), requests.prompts, steps, form.dtype, session.kept
+    )
     return found
 
 
-def _name_way(seen: Observation, find_beyond: FindBeyond) -> tuple[str, str]:
+def _name_first_token_off(seen: Observation, find_beyond: FindBeyond) -> tuple[str, str]:
     """The first token at which a way's answer differs from the usual one, of several prompts in that with the fewest
     tokens before it."""
     shape = np.shape(seen.outputs[0])
@@ -188,7 +199,7 @@ def _name_way(seen: Observation, find_beyond: FindBeyond) -> tuple[str, str]:
     return KIND_RELATION, said
 
 
-def _find_present(both: Sequence[np.ndarray]) -> np.ndarray:
+def _find_tokens_in_all(both: Sequence[np.ndarray]) -> np.ndarray:
     """Of which tokens there is a logarithm in all of some arrays (prompts, steps, vocabulary). Raises Unsupported where
     a step has none."""
     present = np.logical_and.reduce([~np.isnan(np.asarray(x, np.float32)) for x in both])
@@ -200,11 +211,11 @@ def _find_present(both: Sequence[np.ndarray]) -> np.ndarray:
     return present
 
 
-def _watch(engine: Engine, form: Form) -> Engine:
+def _watch_engine(engine: Engine, form: Form) -> Engine:
     """The engine, watched inside where it shows that. Raises Unsupported where it gives no logits."""
     if watch := getattr(engine, "watch", None):
         watch()
-    _refuse_without_logits(engine, model_of(form).decoder.vocabulary)
+    _refuse_without_logits(engine, read_served_model(form).decoder.vocabulary)
     return engine
 
 
@@ -218,10 +229,10 @@ def _refuse_without_logits(engine: Engine, vocabulary: int) -> None:
         )
 
 
-def _split(found: np.ndarray, form: Form) -> list[Any]:
+def _split_logits_and_taps(found: np.ndarray, form: Form) -> list[Any]:
     """Logits in the dtype under test, which an engine may have widened since, and what heads and layers gave where it
     is there, as expected."""
-    decoder, dtype = model_of(form).decoder, np_dtype(form.dtype)
+    decoder, dtype = read_served_model(form).decoder, get_numpy_dtype(form.dtype)
     parts = [found[..., : decoder.vocabulary]]
     if found.shape[-1] > decoder.vocabulary:
         layers = found[..., decoder.vocabulary :]
@@ -229,11 +240,11 @@ def _split(found: np.ndarray, form: Form) -> list[Any]:
     return [np.ascontiguousarray(x).astype(dtype, copy=True) for x in parts]
 
 
-def _ask_once(session: EngineSession, engine: Engine, way: Way, form: Form) -> np.ndarray:
+def _ask_engine_once(session: EngineSession, engine: Engine, way: Way, form: Form) -> np.ndarray:
     """What a way gives: asked once where several relations of a form's requests are held to it. Where a relation asks
     the same way twice, what has happened to the engine in between is what it is about, and neither is kept."""
     if way not in USUAL:
-        return way(engine, requests_of(form))
+        return way(engine, read_engine_requests(form))
     digest = hashlib.sha256(repr((form.dtype, form.kwargs)).encode())
     for x in form.arrays:
         digest.update(np.ascontiguousarray(x).tobytes())
@@ -241,11 +252,11 @@ def _ask_once(session: EngineSession, engine: Engine, way: Way, form: Form) -> n
     if key not in session.kept:
         while len(session.kept) >= KEPT:
             del session.kept[next(iter(session.kept))]
-        session.kept[key] = way(engine, requests_of(form))
+        session.kept[key] = way(engine, read_engine_requests(form))
     return session.kept[key]
 
 
-def _locate_layer(seen: Observation, prompt: int, step: int, find_beyond: FindBeyond) -> str:
+def _locate_engine_layer(seen: Observation, prompt: int, step: int, find_beyond: FindBeyond) -> str:
     """In words, the first layer of which something is off for a token: its heads, or what it makes of them; "" where
     nobody looked inside."""
     if seen.inside is None:

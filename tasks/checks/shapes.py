@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tasks.arrays.tree import tensor_specs
+from tasks.arrays.tree import list_tensor_specs
 from tasks.checks.base import Observation
 from tasks.checks.derived import Derived
 from tasks.model import Fallback, Form, Program, Unsupported, Vacuous, flags
@@ -48,12 +48,12 @@ class Shapes(Derived):
         """The size that a step is blamed for, by itself; the first where none is. What takes another one before it does
         not fail so."""
         named = re.sub(r"^(fixed shapes|open dimensions) | after .*", "", culprit)
-        return next((size for size in _list_sizes(form) if named in ("", _words(size))), None)
+        return next((size for size in _list_case_sizes(form) if named in ("", _word_shape_sizes(size))), None)
 
     def build(self, backend: Backend, form: Form) -> Program:
         """The program for any size. Raises Unsupported where the backend makes no program for any size, or gives a
         program its inputs only once."""
-        sizes = _list_sizes(form)
+        sizes = _list_case_sizes(form)
         made: Program | Exception
         try:
             made = backend.any_size().build(sizes[0])
@@ -75,12 +75,14 @@ class Shapes(Derived):
         assert isinstance(program, _Sized)
         taken = []
         for k, size in enumerate(program.sizes):
-            stage = _stage(f"fixed shapes {_words(size)}", functools.partial(_run_fixed_size, program, k), k)
+            stage = _observe_shape(
+                f"fixed shapes {_word_shape_sizes(size)}", functools.partial(_run_fixed_size, program, k), k
+            )
             if stage.error is not None:
                 continue  # perhaps no valid size, or an If with a branch for others: all that is known is that onnx evaluates it
             taken.append(k)
             yield stage
-        program.flags = flags.join(program.flags, ran=len(taken))
+        program.flags = flags.join_row_flags(program.flags, ran=len(taken))
         made = program.any_size
         if isinstance(made, Exception):
             yield Observation("open dimensions", error=made)
@@ -90,13 +92,13 @@ class Shapes(Derived):
         for k in (0, *(x for x in taken if x), 0):
             size = program.sizes[k]
             again = functools.partial(made.again, size.arrays) if before else made.run
-            yield _stage(f"open dimensions {_words(size)}{before}", again, k)
-            before = f" after {_words(size)}"
+            yield _observe_shape(f"open dimensions {_word_shape_sizes(size)}{before}", again, k)
+            before = f" after {_word_shape_sizes(size)}"
 
 
-def _list_sizes(form: Form) -> list[Form]:
+def _list_case_sizes(form: Form) -> list[Form]:
     """The case at each size."""
-    count = len(tensor_specs(form.args))
+    count = len(list_tensor_specs(form.args))
     return [replace(form, arrays=form.arrays[k : k + count]) for k in range(0, len(form.arrays), count)]
 
 
@@ -105,7 +107,7 @@ def _run_fixed_size(program: _Sized, k: int) -> Sequence[Any]:
     return program.backend.build(program.backend.fixed(program.sizes[k])).run()
 
 
-def _stage(name: str, run: Any, k: int) -> Observation:
+def _observe_shape(name: str, run: Any, k: int) -> Observation:
     """What a run gives as the outputs of the k-th size."""
     try:
         outputs: Sequence[Any] = [None if x is None else np.array(x) for x in run()]
@@ -116,5 +118,5 @@ def _stage(name: str, run: Any, k: int) -> Observation:
     return Observation(name, outputs, part=(k * len(outputs), (k + 1) * len(outputs)))
 
 
-def _words(form: Form) -> str:
+def _word_shape_sizes(form: Form) -> str:
     return " ".join("x".join(map(str, x.shape)) or "scalar" for x in form.arrays)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tasks.arrays.varied import next_inputs, vary_inputs
+from tasks.arrays.varied import vary_inputs, vary_inputs_by_digest
 from tasks.checks import paired, roofline
 from tasks.checks.base import Check, Observation
 from tasks.model import (
@@ -31,7 +31,7 @@ from tasks.model import (
 )
 from tasks.model.errors import shorten_error
 from tasks.model.kind import KIND_BASELINE, KIND_KEPT_RESULT, KIND_LATE, KIND_OTHER_INPUTS, KIND_ROOFLINE
-from tasks.run_queue import RunQueueClock, subtract_readings, sum_readings
+from tasks.run_queue import RunQueueClock, subtract_run_queue_seconds, sum_run_queue_seconds
 
 if TYPE_CHECKING:
     from tasks.backends.base import Backend, BaselineArm
@@ -129,7 +129,7 @@ class Speedup(Check):
         arm = backend.baseline(form)
         if arm.program.given is None:
             raise Unsupported(f"{arm.name} takes a program's inputs only once: nothing can be timed against it")
-        race = make_race(program, form, arm, on_cpu=not backend.device_vendor)
+        race = make_speedup_race(program, form, arm, on_cpu=not backend.device_vendor)
         race.ceiling, race.cache_bytes, race.cpu_clock = backend.ceiling, backend.cache_bytes(), backend.cpu_s
         race.cpu_apart, race.open_queues = backend.cpu_apart_s, backend.open_queues
         return race
@@ -139,34 +139,34 @@ class Speedup(Check):
         race."""
         assert isinstance(program, SpeedupRace) and program.given is not None
         if program.declared:
-            _judge_baseline(program, form)
+            _judge_race_baseline(program, form)
         first = program.run()
         yield Observation("the first run", [np.array(x) for x in first])
         watch = _RaceWatch(program, form)
-        taken = paired.race(
+        taken = paired.race_arms(
             watch.arms,
             watch.check_outputs,
             budget_s=form.race_s,
             uncounted=watch.is_probe,
-            queued=lambda: sum_readings(watch.queues),
+            queued=lambda: sum_run_queue_seconds(watch.queues),
         )
         judged = watch.judge_calls()
         if not watch.told and not (judged and watch.changed):
             raise Vacuous("the outputs of the baseline do not depend on its inputs: a kept tensor would pass")
-        program.flags = flags.join(program.flags, judged=judged)
+        program.flags = flags.join_row_flags(program.flags, judged=judged)
         wall = _make_race_columns(program, taken, watch.is_busy())
-        _judge_share(program, form, first, taken, wall)
+        _judge_roofline_share(program, form, first, taken, wall)
         yield Observation("the last run", [np.array(x) for x in program.given(form.arrays)()])
 
 
-def make_race(program: Program, form: Form, arm: BaselineArm, on_cpu: bool = True) -> SpeedupRace:
+def make_speedup_race(program: Program, form: Form, arm: BaselineArm, on_cpu: bool = True) -> SpeedupRace:
     """A program and its baseline."""
     own = {f.name: getattr(program, f.name) for f in fields(Program)}
     race = SpeedupRace(
         **own,
         eager=arm.program.given,
         arrays=arm.form.arrays,
-        alike=_alike(form.arrays, arm.form.arrays),
+        alike=_are_race_outputs_alike(form.arrays, arm.form.arrays),
         on_cpu=on_cpu,
         baseline=arm.name,
         declared=arm.declared,
@@ -179,7 +179,7 @@ def make_race(program: Program, form: Form, arm: BaselineArm, on_cpu: bool = Tru
     return race
 
 
-def _judge_baseline(program: SpeedupRace, form: Form) -> None:
+def _judge_race_baseline(program: SpeedupRace, form: Form) -> None:
     """Raises Invalid where a declared baseline does not run, or is itself wrong."""
     assert program.eager is not None
     try:
@@ -191,11 +191,11 @@ def _judge_baseline(program: SpeedupRace, form: Form) -> None:
         raise Invalid(text, KIND_BASELINE) from None
     found = form.judge(outputs) if form.judge is not None else None
     if found is not None and found.status is Status.WRONG:
-        text = f"the baseline {program.baseline} is itself wrong ({_describe(found)}): nothing is timed against it"
+        text = f"the baseline {program.baseline} is itself wrong ({_describe_wrong_race(found)}): nothing is timed against it"
         raise Invalid(text, KIND_BASELINE)
 
 
-def _describe(found: Any) -> str:
+def _describe_wrong_race(found: Any) -> str:
     """How the outputs of a judgement are wrong."""
     how = f"{found.metrics.error_units:.3g} error units off" if found.metrics.error_units else ""
     return ": ".join(filter(None, (found.kind, found.metrics.detail or how)))
@@ -259,9 +259,9 @@ class _RaceWatch:
         fresh, its = self._draw(turn, PROGRAM)
         if program.timed is None or program.timed_baseline is None:
             both = {PROGRAM: (program.given, fresh), BASELINE: (program.eager, its), NULL: (program.eager, its)}
-            queued = (lambda: sum_readings(self.queues)) if program.on_cpu else lambda: None
+            queued = (lambda: sum_run_queue_seconds(self.queues)) if program.on_cpu else lambda: None
             return {
-                name: functools.partial(_time_whole, given, arrays, program.cpu_clock, queued)
+                name: functools.partial(_time_whole_run, given, arrays, program.cpu_clock, queued)
                 for name, (given, arrays) in both.items()
             }
         probe, longest = self.is_probe(turn), max(self.least.values(), default=math.inf)
@@ -289,7 +289,7 @@ class _RaceWatch:
             self.waited[other] += time.perf_counter() - begin
             after = self.program.cpu_apart()
             self.meanwhile[other] += sum(after[other].values()) - sum(before[other].values())
-            spent_s = _spent(before[1 - other], after[1 - other], chain.calls)
+            spent_s = _compute_cpu_spent(before[1 - other], after[1 - other], chain.calls)
             # While it waits, a process of its own may work: then the system's count has to say by how much.
             waited_s = found.waited_s if spent_s is not None or not after[1 - other] else None
             return replace(found, spent_s=spent_s, waited_s=waited_s, calls=chain.calls)
@@ -359,7 +359,7 @@ class _RaceWatch:
                 is_kept = have_same_bytes(now, kept)
                 # Whether the baseline's are another result takes longer to say, and one such round is enough unless
                 # bytes are kept.
-                if (is_kept or not self.told) and far_apart(baseline, its):
+                if (is_kept or not self.told) and are_race_outputs_apart(baseline, its):
                     self.told = True
                     if is_kept:
                         raise Misbehaviour(
@@ -368,7 +368,7 @@ class _RaceWatch:
             self.before = now, baseline
         if not self.program.alike:
             return 0.0
-        share, most = measure_distance(now, baseline)
+        share, most = measure_race_distance(now, baseline)
         if share > _MOST:
             raise Misbehaviour(
                 KIND_OTHER_INPUTS, "on other inputs of the same shapes it gives another result than its baseline"
@@ -389,7 +389,7 @@ class _RaceWatch:
             chosen[DRAWN] = self.chance.randrange(len(results))
         for why, k in chosen.items():
             arrays = self.given[arm]
-            self.judged[why] = next_inputs(arrays, digests[k - 1], self.moved) if k else arrays, results[k]
+            self.judged[why] = vary_inputs_by_digest(arrays, digests[k - 1], self.moved) if k else arrays, results[k]
 
     def judge_calls(self) -> int:
         """Hold results of calls that were timed to float64, one at least, and as many as there is time for. Returns how
@@ -402,20 +402,20 @@ class _RaceWatch:
             count += found is not None
             if found is not None and found.status is Status.WRONG:
                 raise Misbehaviour(
-                    KIND_OTHER_INPUTS, f"the result of a call that was timed is wrong ({_describe(found)})"
+                    KIND_OTHER_INPUTS, f"the result of a call that was timed is wrong ({_describe_wrong_race(found)})"
                 )
             if time.perf_counter() - begin > self.form.race_s / 2:
                 break
         return count
 
 
-def _spent(before: Mapping[int, float], after: Mapping[int, float], calls: int) -> float | None:
+def _compute_cpu_spent(before: Mapping[int, float], after: Mapping[int, float], calls: int) -> float | None:
     """CPU seconds of some processes for each of some calls; None where one of them began or ended meanwhile, of which
     nobody knows what it took."""
     return (sum(after.values()) - sum(before.values())) / calls if after and before.keys() == after.keys() else None
 
 
-def _time_whole(
+def _time_whole_run(
     given: Given, arrays: list[Any], cpu_clock: Callable[[], float], queued: Callable[[], float | None]
 ) -> Callable[[], Timed]:
     """A run that is timed with its outputs read back."""
@@ -424,7 +424,11 @@ def _time_whole(
     def timed() -> Timed:
         before, cpu, begin = queued(), cpu_clock(), time.perf_counter()
         outputs = run()
-        cpu, wall, waited_s = cpu_clock() - cpu, time.perf_counter() - begin, subtract_readings(queued(), before)
+        cpu, wall, waited_s = (
+            cpu_clock() - cpu,
+            time.perf_counter() - begin,
+            subtract_run_queue_seconds(queued(), before),
+        )
         return Timed([np.array(x) for x in outputs], wall, cpu, waited_s=waited_s)
 
     return timed
@@ -435,12 +439,12 @@ def have_same_bytes(these: Sequence[np.ndarray], those: Sequence[np.ndarray]) ->
     return all(a.tobytes() == b.tobytes() for a, b in zip(these, those))
 
 
-def far_apart(these: Sequence[np.ndarray], those: Sequence[np.ndarray]) -> bool:
+def are_race_outputs_apart(these: Sequence[np.ndarray], those: Sequence[np.ndarray]) -> bool:
     """Whether one of the outputs is another one: of most elements even the sizes differ (signs may be a choice)."""
-    return measure_distance(these, those)[0] > _MOST
+    return measure_race_distance(these, those)[0] > _MOST
 
 
-def measure_distance(these: Sequence[np.ndarray], those: Sequence[np.ndarray]) -> tuple[float, float]:
+def measure_race_distance(these: Sequence[np.ndarray], those: Sequence[np.ndarray]) -> tuple[float, float]:
     """Of the sizes of outputs (signs may be a choice): the share of elements that are off, of the output where it is
     largest; by how much an element is off at most, in its own size and the output's root mean square. 1 and infinity
     where they are no such outputs."""
@@ -452,7 +456,7 @@ def measure_distance(these: Sequence[np.ndarray], those: Sequence[np.ndarray]) -
             return 1.0, math.inf
         if a.dtype.kind in "OUS" or not a.size or (a.tobytes() == b.tobytes() and a.dtype == b.dtype):
             continue
-        if (found := _measure_finite(a, b)) is not None:
+        if (found := _measure_finite_distance(a, b)) is not None:
             share, most = max(share, found[0]), max(most, found[1])
             continue
         a, b = (np.abs(x.reshape(-1).astype(np.complex128 if x.dtype.kind == "c" else np.float64)) for x in (a, b))
@@ -467,8 +471,8 @@ def measure_distance(these: Sequence[np.ndarray], those: Sequence[np.ndarray]) -
     return share, most
 
 
-def _measure_finite(a: np.ndarray, b: np.ndarray) -> tuple[float, float] | None:
-    """`measure_distance` of outputs that are finite, in a fifth of the time; None of others: those with an infinity,
+def _measure_finite_distance(a: np.ndarray, b: np.ndarray) -> tuple[float, float] | None:
+    """`measure_race_distance` of outputs that are finite, in a fifth of the time; None of others: those with an infinity,
     NaN, or nothing but zeros."""
     if a.dtype.kind == "c" or b.dtype.kind == "c":
         return None
@@ -490,7 +494,7 @@ def _make_race_columns(program: SpeedupRace, taken: paired.RaceTimes, busy: bool
     """Seconds of each arm's calls by the wall clock, as far as they are believed; columns and flags of a race; of each
     clock none while the null arm's interval excludes 1. Of a call that is so short that more may be hidden than it says
     it takes, the time and the speedup count that in: nobody is believed more than what the judge's clocks bear out."""
-    program.flags = flags.join(program.flags, rounds=taken.rounds)
+    program.flags = flags.join_row_flags(program.flags, rounds=taken.rounds)
     wall, cpu = taken.seconds("wall"), taken.seconds("cpu") if program.on_cpu else {}
     seen, whole, spent = taken.seconds("seen"), taken.seconds("whole"), taken.seconds("spent")
     told, told_cpu = taken.seconds("wall"), dict(cpu)
@@ -516,12 +520,12 @@ def _make_race_columns(program: SpeedupRace, taken: paired.RaceTimes, busy: bool
     for name in rest:
         times, which = clocks[name]
         its = times[which + BASELINE]
-        null, found = (paired.ratio(its, times[which + arm]) for arm in (NULL, PROGRAM))
+        null, found = (paired.compute_speed_ratio(its, times[which + arm]) for arm in (NULL, PROGRAM))
         if name in short:
             times[which + PROGRAM] = [x + rest[name] for x in times[which + PROGRAM]]
-            least = paired.ratio(its, times[which + PROGRAM])
+            least = paired.compute_speed_ratio(its, times[which + PROGRAM])
             found = None if found is None or least is None else paired.SpeedRatio(least.value, least.low, found.high)
-        program.flags = flags.join(program.flags, **{f"{name}_null": null})
+        program.flags = flags.join_row_flags(program.flags, **{f"{name}_null": null})
         if null is not None and found is not None and not null.certain:
             program.columns |= {name: found.value, f"{name}_low": found.low, f"{name}_high": found.high}
     program.columns["call_ms"] = float(np.median(wall[PROGRAM])) * 1e3
@@ -540,7 +544,7 @@ def _make_race_columns(program: SpeedupRace, taken: paired.RaceTimes, busy: bool
             # both.
             ("early", seen, whole, bound),
         )
-        if _hides_work(inner, outer, 0.0 if code == "early" else _noise(inner, outer), more)
+        if _does_race_hide_work(inner, outer, 0.0 if code == "early" else _measure_clock_noise(inner, outer), more)
     ]
     doubt += ["busy"] * busy
     if not doubt and "speedup" in short:
@@ -562,13 +566,15 @@ def find_hidden_time(
         if {arm, its} <= told.keys() & clock.keys():
             own, other = (np.subtract(clock[name], told[name]).tolist() for name in (arm, its))
             surely, most = (
-                max(surely, paired.difference(own, other)[0]),
-                max(most, paired.difference(own, other, BOUND)[1]),
+                max(surely, paired.compute_time_difference(own, other)[0]),
+                max(most, paired.compute_time_difference(own, other, BOUND)[1]),
             )
     return surely, most
 
 
-def _hides_work(inner: Mapping[str, list[float]], outer: Mapping[str, list[float]], noise: float, most: float) -> bool:
+def _does_race_hide_work(
+    inner: Mapping[str, list[float]], outer: Mapping[str, list[float]], noise: float, most: float
+) -> bool:
     """Whether the program takes longer than its baseline outside of what a clock sees, by most of what it gains there,
     and by more than ``noise``, by which the baseline differs from itself; most: that may be hidden by all that is
     known. In seconds."""
@@ -576,12 +582,14 @@ def _hides_work(inner: Mapping[str, list[float]], outer: Mapping[str, list[float
         return False
     hidden = {arm: np.subtract(outer[arm], inner[arm]) for arm in (PROGRAM, BASELINE)}
     more = min(float(np.median(hidden[PROGRAM]) - np.median(hidden[BASELINE])), most)
-    apart = paired.ratio([max(x, 1e-9) for x in hidden[PROGRAM]], [max(x, 1e-9) for x in hidden[BASELINE]])
+    apart = paired.compute_speed_ratio(
+        [max(x, 1e-9) for x in hidden[PROGRAM]], [max(x, 1e-9) for x in hidden[BASELINE]]
+    )
     told, gained = (float(np.median(inner[arm])) for arm in (PROGRAM, BASELINE))
     return bool(apart is not None and apart.low > 1 and more > max(told, (gained - told) / 2, noise))
 
 
-def _noise(inner: Mapping[str, list[float]], outer: Mapping[str, list[float]]) -> float:
+def _measure_clock_noise(inner: Mapping[str, list[float]], outer: Mapping[str, list[float]]) -> float:
     """By how much what a clock does not see of the baseline differs from one call to the next, in nine of ten rounds; 0
     where a clock is missing."""
     if not {BASELINE, NULL} <= inner.keys() & outer.keys():
@@ -590,7 +598,7 @@ def _noise(inner: Mapping[str, list[float]], outer: Mapping[str, list[float]]) -
     return float(np.quantile(np.abs(again - once), 0.9))
 
 
-def _judge_share(
+def _judge_roofline_share(
     program: SpeedupRace,
     form: Form,
     outputs: Sequence[np.ndarray],
@@ -606,11 +614,11 @@ def _judge_share(
     if program.ceiling is None or program.timed is None or program.timed_baseline is None:
         return
     ask, wall, seconds = program.ceiling, taken.seconds("wall"), believed[PROGRAM]
-    work = roofline.count_work(form, outputs, program.products, program.work)
+    work = roofline.count_call_work(form, outputs, program.products, program.work)
     if device := taken.seconds("device"):
         surely, _ = find_hidden_time(device, (taken.seconds("seen"), taken.seconds("whole")), PROGRAM)
         seconds = [x + surely for x in device[PROGRAM]]
-    shown = roofline.find_share(work, seconds, form.dtype, lambda what: ask(what, False))
+    shown = roofline.find_roofline_share(work, seconds, form.dtype, lambda what: ask(what, False))
     program.columns |= {"moved_bytes": work.bytes, "flops": work.operations}
     if shown is None:
         return
@@ -625,7 +633,7 @@ def _judge_share(
     def beyond(work: roofline.CallWork, arm: str, again: bool, margin: float = roofline.MARGIN) -> bool:
         judged = replace(work, operations=work.operations if work.declared_operations else None)
         spared = program.cache_bytes if in_memory else work.bytes
-        found = roofline.find_share(judged, wall[arm], form.dtype, lambda what: ask(what, again), spared)
+        found = roofline.find_roofline_share(judged, wall[arm], form.dtype, lambda what: ask(what, again), spared)
         return found is not None and found.low > margin
 
     # The ceilings are measured once more: the machine may have been busy. What is true of the baseline as well is a
@@ -638,7 +646,7 @@ def _judge_share(
         return
     if work.declared_bytes is None and program.alike and program.eager is not None:
         eager = program.eager
-        work = roofline.without_unread(work, form, lambda arrays: eager(arrays)())
+        work = roofline.drop_unread_work(work, form, lambda arrays: eager(arrays)())
     if beyond(work, PROGRAM, False):
         speed, most = work.bytes / float(np.median(wall[PROGRAM])), ask(roofline.MEMORY, False) or 0.0
         raise Misbehaviour(
@@ -649,7 +657,7 @@ def _judge_share(
         )
 
 
-def _alike(these: Sequence[Any], those: Sequence[Any]) -> bool:
+def _are_race_outputs_alike(these: Sequence[Any], those: Sequence[Any]) -> bool:
     return len(these) == len(those) and all(
         isinstance(a, np.ndarray) and isinstance(b, np.ndarray) and a.dtype == b.dtype and a.shape == b.shape
         for a, b in zip(these, those)

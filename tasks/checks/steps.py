@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tasks.arrays import contiguous
 from tasks.checks.base import Observation, Scenario
-from tasks.checks.same import copy_outputs
+from tasks.checks.same import copy_program_outputs
 from tasks.model import Form, Misbehaviour, OpClass, Program, Session, Unsupported
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Steps(Scenario):
         program.columns = program.columns | {"layout": None}  # other layouts are the forward check's
         for k, inputs in enumerate(dense.steps()):
             try:
-                outputs = copy_outputs(session.step(inputs))
+                outputs = copy_program_outputs(session.step(inputs))
             except Misbehaviour as error:
                 yield Observation(f"step {k}", error=error, judged=False, kind=error.kind)
                 return

@@ -11,12 +11,24 @@ import numpy as np
 
 from tasks.arrays import contiguous
 from tasks.checks.base import Observation, Scenario
-from tasks.checks.same import copy_outputs
+from tasks.checks.same import copy_program_outputs
 from tasks.model import EPS, Form, Misbehaviour, Program, Session, Status, Unsupported
 from tasks.training.exact import HALF, STORED, STORINGS
 from tasks.training.layout import StepLayout
-from tasks.training.phases import ALONE, ALONG, BUFFERS, CLIPPED, LOSS, PHASES, PROBE, RAW, SHARES, TAPS, split
-from tasks.training.trajectory import SLOPE_LIMIT, slope
+from tasks.training.phases import (
+    ALONE,
+    ALONG,
+    BUFFERS,
+    CLIPPED,
+    LOSS,
+    PHASES,
+    PROBE,
+    RAW,
+    SHARES,
+    TAPS,
+    split_step_phases,
+)
+from tasks.training.trajectory import SLOPE_LIMIT, measure_update_slope
 
 if TYPE_CHECKING:
     from tasks.judging import Judgement
@@ -53,7 +65,7 @@ def _part_by_rank(outputs: Sequence[Any]) -> list[tuple[StepLayout, dict[str, li
     return found
 
 
-def _find_taps(layout: StepLayout, taps: Sequence[Any], names: Sequence[str]) -> list[tuple[int, list[Any]]]:
+def _find_module_taps(layout: StepLayout, taps: Sequence[Any], names: Sequence[str]) -> list[tuple[int, list[Any]]]:
     """Runs of the expected modules that were looked into: (place of the first, outputs). A loop may show some alone:
     nobody can look into what is compiled, nor at all tokens of an expert that one rank sends to another. names: of the
     expected ones."""
@@ -84,14 +96,14 @@ class Train(Scenario):
             raise Unsupported("the backend runs no session of a training loop")
         for k, inputs in enumerate(contiguous.dense(form).steps()):
             number = int(inputs[form.stepped[0]][0])  # the first of its inputs says which step of the run it is
-            ranks = _part_by_rank(copy_outputs(session.step(inputs)))
+            ranks = _part_by_rank(copy_program_outputs(session.step(inputs)))
             for rank, (layout, outputs) in enumerate(ranks):
                 gradients: list[Any] = []
                 whose = f"step {number}, rank {rank}" if len(ranks) > 1 else f"step {number}"
-                for phase, a, b in split(form.phases):
+                for phase, a, b in split_step_phases(form.phases):
                     runs = [(0, seen)] if (seen := outputs.get(phase, [])) else []
                     if phase == TAPS:
-                        runs = _find_taps(layout, seen, form.names[a:b])
+                        runs = _find_module_taps(layout, seen, form.names[a:b])
                     elif not seen and phase != SHARES:
                         raise Misbehaviour("structure", f"{whose}: nothing of the phase {phase} was returned")
                     for first, some in runs:
@@ -154,7 +166,7 @@ class Train(Scenario):
     def _find_slope(self, worst: Judgement, seen: Sequence[Observation], sample: PreparedSample) -> Judgement | None:
         """What no step alone shows: a gradient, a buffer or the loss that is off along itself, by the same share at
         every step."""
-        one = max(measure_slopes(seen, sample), key=lambda x: abs(x.score), default=None)
+        one = max(measure_training_slopes(seen, sample), key=lambda x: abs(x.score), default=None)
         if one is None or abs(one.score) <= SLOPE_LIMIT:
             return None
         subject = f"the gradient of {one.name}" if one.phase == RAW else one.name
@@ -173,7 +185,7 @@ class Along:
     score: float
 
 
-def measure_slopes(seen: Sequence[Observation], sample: PreparedSample) -> list[Along]:
+def measure_training_slopes(seen: Sequence[Observation], sample: PreparedSample) -> list[Along]:
     """Of each output of the phases of ALONG; none where fewer than two steps are looked at."""
     record, expected = sample.record, sample.expected()
     found = []
@@ -183,7 +195,9 @@ def measure_slopes(seen: Sequence[Observation], sample: PreparedSample) -> list[
         if len(steps) < 2:
             continue
         assert reference is not None and floor is not None
-        off = [slope(np.asarray(x.outputs[place - x.part[0]], np.float64), reference[x.row]) for x in steps]
+        off = [
+            measure_update_slope(np.asarray(x.outputs[place - x.part[0]], np.float64), reference[x.row]) for x in steps
+        ]
         # What the draws of a single number, or of a buffer, do not have may be the same at every step: a factor that
         # float32 holds.
         always = 0.0 if record.phases[place] == RAW else STORINGS * HALF * EPS[STORED]

@@ -9,8 +9,8 @@ import numpy as np
 
 from tasks.model.kind import CAUSE_ORDER
 from tasks.passport import NotReadable
-from tasks.passport.explain import SumExplanation, explain_elements, explain_gated, read_order
-from tasks.passport.locate import locate_gated, locate_order, locate_sum
+from tasks.passport.explain import SumExplanation, explain_gated_sum, explain_sum_elements, read_sum_order
+from tasks.passport.locate import locate_gated_product, locate_order_terms, locate_sum_terms
 
 #: Runs the arrays of a call.
 Run = Callable[[list[Any]], Sequence[Any]]
@@ -35,7 +35,9 @@ def explain_two_orders(sides: Sequence[Side]) -> dict[str, str]:
     differ = np.flatnonzero(apart)
     differ = np.unique(np.append(differ[:: -(-differ.size // LOOKED_AT)], worst))
     found = [
-        _explain(run, arrays, outputs[0], (row or 0) * width + worst, (row or 0) * width + differ, name)
+        _explain_order_of_element(
+            run, arrays, outputs[0], (row or 0) * width + worst, (row or 0) * width + differ, name
+        )
         for run, arrays, outputs, row, name in sides
     ]
     one_side, other_side = found
@@ -61,7 +63,7 @@ def explain_two_runs(run: Run, arrays: Sequence[Any], runs: Sequence[tuple[Seque
     furthest apart is asked; the others keep their terms, and those that differ tell which of the two orders a call has
     used. None where a call may use one order here and another one there."""
     first, second = (np.asarray(outputs[0]).reshape(-1) for outputs, _ in runs)
-    where = locate_sum(arrays, np.asarray(runs[0][0][0]))
+    where = locate_sum_terms(arrays, np.asarray(runs[0][0][0]))
     apart = np.abs(first.astype(np.float64) - second.astype(np.float64))
     if where is None or not apart.max(initial=0.0) > 0:
         return {}
@@ -90,15 +92,15 @@ def explain_two_runs(run: Run, arrays: Sequence[Any], runs: Sequence[tuple[Seque
     return explain_two_orders([(run_as(told), arrays, outputs, None, name) for told, (outputs, name) in pairs])
 
 
-def _explain(
+def _explain_order_of_element(
     run: Run, arrays: Sequence[Any], output: Any, place: int, at: np.ndarray, name: str
 ) -> SumExplanation | None:
     """How an element of an output is added; of sums that only show in it the order alone. None where it is no sum that
     is known."""
-    if (where := locate_sum(arrays, output)) is not None:
-        return explain_elements(run, arrays, output, where, place, at, name)
-    if (gated := locate_gated(arrays, output)) is not None:
-        return explain_gated(run, arrays, output, gated, place, at, name)
-    if (terms := locate_order(arrays, output, place)) is not None:
-        return SumExplanation(read_order(run, arrays, terms, name), np.zeros(0, np.int64), np.zeros(0, bool))
+    if (where := locate_sum_terms(arrays, output)) is not None:
+        return explain_sum_elements(run, arrays, output, where, place, at, name)
+    if (gated := locate_gated_product(arrays, output)) is not None:
+        return explain_gated_sum(run, arrays, output, gated, place, at, name)
+    if (terms := locate_order_terms(arrays, output, place)) is not None:
+        return SumExplanation(read_sum_order(run, arrays, terms, name), np.zeros(0, np.int64), np.zeros(0, bool))
     return None

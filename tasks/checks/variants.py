@@ -92,7 +92,7 @@ class Refuses(Variant):
             except Exception as error:
                 if backend.is_sticky(error) or backend.is_out_of_memory(error):
                     raise
-                if _internal(error):
+                if _is_internal_error(error):
                     raise
                 return [REFUSED]
             raised = Misbehaviour(KIND_ACCEPTED, "it returned a result where the reference raises")
@@ -102,5 +102,5 @@ class Refuses(Variant):
         return Program(run)
 
 
-def _internal(error: BaseException) -> bool:
+def _is_internal_error(error: BaseException) -> bool:
     return type(error).__name__ in INTERNAL

@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Any
 
 from tasks.counterparts.table import FRAMEWORKS, CounterpartRow
-from tasks.model import Unsupported, is_inexact, label_of
+from tasks.model import Unsupported, is_inexact_dtype, label_op
 
 #: Ops of the critical catalog that are called like an op of torch of another name.
 CRITICAL = {
@@ -32,7 +32,7 @@ WITHOUT_EFFECT = ("device", "requires_grad", "layout", "memory_format", "pin_mem
 
 
 @functools.cache
-def rows() -> dict[str, CounterpartRow]:
+def index_counterpart_rows() -> dict[str, CounterpartRow]:
     """Every row by each of its names."""
     from tasks.counterparts import algebra, elementwise, movement, networks, reductions
 
@@ -44,25 +44,25 @@ def rows() -> dict[str, CounterpartRow]:
     }
 
 
-def counterpart(framework: str, op: str, variant: str, dtype: str) -> Counterpart:
+def find_counterpart(framework: str, op: str, variant: str, dtype: str) -> Counterpart:
     """What ``framework`` calls an op (with its catalog's prefix). Raises Unsupported where the table has nothing.
 
     The table is made for inexact dtypes: frameworks turn integers into floats of other widths than torch.
     """
     catalog, _, name = op.partition(":")
-    label = label_of(name, variant)
+    label = label_op(name, variant)
     found = None
     if catalog == "critical":
         names = (op, CRITICAL.get(name, name), f"nn.functional.{name}")
-        found = next((rows()[x] for x in names if x in rows()), None)
+        found = next((index_counterpart_rows()[x] for x in names if x in index_counterpart_rows()), None)
     elif catalog == "torch":
-        found = rows().get(label)
+        found = index_counterpart_rows().get(label)
     text = getattr(found, framework, "") if found else ""
     if found is None or not text:
         raise Unsupported(
             f"no counterpart of {op.partition(':')[2] if catalog == 'critical' else label} in the table for {framework}"
         )
-    if not is_inexact(dtype):
+    if not is_inexact_dtype(dtype):
         raise Unsupported(f"the table of counterparts is for floating and complex dtypes, not for {dtype}")
     if dtype == "complex32":  # torch's alone: a framework would be given it widened, and pass in another dtype
         raise Unsupported(f"{framework} has no complex32")
@@ -79,7 +79,7 @@ class Counterpart:
         self.framework, self.label = framework, label
         self.composed = text.startswith("~")
         parameters, _, without_effect = signature.partition("|")
-        self.signature, names = _signature(parameters.strip())
+        self.signature, names = _parse_parameter_list(parameters.strip())
         text = text.lstrip("~")
         self.text = text if "(" in text or text.startswith("x.") else f"{text}({', '.join(names)})"
         used = {node.id for node in ast.walk(ast.parse(self.text, mode="eval")) if isinstance(node, ast.Name)}
@@ -89,7 +89,7 @@ class Counterpart:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Raises Unsupported for arguments that the expression does not heed; what the framework raises as it is."""
         # Expressions are part of this package, never of anything that is read.
-        return eval(self._code, _words(self.framework), self.bind_arguments(args, kwargs))
+        return eval(self._code, _list_framework_words(self.framework), self.bind_arguments(args, kwargs))
 
     def bind_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments of a call by their names, all of them. Raises Unsupported for those that the expression does
@@ -101,20 +101,20 @@ class Counterpart:
             raise Unsupported(f"the counterpart of {self.label} does not take these arguments: {error}") from None
         for name, value in bound.arguments.items():
             default = self.signature.parameters[name].default
-            if name not in self._free and not _same(value, default):
+            if name not in self._free and not _is_default_value(value, default):
                 raise Unsupported(f"{self.framework}'s counterpart of {self.label}, {self.text}, has no {name}")
         bound.apply_defaults()
         return dict(bound.arguments)
 
 
-def _same(value: Any, default: Any) -> bool:
+def _is_default_value(value: Any, default: Any) -> bool:
     return value is default or (
         isinstance(value, (bool, int, float, str, tuple)) and type(value) is type(default) and value == default
     )
 
 
 @functools.cache
-def _signature(parameters: str) -> tuple[inspect.Signature, tuple[str, ...]]:
+def _parse_parameter_list(parameters: str) -> tuple[inspect.Signature, tuple[str, ...]]:
     """The signature of a parameter list and how its parameters are handed on by position."""
     made: Callable[..., Any] = eval(f"lambda {parameters}: None", {})
     signature = inspect.signature(made)
@@ -124,13 +124,18 @@ def _signature(parameters: str) -> tuple[inspect.Signature, tuple[str, ...]]:
 
 
 @functools.cache
-def _words(framework: str) -> dict[str, Any]:
+def _list_framework_words(framework: str) -> dict[str, Any]:
     """What a framework's expressions may name; imports the framework. ``named``: its counterpart of another op of
     torch."""
 
     @functools.cache
     def named(name: str) -> Counterpart:
-        return Counterpart(framework, name, rows()[name].signature, getattr(rows()[name], framework))
+        return Counterpart(
+            framework,
+            name,
+            index_counterpart_rows()[name].signature,
+            getattr(index_counterpart_rows()[name], framework),
+        )
 
     known = (vars(import_module(f"tasks.counterparts.{name}")) for name in (*WORDS, f"in_{framework}"))
     return {**{k: v for words in known for k, v in words.items()}, "named": named}

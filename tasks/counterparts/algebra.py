@@ -177,7 +177,7 @@ DECOMPOSITIONS: tuple[CounterpartRow, ...] = (
 )
 
 
-def _fourier(name: str, tensorflow: str = "") -> CounterpartRow:
+def _make_fourier_row(name: str, tensorflow: str = "") -> CounterpartRow:
     return R(
         f"fft.{name}",
         "x, n=None, dim=-1, norm=None",
@@ -187,7 +187,7 @@ def _fourier(name: str, tensorflow: str = "") -> CounterpartRow:
     )
 
 
-def _fourier_n(name: str, dims: str, jax: bool = True, tensorflow: str = "") -> CounterpartRow:
+def _make_fourier_row_of_axes(name: str, dims: str, jax: bool = True, tensorflow: str = "") -> CounterpartRow:
     over = "pair(dim)" if name.endswith("2") else "several_axes(dim)"
     return R(
         f"fft.{name}",
@@ -199,16 +199,16 @@ def _fourier_n(name: str, dims: str, jax: bool = True, tensorflow: str = "") -> 
 
 
 FOURIER: tuple[CounterpartRow, ...] = (
-    _fourier("fft", "tf.signal.fft(as_complex(x))"),
-    _fourier("ifft", "tf.signal.ifft(as_complex(x))"),
-    _fourier("rfft", "tf.signal.rfft(x)"),
-    _fourier("irfft", "tf.signal.irfft(as_complex(x))"),
-    _fourier("hfft"),
-    _fourier("ihfft"),
-    *(_fourier_n(name, "(-2, -1)") for name in ("fft2", "ifft2", "rfft2", "irfft2")),
-    *(_fourier_n(name, "None") for name in ("fftn", "ifftn", "rfftn", "irfftn")),
-    *(_fourier_n(name, "(-2, -1)", jax=False) for name in ("hfft2", "ihfft2")),
-    *(_fourier_n(name, "None", jax=False) for name in ("hfftn", "ihfftn")),
+    _make_fourier_row("fft", "tf.signal.fft(as_complex(x))"),
+    _make_fourier_row("ifft", "tf.signal.ifft(as_complex(x))"),
+    _make_fourier_row("rfft", "tf.signal.rfft(x)"),
+    _make_fourier_row("irfft", "tf.signal.irfft(as_complex(x))"),
+    _make_fourier_row("hfft"),
+    _make_fourier_row("ihfft"),
+    *(_make_fourier_row_of_axes(name, "(-2, -1)") for name in ("fft2", "ifft2", "rfft2", "irfft2")),
+    *(_make_fourier_row_of_axes(name, "None") for name in ("fftn", "ifftn", "rfftn", "irfftn")),
+    *(_make_fourier_row_of_axes(name, "(-2, -1)", jax=False) for name in ("hfft2", "ihfft2")),
+    *(_make_fourier_row_of_axes(name, "None", jax=False) for name in ("hfftn", "ihfftn")),
     R("fft.fftshift", "x, dim=None", "jnp.fft.fftshift", "tf.signal.fftshift", "paddle.fft.fftshift"),
     R("fft.ifftshift", "x, dim=None", "jnp.fft.ifftshift", "tf.signal.ifftshift", "paddle.fft.ifftshift"),
 )

@@ -62,7 +62,7 @@ def affine(product: Any, bias: Any) -> Any:
     return product if bias is None else product + bias
 
 
-def _labels(n: int) -> tuple[str, str, str]:
+def _make_axis_labels(n: int) -> tuple[str, str, str]:
     space = "DHW"[-n:]
     return f"NC{space}", f"OI{space}", f"NC{space}"
 
@@ -76,7 +76,7 @@ def convolution(x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilat
         step,
         paddings(padding, weight.shape[2:], apart, n),
         rhs_dilation=apart,
-        dimension_numbers=_labels(n),
+        dimension_numbers=_make_axis_labels(n),
         feature_group_count=groups,
     )
     return affine(made, None if bias is None else bias.reshape(-1, *(1,) * n))
@@ -92,12 +92,18 @@ def transposed_convolution(
     full = [d * (k - 1) for d, k in zip(apart, weight.shape[2:])]
     pads = [(f - p, f - p + o) for f, p, o in zip(full, windows(padding, n), windows(more, n))]
     made = lax.conv_transpose(
-        rank(x, n + 2), weight, step, pads, rhs_dilation=apart, dimension_numbers=_labels(n), transpose_kernel=True
+        rank(x, n + 2),
+        weight,
+        step,
+        pads,
+        rhs_dilation=apart,
+        dimension_numbers=_make_axis_labels(n),
+        transpose_kernel=True,
     )
     return affine(made, None if bias is None else bias.reshape(-1, *(1,) * n))
 
 
-def _window(
+def _make_jax_window(
     x: Any, kernel: Any, stride: Any, padding: Any, n: int
 ) -> tuple[tuple[int, ...], tuple[int, ...], list[tuple[int, int]]]:
     """Window, strides and padding of `lax.reduce_window` over all axes of (N, C, …)."""
@@ -108,13 +114,13 @@ def _window(
 
 
 def max_pool(x: Any, kernel: Any, stride: Any, padding: Any, dilation: Any, n: int) -> Any:
-    size, step, pads = _window(x, kernel, stride, padding, n)
+    size, step, pads = _make_jax_window(x, kernel, stride, padding, n)
     return lax.reduce_window(x, -jnp.inf, lax.max, size, step, pads, window_dilation=(1, 1, *windows(dilation, n)))
 
 
 def average_pool(x: Any, kernel: Any, stride: Any, padding: Any, count_padding: bool, n: int) -> Any:
     """A sum over windows by their counts, as flax.linen.avg_pool has it."""
-    size, step, pads = _window(x, kernel, stride, padding, n)
+    size, step, pads = _make_jax_window(x, kernel, stride, padding, n)
     zero = jnp.zeros((), x.dtype)
     total = lax.reduce_window(x, zero, lax.add, size, step, pads)
     if count_padding:

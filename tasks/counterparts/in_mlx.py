@@ -115,17 +115,17 @@ def group_norm(x: Any, groups: int, weight: Any, bias: Any, eps: float) -> Any:
 
 def batch_norm(x: Any, mean: Any, variance: Any, weight: Any, bias: Any, eps: float) -> Any:
     """As mlx.nn.BatchNorm computes it, whose statistics are given to the layer, not to a function."""
-    mean, variance = (_channels(x, v) for v in (mean, variance))
+    mean, variance = (_shape_channels(x, v) for v in (mean, variance))
     return _scale_and_shift((x - mean) * mx.rsqrt(variance + eps), weight, bias)
 
 
-def _channels(x: Any, v: Any) -> Any:
+def _shape_channels(x: Any, v: Any) -> Any:
     return v.reshape(-1, *(1,) * (x.ndim - 2))
 
 
 def _scale_and_shift(y: Any, weight: Any, bias: Any) -> Any:
-    y = y if weight is None else y * _channels(y, weight)
-    return y if bias is None else y + _channels(y, bias)
+    y = y if weight is None else y * _shape_channels(y, weight)
+    return y if bias is None else y + _shape_channels(y, bias)
 
 
 def attention(query: Any, key: Any, value: Any, mask: Any, causal: bool, scale: float | None) -> Any:

@@ -108,7 +108,7 @@ OWN = {
 }
 
 
-def expression(names: str, jax: str) -> str:
+def make_mlx_expression(names: str, jax: str) -> str:
     """MLX's expression of a row of the table that has these names and this JAX expression; "" for none."""
     own = next((OWN[name] for name in names.split() if name in OWN), "")
     return own or (jax.replace("jnp.", "mx.") if LIKE_JAX & set(names.split()) else "")

@@ -389,7 +389,7 @@ CREATION: tuple[CounterpartRow, ...] = (
 )
 
 
-def _window(name: str, jax: str, tensorflow: str = "") -> CounterpartRow:
+def _make_window_row(name: str, jax: str, tensorflow: str = "") -> CounterpartRow:
     """A window whose JAX function has the symmetric form alone."""
     call = f"{jax}(M).astype(dtype) if sym else absent('sym=False')"
     return R(
@@ -401,10 +401,10 @@ def _window(name: str, jax: str, tensorflow: str = "") -> CounterpartRow:
 
 
 WINDOWS: tuple[CounterpartRow, ...] = (
-    _window("bartlett", "jnp.bartlett"),
-    _window("blackman", "jnp.blackman"),
-    _window("hamming", "jnp.hamming", "tf.signal.hamming_window"),
-    _window("hann", "jnp.hanning", "tf.signal.hann_window"),
+    _make_window_row("bartlett", "jnp.bartlett"),
+    _make_window_row("blackman", "jnp.blackman"),
+    _make_window_row("hamming", "jnp.hamming", "tf.signal.hamming_window"),
+    _make_window_row("hann", "jnp.hanning", "tf.signal.hann_window"),
     R(
         "signal.windows.kaiser",
         "M, *, beta=12.0, sym=True, dtype=None",

@@ -150,7 +150,7 @@ _CONV = "x, weight, bias=None, stride=1, padding=0, dilation=1, groups=1"
 _TRANSPOSED = "x, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1"
 
 
-def _convolution(n: int) -> tuple[CounterpartRow, CounterpartRow]:
+def _make_convolution_rows(n: int) -> tuple[CounterpartRow, CounterpartRow]:
     return (
         R(
             f"nn.functional.conv{n}d",
@@ -173,7 +173,7 @@ _MAX_POOL = "x, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False
 _AVG_POOL = "x, kernel_size, stride=None, padding=0, ceil_mode=False, count_include_pad=True, divisor_override=None"
 
 
-def _pooling(n: int) -> tuple[CounterpartRow, ...]:
+def _make_pooling_rows(n: int) -> tuple[CounterpartRow, ...]:
     return (
         R(
             f"nn.functional.max_pool{n}d",
@@ -208,8 +208,8 @@ def _pooling(n: int) -> tuple[CounterpartRow, ...]:
 
 
 IMAGES: tuple[CounterpartRow, ...] = (
-    *(row for n in (1, 2, 3) for row in _convolution(n)),
-    *(row for n in (1, 2, 3) for row in _pooling(n)),
+    *(row for n in (1, 2, 3) for row in _make_convolution_rows(n)),
+    *(row for n in (1, 2, 3) for row in _make_pooling_rows(n)),
     *(
         R(
             f"nn.functional.interpolate.{mode}",

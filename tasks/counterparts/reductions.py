@@ -7,7 +7,9 @@ from tasks.counterparts.table import CounterpartRow, R
 _DIM = "x, dim=None, keepdim=False"
 
 
-def _reduction(names: str, jax: str, tensorflow: str = "", paddle: str = "", dtype: bool = False) -> CounterpartRow:
+def _make_reduction_row(
+    names: str, jax: str, tensorflow: str = "", paddle: str = "", dtype: bool = False
+) -> CounterpartRow:
     """A row of functions that take axes and keepdims under those names."""
     return R(
         names,
@@ -24,13 +26,13 @@ _PADDLE_SPREAD = "(x, axis=axes(dim), unbiased=bessel(unbiased, correction), kee
 _JAX_UNBIASED = "(x, ddof=int(unbiased))"
 
 REDUCTIONS: tuple[CounterpartRow, ...] = (
-    _reduction("sum", "jnp.sum", "tf.reduce_sum", "paddle.sum", dtype=True),
-    _reduction("mean", "jnp.mean", "tf.reduce_mean", "paddle.mean", dtype=True),
-    _reduction("prod", "jnp.prod", "tf.reduce_prod", "paddle.prod", dtype=True),
-    _reduction("amax", "jnp.max", "tf.reduce_max", "paddle.amax"),
-    _reduction("amin", "jnp.min", "tf.reduce_min", "paddle.amin"),
-    _reduction("nansum", "jnp.nansum", "", "paddle.nansum", dtype=True),
-    _reduction("nanmean", "jnp.nanmean", "", "paddle.nanmean", dtype=True),
+    _make_reduction_row("sum", "jnp.sum", "tf.reduce_sum", "paddle.sum", dtype=True),
+    _make_reduction_row("mean", "jnp.mean", "tf.reduce_mean", "paddle.mean", dtype=True),
+    _make_reduction_row("prod", "jnp.prod", "tf.reduce_prod", "paddle.prod", dtype=True),
+    _make_reduction_row("amax", "jnp.max", "tf.reduce_max", "paddle.amax"),
+    _make_reduction_row("amin", "jnp.min", "tf.reduce_min", "paddle.amin"),
+    _make_reduction_row("nansum", "jnp.nansum", "", "paddle.nansum", dtype=True),
+    _make_reduction_row("nanmean", "jnp.nanmean", "", "paddle.nanmean", dtype=True),
     R(
         "logsumexp",
         _DIM,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tasks.counterparts.mlx_names import expression
+from tasks.counterparts.mlx_names import make_mlx_expression
 
 #: Frameworks with a column, in the order of the columns; each is also the name of a form.
 FRAMEWORKS = ("jax", "tensorflow", "paddle", "mlx")
@@ -31,7 +31,7 @@ class CounterpartRow:
     @property
     def mlx(self) -> str:
         """MLX's expression, which stands in `mlx_names`."""
-        return expression(self.names, self.jax)
+        return make_mlx_expression(self.names, self.jax)
 
 
 R = CounterpartRow

@@ -71,7 +71,7 @@ CALLED: dict[str, str] = {
 }
 
 
-def chosen_by(device: str) -> str:
+def find_choosing_variable(device: str) -> str:
     """How one of several devices is chosen, of those that torch names so or people do: by a variable, as the end of a
     sentence."""
     label = TORCH_DEVICES.get(CALLED.get(device, device), ("", device))[1]
@@ -83,24 +83,24 @@ def chosen_by(device: str) -> str:
     return f"to choose among several devices, set {said} when starting the farm"
 
 
-def device_number() -> int:
+def find_device_number() -> int:
     """This process's device among the vendor's; 0 where it was given none by number."""
     given = os.environ.get(DEVICE_NUMBER, "")
     return int(given) if given.isdigit() else 0
 
 
-def driver_version(label: str, root: Path = Path("/")) -> str:
+def find_driver_version(label: str, root: Path = Path("/")) -> str:
     """Version of a vendor's driver in the kernel (Linux); "" where there is none or it does not say, and for a label
     nobody knows. ``root``: of the files."""
     return BY_LABEL[label].driver_version(root) if label in BY_LABEL else ""
 
 
-def toolkit_version(label: str) -> str:
+def find_toolkit_version(label: str) -> str:
     """ "CANN 8.0.RC1" of a vendor's toolkit as it is installed here; "" where none is found."""
     return BY_LABEL[label].toolkit_version() if label in BY_LABEL else ""
 
 
-def what_brings(text: str) -> str:
+def suggest_library_package(text: str) -> str:
     """What brings a library that a runtime's error names and no Python package has; "" for none that is known."""
     known = (device.libraries for device in DEVICES if device.libraries)
     return next((what for words, what in known if re.search(words, text)), "")

@@ -9,10 +9,10 @@ from pathlib import Path
 from tasks.devices import cuda_driver
 from tasks.devices.base import Device, DeviceDriver, DeviceToolkit, TorchDevice, VendorCommand
 from tasks.devices.nvidia import NO_SMALL_PRODUCT
-from tasks.packages import TORCH_CATALOG, torch_build
+from tasks.packages import TORCH_CATALOG, name_torch_build
 
 
-def architecture(root: Path = Path("/")) -> str:
+def find_amd_architecture(root: Path = Path("/")) -> str:
     """Of the first GPU that this process sees, as LLVM calls it: "gfx942"; "" where the driver says nothing.
 
     The kernel driver gives decimal digits, 90402: major 9, minor 4, stepping 2, the last two of which LLVM writes in
@@ -60,14 +60,14 @@ GPU = Device(
         r"lib(?:amdhip64|hip\w+|roc\w+|hsa-runtime64|MIOpen|migraphx\w*)\.so",
         "part of ROCm: install it, and add its folder (/opt/rocm/lib) to $LD_LIBRARY_PATH",
     ),
-    architecture=architecture,
+    architecture=find_amd_architecture,
     torch={
         "rocm": TorchDevice(
             target="cuda",
             option="tf32",
             coarse="tfloat32",
             coarser=(("HIPBLASLT_ALLOW_TF32", "1"),),  # torch takes no TF32 on ROCm otherwise (ATen/Context.cpp)
-            packages=(*torch_build("rocm7.2"), *TORCH_CATALOG),
+            packages=(*name_torch_build("rocm7.2"), *TORCH_CATALOG),
             unsupported=NO_SMALL_PRODUCT
             + r"|(?:HIPBLAS|ROCBLAS|MIOPEN|HIPFFT)_?\w*NOT_(?:SUPPORTED|IMPLEMENTED)|miopenStatusUnsupportedOp|hipErrorNoBinaryForGpu|no kernel image is available|invalid device function",
             sticky=cuda_driver.STICKY.pattern

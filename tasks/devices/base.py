@@ -39,7 +39,7 @@ class DeviceDriver:
 
     def version(self, root: Path = Path("/")) -> str:
         """Its version; "" where it is not there, or does not say. ``root``: of the files."""
-        if found := _search(root / self.file.lstrip("/"), self.pattern):
+        if found := _search_file(root / self.file.lstrip("/"), self.pattern):
             return found
         there = self.module and (root / "sys/module" / self.module).is_dir()
         return f"Linux {platform.release()}" if there else ""
@@ -65,7 +65,7 @@ class DeviceToolkit:
             if not folder:
                 continue
             named = re.search(r"\d+(?:\.\w+)+$", os.path.realpath(folder))
-            if found := _search(Path(folder) / self.file, self.pattern) or (named[0] if named else ""):
+            if found := _search_file(Path(folder) / self.file, self.pattern) or (named[0] if named else ""):
                 return f"{self.name} {found}"
         return ""
 
@@ -205,7 +205,7 @@ class Device:
         return self.toolkit.version() if self.toolkit else ""
 
 
-def _search(path: Path, pattern: str) -> str:
+def _search_file(path: Path, pattern: str) -> str:
     with contextlib.suppress(OSError):
         if match := re.search(pattern, path.read_text(errors="replace")):
             return match[1]

@@ -30,12 +30,12 @@ class CudaError(RuntimeError):
     """A call of the driver that failed; the text has the call and CUDA's name of the error."""
 
 
-def load() -> Any:
+def load_cuda_driver() -> Any:
     """The driver's library. Raises OSError where there is none."""
     return ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
 
 
-def call(library: Any, name: str, *arguments: Any) -> None:
+def call_cuda_driver(library: Any, name: str, *arguments: Any) -> None:
     """Call a function of the driver. Raises CudaError."""
     code = int(getattr(library, name)(*arguments))
     if code:
@@ -48,51 +48,51 @@ def call(library: Any, name: str, *arguments: Any) -> None:
 def describe_gpu(library: Any, ordinal: int = 0) -> tuple[str, str]:
     """(name, "sm_90") of a GPU that this process sees. No context is made. Raises CudaError."""
     device = c_int()
-    call(library, "cuInit", c_uint(0))
-    call(library, "cuDeviceGet", byref(device), c_int(ordinal))
-    return _name(library, device), f"sm_{''.join(_capability(library, device))}"
+    call_cuda_driver(library, "cuInit", c_uint(0))
+    call_cuda_driver(library, "cuDeviceGet", byref(device), c_int(ordinal))
+    return _name_gpu(library, device), f"sm_{''.join(_read_gpu_capability(library, device))}"
 
 
-def _name(library: Any, device: c_int) -> str:
+def _name_gpu(library: Any, device: c_int) -> str:
     text = ctypes.create_string_buffer(256)
-    call(library, "cuDeviceGetName", text, c_int(len(text)), device)
+    call_cuda_driver(library, "cuDeviceGetName", text, c_int(len(text)), device)
     return text.value.decode()
 
 
-def _capability(library: Any, device: c_int) -> tuple[str, str]:
+def _read_gpu_capability(library: Any, device: c_int) -> tuple[str, str]:
     major, minor = c_int(), c_int()
     for value, attribute in ((major, _MAJOR), (minor, _MINOR)):
-        call(library, "cuDeviceGetAttribute", byref(value), c_int(attribute), device)
+        call_cuda_driver(library, "cuDeviceGetAttribute", byref(value), c_int(attribute), device)
     return str(major.value), str(minor.value)
 
 
-def identity(library: Any, ordinal: int = 0) -> list[str]:
+def describe_gpu_identity(library: Any, ordinal: int = 0) -> list[str]:
     """Which GPU this process sees, in words of a row's flags: uuid (as nvidia-smi writes it), ecc (on, off), and mig,
     of a slice of it.
 
     No context is made. Raises CudaError.
     """
-    call(library, "cuInit", c_uint(0))
+    call_cuda_driver(library, "cuInit", c_uint(0))
     device, on, whole, part = c_int(), c_int(), (c_ubyte * 16)(), (c_ubyte * 16)()
-    call(library, "cuDeviceGet", byref(device), c_int(ordinal))
-    call(library, "cuDeviceGetUuid", whole, device)
+    call_cuda_driver(library, "cuDeviceGet", byref(device), c_int(ordinal))
+    call_cuda_driver(library, "cuDeviceGetUuid", whole, device)
     found = [f"uuid=GPU-{uuid.UUID(bytes=bytes(whole))}"]
     with contextlib.suppress(CudaError):
-        call(library, "cuDeviceGetAttribute", byref(on), c_int(_ECC), device)
+        call_cuda_driver(library, "cuDeviceGetAttribute", byref(on), c_int(_ECC), device)
         found.append(f"ecc={'on' if on.value else 'off'}")
     # Of a slice the newer call gives its own (CUDA driver API, "If the device is in MIG mode, returns its MIG UUID").
     with contextlib.suppress(CudaError, AttributeError):
-        call(library, "cuDeviceGetUuid_v2", part, device)
+        call_cuda_driver(library, "cuDeviceGetUuid_v2", part, device)
         found += [f"mig=MIG-{uuid.UUID(bytes=bytes(part))}"] if bytes(part) != bytes(whole) else []
     return found
 
 
-def memory(library: Any, ordinal: int = 0) -> int:
+def measure_gpu_memory(library: Any, ordinal: int = 0) -> int:
     """Bytes of the GPU that this process sees. No context is made. Raises CudaError."""
     device, size = c_int(), c_size_t()
-    call(library, "cuInit", c_uint(0))
-    call(library, "cuDeviceGet", byref(device), c_int(ordinal))
-    call(library, "cuDeviceTotalMem_v2", byref(size), device)
+    call_cuda_driver(library, "cuInit", c_uint(0))
+    call_cuda_driver(library, "cuDeviceGet", byref(device), c_int(ordinal))
+    call_cuda_driver(library, "cuDeviceTotalMem_v2", byref(size), device)
     return int(size.value)
 
 
@@ -112,16 +112,16 @@ class CudaDevice:
         self._device = device
 
     def _call(self, name: str, *arguments: Any) -> None:
-        call(self._library, name, *arguments)
+        call_cuda_driver(self._library, name, *arguments)
 
     @property
     def name(self) -> str:
-        return _name(self._library, self._device)
+        return _name_gpu(self._library, self._device)
 
     @property
     def capability(self) -> str:
         """Compute capability, "9.0"."""
-        return ".".join(_capability(self._library, self._device))
+        return ".".join(_read_gpu_capability(self._library, self._device))
 
     @property
     def driver_version(self) -> str:

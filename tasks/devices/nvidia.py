@@ -10,7 +10,7 @@ from pathlib import Path
 from tasks.devices import cuda_driver
 from tasks.devices.base import Device, DeviceDescription, DeviceDriver, TorchDevice, VendorCommand
 from tasks.devices.sanitizer import READS_OUTSIDE, WRITES_OUTSIDE, Sanitizer
-from tasks.packages import TORCH_CATALOG, torch_build
+from tasks.packages import TORCH_CATALOG, name_torch_build
 
 #: As an administrator sets it, `nvidia-smi -c EXCLUSIVE_PROCESS`.
 _EXCLUSIVE = VendorCommand(("nvidia-smi", "--query-gpu=compute_mode", "--format=csv,noheader"), r"^Exclusive_Process")
@@ -48,7 +48,7 @@ _REPLACEABLE = re.compile(r"lib(?:cudnn|cublas|cublasLt|cudart|nvrtc|nvinfer)\.s
 _ACCUMULATORS = {"sm_90": ("hopper-float8",), "sm_89": ("ada-float8",)}
 
 
-def installed_libraries() -> dict[str, str]:
+def list_installed_cuda_libraries() -> dict[str, str]:
     """Versions of the libraries that this environment's packages bring ("cuDNN": "9.20.0.48")."""
     found: dict[str, str] = {}
     for name, packages in _LIBRARIES.items():
@@ -58,7 +58,7 @@ def installed_libraries() -> dict[str, str]:
     return found
 
 
-def system_libraries(maps: Path = Path("/proc/self/maps")) -> tuple[str, ...]:
+def list_system_cuda_libraries(maps: Path = Path("/proc/self/maps")) -> tuple[str, ...]:
     """Libraries that this process has loaded and no package brought, by folder ("libcublas.so.13 and libcudnn.so.9 of
     /usr/local/cuda/lib64"); none on systems that do not list them."""
     found: dict[str, set[str]] = {}
@@ -70,32 +70,32 @@ def system_libraries(maps: Path = Path("/proc/self/maps")) -> tuple[str, ...]:
     return tuple(f"{' and '.join(sorted(names))} of {folder}" for folder, names in sorted(found.items()))
 
 
-def accumulators(architecture: str) -> tuple[str, ...]:
+def list_nvidia_accumulators(architecture: str) -> tuple[str, ...]:
     """Names of the adders of a GPU ("sm_90") that keep less than float32."""
     return _ACCUMULATORS.get(architecture, ())
 
 
-def architecture() -> str:
+def find_nvidia_architecture() -> str:
     """Of the first GPU that this process sees, as LLVM and ptxas call it: "sm_90"; "" where no driver says."""
     with contextlib.suppress(OSError, cuda_driver.CudaError):
-        return cuda_driver.describe_gpu(cuda_driver.load())[1]
+        return cuda_driver.describe_gpu(cuda_driver.load_cuda_driver())[1]
     return ""
 
 
-def describe(ordinal: int) -> DeviceDescription | None:
+def describe_nvidia_gpu(ordinal: int) -> DeviceDescription | None:
     """What the driver says of a GPU that this process sees; None without a driver that answers."""
     with contextlib.suppress(OSError, AttributeError, cuda_driver.CudaError):
-        library = cuda_driver.load()
+        library = cuda_driver.load_cuda_driver()
         name, code = cuda_driver.describe_gpu(library, ordinal)
         return DeviceDescription(
             name,
             code,
             GPU.driver_version(),
-            cuda_driver.memory(library, ordinal),
-            identity=tuple(cuda_driver.identity(library, ordinal)),
-            libraries=installed_libraries(),
-            loaded=system_libraries(),
-            accumulators=accumulators(code),
+            cuda_driver.measure_gpu_memory(library, ordinal),
+            identity=tuple(cuda_driver.describe_gpu_identity(library, ordinal)),
+            libraries=list_installed_cuda_libraries(),
+            loaded=list_system_cuda_libraries(),
+            accumulators=list_nvidia_accumulators(code),
         )
     return None
 
@@ -142,8 +142,8 @@ GPU = Device(
     shares="nvidia-smi -c DEFAULT",
     hidden="",
     driver=DeviceDriver("/proc/driver/nvidia/version", r"Kernel Module.*?\s(\d+\.[\d.]+)"),
-    architecture=architecture,
-    describe=describe,
+    architecture=find_nvidia_architecture,
+    describe=describe_nvidia_gpu,
     sanitizer=_SANITIZER,
     condition=VendorCommand(
         ("nvidia-smi", "--query-gpu=temperature.gpu,clocks.sm", "--format=csv,noheader,nounits", "-i"),
@@ -153,7 +153,7 @@ GPU = Device(
         "cuda": TorchDevice(
             option="tf32",
             coarse="tfloat32",
-            packages=(*torch_build("cu130"), *TORCH_CATALOG),
+            packages=(*name_torch_build("cu130"), *TORCH_CATALOG),
             unsupported=f"{_NO_KERNEL}|{NO_SMALL_PRODUCT}",
             sticky=cuda_driver.STICKY.pattern
             + r"|(?:CUBLAS|CUDNN|CUSOLVER)_STATUS_(?:EXECUTION_FAILED|INTERNAL_ERROR)",

@@ -26,10 +26,10 @@ import numpy as np
 
 from tasks.diagnose.model import BETTER, ErrorCause, ErrorModel, WrongResult
 from tasks.diagnose.model import NARROW as NARROW
-from tasks.model import Leaf, OpClass, is_complex, is_inexact
-from tasks.model.dtypes import dtype_name
+from tasks.model import Leaf, OpClass, is_complex_dtype, is_inexact_dtype
+from tasks.model.dtypes import name_numpy_dtype
 from tasks.model.kind import CAUSE_ARITHMETIC, CAUSE_CAST, CAUSE_OTHER
-from tasks.model.leaf import model_floor
+from tasks.model.leaf import compute_model_floor
 
 #: Numbers of all inputs and of an output from which on nothing is computed again: a diagnosis takes milliseconds.
 LARGE = 1 << 18
@@ -37,7 +37,7 @@ LARGE = 1 << 18
 MOST = 3
 
 
-def cause(
+def find_error_model(
     inputs: Sequence[np.ndarray],
     actual: Sequence[np.ndarray],
     expected: Sequence[Leaf],
@@ -64,12 +64,12 @@ def cause(
                 continue
             if not whole and a.size > LARGE:
                 continue
-            result = WrongResult.of(a, replace(leaf, noise=model_floor(leaf)) if whole else leaf, op_class)
+            result = WrongResult.of(a, replace(leaf, noise=compute_model_floor(leaf)) if whole else leaf, op_class)
             if not result.off.any():
                 continue
             if uncast:
-                return _choose_best_model(iter([casts.left_out(uncast[place])]), result)
-            told = functools.partial(_find_cause, inputs=inputs, result=result, elementwise=elementwise)
+                return _choose_best_model(iter([casts.model_lost_cast(uncast[place])]), result)
+            told = functools.partial(_find_best_error_model, inputs=inputs, result=result, elementwise=elementwise)
             found = ErrorCause() if whole else told(functools.partial(_iterate_error_models, elementwise=elementwise))
             if not found.words and (graph := model()):
                 found = _choose_best_model(casts.models(graph, inputs, place), result)
@@ -79,32 +79,38 @@ def cause(
     return ErrorCause()
 
 
-def within(names: Sequence[str], inputs: Sequence[np.ndarray], leaf: Leaf, op_class: OpClass) -> np.ndarray | None:
+def bound_accumulator_error(
+    names: Sequence[str], inputs: Sequence[np.ndarray], leaf: Leaf, op_class: OpClass
+) -> np.ndarray | None:
     """How far a product of matrices may move in the accumulators (`tasks.arrays.accumulators`) of these names that its
     factors' dtypes have there, shaped as the output; None where there is none, or the output is no such product."""
     from tasks.arrays import accumulators
     from tasks.diagnose import products
 
-    dtypes = [dtype_name(x.dtype) for x in inputs]
-    adders = [x for x in accumulators.for_factors(dtypes) if x.name in names]
+    dtypes = [name_numpy_dtype(x.dtype) for x in inputs]
+    adders = [x for x in accumulators.list_accumulators_for_factors(dtypes) if x.name in names]
     if not adders or leaf.reference is None or sum(x.size for x in (*inputs, leaf.reference)) > LARGE:
         return None
     floats = [x.astype(np.float64) for x in inputs]
-    return products.floor_in(adders[0], floats, WrongResult.of(leaf.reference, leaf, op_class))
+    return products.bound_product_in_adder(adders[0], floats, WrongResult.of(leaf.reference, leaf, op_class))
 
 
-def narrow_sums(inputs: Sequence[np.ndarray], actual: Sequence[np.ndarray], expected: Sequence[Leaf]) -> ErrorCause:
+def explain_narrow_sums(
+    inputs: Sequence[np.ndarray], actual: Sequence[np.ndarray], expected: Sequence[Leaf]
+) -> ErrorCause:
     """How the sums of an output, of 16-bit numbers, lost digits that float32 would have kept (`tasks.diagnose.narrow`),
     be they within the noise floor or not; none where they did not, or nothing is known of them."""
     if sum(x.size for x in (*inputs, *actual)) > LARGE:
         return ErrorCause()
     from tasks.diagnose import narrow
 
-    words = next(filter(None, (narrow.cause(inputs, a, leaf) for a, leaf in zip(actual, expected))), "")
+    words = next(
+        filter(None, (narrow.explain_narrow_rounding(inputs, a, leaf) for a, leaf in zip(actual, expected))), ""
+    )
     return ErrorCause(words, CAUSE_ARITHMETIC) if words else ErrorCause()
 
 
-def lost_cast(
+def explain_lost_cast(
     inputs: Sequence[np.ndarray],
     actual: Sequence[np.ndarray],
     expected: Sequence[Leaf],
@@ -118,11 +124,13 @@ def lost_cast(
 
     with np.errstate(all="ignore"):
         return (
-            ErrorCause(casts.MISSING, CAUSE_CAST) if casts.is_missing(graph, inputs, actual, expected) else ErrorCause()
+            ErrorCause(casts.MISSING, CAUSE_CAST)
+            if casts.is_cast_missing(graph, inputs, actual, expected)
+            else ErrorCause()
         )
 
 
-def _find_cause(
+def _find_best_error_model(
     models: Callable[[Sequence[np.ndarray], WrongResult], Iterator[ErrorModel]],
     inputs: Sequence[np.ndarray],
     result: WrongResult,
@@ -163,5 +171,5 @@ def _iterate_error_models(inputs: Sequence[np.ndarray], result: WrongResult, ele
     from tasks.diagnose import formulas, results
 
     yield from results.models(result)
-    if is_inexact(result.dtype) and not is_complex(result.dtype):
+    if is_inexact_dtype(result.dtype) and not is_complex_dtype(result.dtype):
         yield from formulas.models(inputs, result, elementwise)

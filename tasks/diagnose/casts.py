@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from tasks.diagnose.model import ErrorModel
-from tasks.model import EPS, SMALLEST_NORMAL, Leaf, is_complex, is_inexact, round_to_dtype
+from tasks.model import EPS, SMALLEST_NORMAL, Leaf, is_complex_dtype, is_inexact_dtype, round_to_dtype
 from tasks.model.kind import CAUSE_CAST
-from tasks.model.leaf import model_floor
+from tasks.model.leaf import compute_model_floor
 
 MISSING = "a cast that was asked for is missing"
 #: Casts of a graph that are left out one at a time, at most.
@@ -21,7 +21,7 @@ CASTS = 8
 FEWEST, LEAST, LEFT = 16, 1.0, 0.25
 
 
-def left_out(result: np.ndarray) -> ErrorModel:
+def model_lost_cast(result: np.ndarray) -> ErrorModel:
     """The error model of a program whose output without a cast is ``result``."""
     return ErrorModel(MISSING, np.asarray(result), code=CAUSE_CAST)
 
@@ -56,11 +56,11 @@ def models(graph: bytes, inputs: Sequence[np.ndarray], place: int) -> Iterator[E
     """
     with contextlib.suppress(ImportError, ValueError):
         program = _ProgramOfCasts(graph, inputs)
-        for left in _left_out(program.casts):
-            yield left_out(program.without(left, place))
+        for left in _word_lost_casts(program.casts):
+            yield model_lost_cast(program.without(left, place))
 
 
-def is_missing(
+def is_cast_missing(
     graph: Callable[[], bytes | None],
     inputs: Sequence[np.ndarray],
     actual: Sequence[np.ndarray],
@@ -74,13 +74,13 @@ def is_missing(
     """
     off = {}
     for place, (y, leaf) in enumerate(zip(actual, expected)):
-        if leaf.reference is not None and _has_floats(leaf) and y.shape == leaf.shape and y.size >= FEWEST:
-            unit = EPS[leaf.dtype] * np.abs(leaf.reference) + model_floor(leaf) + SMALLEST_NORMAL[leaf.dtype]
+        if leaf.reference is not None and _has_floating_leaf(leaf) and y.shape == leaf.shape and y.size >= FEWEST:
+            unit = EPS[leaf.dtype] * np.abs(leaf.reference) + compute_model_floor(leaf) + SMALLEST_NORMAL[leaf.dtype]
             error = (y.astype(np.float64) - leaf.reference) / unit
             if np.isfinite(error).all() and np.sqrt(np.mean(np.square(error))) >= LEAST:
                 off[place] = unit, error
     content = graph() if off else None
-    if content is None or not _compensates(content):
+    if content is None or not _does_model_compensate_casts(content):
         return False
     program = _ProgramOfCasts(content, inputs)
     if not 0 < len(program.casts) <= CASTS:
@@ -109,11 +109,11 @@ def is_missing(
     return False
 
 
-def _has_floats(leaf: Leaf) -> bool:
-    return leaf.reference is not None and is_inexact(leaf.dtype) and not is_complex(leaf.dtype)
+def _has_floating_leaf(leaf: Leaf) -> bool:
+    return leaf.reference is not None and is_inexact_dtype(leaf.dtype) and not is_complex_dtype(leaf.dtype)
 
 
-def _compensates(graph: bytes) -> bool:
+def _does_model_compensate_casts(graph: bytes) -> bool:
     """Whether a model subtracts from a tensor, or a tensor from, what casts have made of it."""
     import onnx
 
@@ -127,7 +127,7 @@ def _compensates(graph: bytes) -> bool:
     return False
 
 
-def _left_out(names: list[str]) -> Iterator[frozenset[str]]:
+def _word_lost_casts(names: list[str]) -> Iterator[frozenset[str]]:
     if names:
         yield frozenset(names)
     if 1 < len(names) <= CASTS:

@@ -23,16 +23,16 @@ from tasks.operators.formulas import (
 )
 
 
-def _rounding_once(function: Function) -> Function:
+def _round_function_once(function: Function) -> Function:
     """A function of NumPy's rounded once: its own of float32 are off by several bits, those of libraries by hardly
     one."""
     return lambda x: np.asarray(function(x.astype(np.float64)), np.float64).astype(x.dtype)
 
 
-exp, exp2, log, log2, tanh, arcsin = map(_rounding_once, (np.exp, np.exp2, np.log, np.log2, np.tanh, np.arcsin))
+exp, exp2, log, log2, tanh, arcsin = map(_round_function_once, (np.exp, np.exp2, np.log, np.log2, np.tanh, np.arcsin))
 
 
-def _polynomial_erf(x: np.ndarray) -> np.ndarray:
+def _compute_polynomial_erf(x: np.ndarray) -> np.ndarray:
     """Abramowitz and Stegun 7.1.26: off by 1.5e-7."""
     t = 1 / (1 + x.dtype.type(0.3275911) * np.abs(x))
     total = np.zeros_like(x)
@@ -41,23 +41,23 @@ def _polynomial_erf(x: np.ndarray) -> np.ndarray:
     return np.copysign(1 - total * exp(-x * x), x)
 
 
-def _fast_exp(x: np.ndarray) -> np.ndarray:
+def _compute_fast_exp(x: np.ndarray) -> np.ndarray:
     """Schraudolph (1999): the exponent's bits are a linear function of x; off by up to 4 %."""
     bits = (12102203.161561485 * x.astype(np.float64) + 1064866805.0).clip(0, 2139095039)
     return bits.astype(np.int32).view(np.float32).astype(x.dtype)
 
 
-def _by_exp2(x: np.ndarray) -> np.ndarray:
+def _compute_exp_by_exp2(x: np.ndarray) -> np.ndarray:
     return exp2(x * x.dtype.type(1 / math.log(2)))
 
 
-def _rational_tanh(x: np.ndarray) -> np.ndarray:
+def _compute_rational_tanh(x: np.ndarray) -> np.ndarray:
     """Lambert's continued fraction up to x⁷, held to ±1."""
     s = x * x
     return np.clip(x * (135135 + s * (17325 + s * (378 + s))) / (135135 + s * (62370 + s * (3150 + s * 28))), -1, 1)
 
 
-def _with_reduced_angle(function: Function) -> Function:
+def _reduce_angle_coarsely(function: Function) -> Function:
     """A function of an angle that is reduced by the dtype's own 2π."""
 
     def of(x: np.ndarray) -> np.ndarray:
@@ -67,7 +67,7 @@ def _with_reduced_angle(function: Function) -> Function:
     return of
 
 
-def _tanh_gelu(x: np.ndarray) -> np.ndarray:
+def _compute_tanh_gelu(x: np.ndarray) -> np.ndarray:
     inner = x.dtype.type(math.sqrt(2 / math.pi)) * (x + x.dtype.type(0.044715) * x**3)
     return x.dtype.type(0.5) * x * (1 + tanh(inner))
 
@@ -79,16 +79,19 @@ _sigmoid = functools.partial(compute_sigmoid, exp=exp)
 
 #: Of one number: the function, and its wrong ways by their words.
 OF_ONE: Mapping[str, tuple[Function, Mapping[str, Function]]] = {
-    "exp": (np.exp, {"fast exp (Schraudolph's)": _fast_exp, "exp as 2 to the power x·log2 e": _by_exp2}),
+    "exp": (
+        np.exp,
+        {"fast exp (Schraudolph's)": _compute_fast_exp, "exp as 2 to the power x·log2 e": _compute_exp_by_exp2},
+    ),
     "expm1": (np.expm1, {"expm1 as exp(x) - 1": lambda x: exp(x) - 1}),
     "log": (np.log, {"log as log2(x)·log 2": lambda x: log2(x) * x.dtype.type(math.log(2))}),
     "log1p": (np.log1p, {"log1p as log(1 + x)": lambda x: log(1 + x)}),
     "sqrt": (np.sqrt, {"sqrt as x/sqrt(x)": lambda x: x * (1 / np.sqrt(x))}),
-    "sin": (np.sin, {"the angle is reduced by 2π of the dtype": _with_reduced_angle(np.sin)}),
+    "sin": (np.sin, {"the angle is reduced by 2π of the dtype": _reduce_angle_coarsely(np.sin)}),
     "cos": (
         np.cos,
         {
-            "the angle is reduced by 2π of the dtype": _with_reduced_angle(np.cos),
+            "the angle is reduced by 2π of the dtype": _reduce_angle_coarsely(np.cos),
             "cos as sin(π/2 - x)": lambda x: np.sin(x.dtype.type(math.pi / 2) - x),
         },
     ),
@@ -96,12 +99,12 @@ OF_ONE: Mapping[str, tuple[Function, Mapping[str, Function]]] = {
     "asinh": (np.arcsinh, {"asinh as log(x + sqrt(x² + 1))": lambda x: log(x + np.sqrt(x * x + 1))}),
     "acosh": (np.arccosh, {"acosh as log(x + sqrt(x² - 1))": lambda x: log(x + np.sqrt(x * x - 1))}),
     "atanh": (np.arctanh, {"atanh as log((1 + x)/(1 - x))/2": lambda x: log((1 + x) / (1 - x)) / 2}),
-    "tan": (np.tan, {"the angle is reduced by 2π of the dtype": _with_reduced_angle(np.tan)}),
+    "tan": (np.tan, {"the angle is reduced by 2π of the dtype": _reduce_angle_coarsely(np.tan)}),
     "acos": (np.arccos, {"acos as π/2 - asin(x)": lambda x: x.dtype.type(math.pi / 2) - arcsin(x)}),
     "tanh": (
         np.tanh,
         {
-            "fast tanh (a rational function)": _rational_tanh,
+            "fast tanh (a rational function)": _compute_rational_tanh,
             "tanh as 1 - 2/(exp(2x) + 1)": lambda x: 1 - 2 / (exp(2 * x) + 1),
             "tanh as (1 - exp(-2x))/(1 + exp(-2x))": lambda x: (1 - exp(-2 * x)) / (1 + exp(-2 * x)),
             "tanh as 2·sigmoid(2x) - 1": lambda x: 2 / (1 + exp(-2 * x)) - 1,
@@ -136,12 +139,12 @@ OF_ONE: Mapping[str, tuple[Function, Mapping[str, Function]]] = {
         lambda x: np.asarray(np.where(x > 0, x, np.expm1(np.minimum(x, 0)))),
         {"elu as exp(x) - 1": lambda x: np.asarray(np.where(x > 0, x, exp(np.minimum(x, 0)) - 1))},
     ),
-    "erf": (erf, {"erf by a polynomial (Abramowitz and Stegun 7.1.26)": _polynomial_erf}),
+    "erf": (erf, {"erf by a polynomial (Abramowitz and Stegun 7.1.26)": _compute_polynomial_erf}),
     "erfc": (erfc, {"erfc as 1 - erf(x)": lambda x: 1 - erf(x)}),
     "gelu": (
         compute_gelu,
         {
-            "gelu by tanh": _tanh_gelu,
+            "gelu by tanh": _compute_tanh_gelu,
             "gelu by a sigmoid": lambda x: x * _sigmoid(x.dtype.type(1.702) * x),
             "gelu as x/2·(1 + erf(x/√2))": lambda x: x.dtype.type(0.5) * x * (1 + erf(x * x.dtype.type(_ROOT))),
         },
@@ -150,7 +153,7 @@ OF_ONE: Mapping[str, tuple[Function, Mapping[str, Function]]] = {
         compute_gelu_tanh,
         {
             "gelu by erf, where tanh is asked for": compute_gelu,
-            "gelu as x/2·(1 + tanh(…))": _tanh_gelu,
+            "gelu as x/2·(1 + tanh(…))": _compute_tanh_gelu,
             "π is taken for 22/7": lambda x: compute_gelu_tanh(x, math.sqrt(7 / 11), exp),
         },
     ),
@@ -192,25 +195,34 @@ def formulas(floats: Sequence[np.ndarray], dtype: str) -> Iterator[WrongFormula]
     """The functions that could be of these inputs."""
     table = OF_ONE if len(floats) == 1 else OF_TWO if len(floats) == 2 else {}
     for function, wrong in table.values():
-        yield WrongFormula(functools.partial(_spread, function), functools.partial(_wrong, wrong, dtype), single=True)
+        yield WrongFormula(
+            functools.partial(_spread_floats, function),
+            functools.partial(_list_wrong_functions, wrong, dtype),
+            single=True,
+        )
 
 
-def _spread(function: Function, floats: Sequence[np.ndarray]) -> np.ndarray:
+def _spread_floats(function: Function, floats: Sequence[np.ndarray]) -> np.ndarray:
     return function(*floats)
 
 
-def _wrong(wrong: Mapping[str, Function], dtype: str, floats: Sequence[np.ndarray]) -> Iterator[ErrorModel]:
+def _list_wrong_functions(
+    wrong: Mapping[str, Function], dtype: str, floats: Sequence[np.ndarray]
+) -> Iterator[ErrorModel]:
     for words, function in wrong.items():
-        for name in types(dtype):
+        for name in list_computing_dtypes(dtype):
             given = [x.astype(name) for x in floats]
             made = np.asarray(function(*given)).astype(np.float64)
             # In 16 bits much is 0 that is not: that is no evidence of a formula.
             yield ErrorModel(
-                f"{words}, in {name}", made, digits=name != dtype or name != types(dtype)[0], code=CAUSE_ARITHMETIC
+                f"{words}, in {name}",
+                made,
+                digits=name != dtype or name != list_computing_dtypes(dtype)[0],
+                code=CAUSE_ARITHMETIC,
             )
 
 
-def types(dtype: str) -> list[str]:
+def list_computing_dtypes(dtype: str) -> list[str]:
     """Dtypes that a kernel may compute in: its own or float32, then a coarser one."""
     own = dtype if dtype in ("float64", "float32") else "float32"
     coarse = "bfloat16" if dtype == "bfloat16" else "float16"

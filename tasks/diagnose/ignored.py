@@ -52,14 +52,14 @@ def models(graph: bytes, inputs: Sequence[np.ndarray], result: WrongResult, plac
             return None
 
     exact = compute_output(())
-    if exact is None or not _same(exact, result):
+    if exact is None or not _is_graph_as_expected(exact, result):
         return
     for op in sorted({node.op_type for node in nodes if _is_mean_of_some(node, onnx)}):
-        total, counted = compute_output([("", _put(op, "reduction", "sum", onnx))]), inputs[1].size
+        total, counted = compute_output([("", _make_attribute_changer(op, "reduction", "sum", onnx))]), inputs[1].size
         if total is not None and total.shape == exact.shape:
             yield ErrorModel("ignored targets are counted in the mean", total / counted)
     if len(nodes) == 1:
-        for words, changed in _otherwise_fed(nodes[0], feeds):
+        for words, changed in _list_mistaken_inputs(nodes[0], feeds):
             found = compute_output((), {**feeds, **changed})
             if found is not None and found.shape == exact.shape:
                 yield ErrorModel(words, found.astype(exact.dtype), digits=True)
@@ -78,7 +78,7 @@ def models(graph: bytes, inputs: Sequence[np.ndarray], result: WrongResult, plac
             yield ErrorModel(" and ".join(words for words, _ in some), found.astype(exact.dtype), digits=True)
 
 
-def _otherwise_fed(node: Any, feeds: Mapping[str, np.ndarray]) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
+def _list_mistaken_inputs(node: Any, feeds: Mapping[str, np.ndarray]) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
     """(words, other inputs) with which a node computes what is a known mistake of its operator."""
     names = list(node.input)
     if node.op_type == "GridSample" and names[1] in feeds:  # a tie falls to the side that it is moved to
@@ -100,7 +100,7 @@ def _is_mean_of_some(node: Any, onnx: Any) -> bool:
     return {"reduction", "ignore_index"} <= set(onnx.defs.get_schema(node.op_type).attributes)
 
 
-def _same(exact: np.ndarray, result: WrongResult) -> bool:
+def _is_graph_as_expected(exact: np.ndarray, result: WrongResult) -> bool:
     """Whether the graph as it is gives what is expected; numbers that were stored in the output's dtype as well."""
     return exact.shape == result.exact.shape and bool(
         result.is_exact(exact) if result.real else np.array_equal(exact, result.exact)
@@ -118,15 +118,17 @@ def _list_ignored_parts(nodes: Sequence[Any], onnx: Any, rank: int) -> Iterator[
         schema, told = onnx.defs.get_schema(op), "" if len(nodes) == 1 else f"{op}: "
         given = {a.name: onnx.helper.get_attribute_value(a) for node in several for a in node.attribute}
         for name in given:
-            yield f"{told}attribute {name} is ignored", _without(op, name)
+            yield f"{told}attribute {name} is ignored", _make_attribute_dropper(op, name)
         for k, entry in enumerate(schema.inputs):
             if entry.option == onnx.defs.OpSchema.FormalParameterOption.Optional:
                 yield f"{told}input {entry.name} is ignored", _make_input_dropper(op, k)
-        later += _other_values(op, told, given, schema, onnx, rank)
+        later += _list_mistaken_attributes(op, told, given, schema, onnx, rank)
     yield from later
 
 
-def _other_values(op: str, told: str, given: Mapping[str, Any], schema: Any, onnx: Any, rank: int) -> Iterator[Way]:
+def _list_mistaken_attributes(
+    op: str, told: str, given: Mapping[str, Any], schema: Any, onnx: Any, rank: int
+) -> Iterator[Way]:
     """Attributes with another value than the one that holds."""
     for name, attribute in schema.attributes.items():
         default = attribute.default_value
@@ -134,17 +136,17 @@ def _other_values(op: str, told: str, given: Mapping[str, Any], schema: Any, onn
         value = value.decode() if isinstance(value, bytes) else value
         others: Sequence[Any] = ()
         if isinstance(value, str):
-            others = operators.of(op).texts.get(name, ())
+            others = operators.find_operator(op).texts.get(name, ())
         elif isinstance(value, int) and name == "axis":
             others = [axis for axis in range(rank) if axis != value % max(rank, 1)]
         elif isinstance(value, int) and value in (0, 1):
             others = [1 - value]
         for other in others:
             if other != value:
-                yield f"{told}{name} is taken for {other}", _put(op, name, other, onnx)
+                yield f"{told}{name} is taken for {other}", _make_attribute_changer(op, name, other, onnx)
 
 
-def _without(op: str, name: str) -> Callable[[Any], bool]:
+def _make_attribute_dropper(op: str, name: str) -> Callable[[Any], bool]:
     def change(node: Any) -> bool:
         kept = [a for a in node.attribute if a.name != name]
         if node.op_type != op or len(kept) == len(node.attribute):
@@ -168,11 +170,11 @@ def _make_input_dropper(op: str, place: int) -> Callable[[Any], bool]:
     return change
 
 
-def _put(op: str, name: str, value: Any, onnx: Any) -> Callable[[Any], bool]:
+def _make_attribute_changer(op: str, name: str, value: Any, onnx: Any) -> Callable[[Any], bool]:
     def change(node: Any) -> bool:
         if node.op_type != op:
             return False
-        _without(op, name)(node)
+        _make_attribute_dropper(op, name)(node)
         node.attribute.append(onnx.helper.make_attribute(name, value))
         return True
 

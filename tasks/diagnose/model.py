@@ -14,8 +14,8 @@ from tasks.model import (
     WITHOUT_NOISE,
     Leaf,
     OpClass,
-    is_complex,
-    is_inexact,
+    is_complex_dtype,
+    is_inexact_dtype,
     round_to_dtype,
 )
 from tasks.model.kind import CAUSE_OTHER
@@ -90,7 +90,7 @@ class WrongResult:
 
     def near(self, result: np.ndarray, slack: np.ndarray | float = 0.0) -> np.ndarray:
         """Which elements are a result's, bit for bit or within a unit: ε·|result| + δ + tiny, and ``slack``."""
-        if not is_inexact(self.dtype):
+        if not is_inexact_dtype(self.dtype):
             return np.asarray(self.actual == result)
         cast = np.asarray(round_to_dtype(result, self.dtype))
         same = (self.actual == cast) | (np.isnan(self.actual) & np.isnan(cast))
@@ -114,7 +114,9 @@ class WrongResult:
         least = SHARE if telling.sum() >= FEW else 1.0
         # Where the model is another result than the exact one, the result has to follow it: what is hardly off may lie
         # between.
-        apart = np.abs(result - self.exact) > self._unit(result) if is_inexact(self.dtype) else result != self.exact
+        apart = (
+            np.abs(result - self.exact) > self._unit(result) if is_inexact_dtype(self.dtype) else result != self.exact
+        )
         if apart.any() and near[apart].mean() < least:
             return 0.0
         if not telling.any() or near[telling].mean() < least or near[self.off].mean() < least or near.mean() < least:
@@ -124,14 +126,16 @@ class WrongResult:
         if np.any(model.slack):  # nothing bit for bit: what is explained is the size of the error
             size, wide = (np.sqrt(np.mean(np.square(x[telling]))) for x in self._sizes(model.slack))
             return float(near.mean()) / 2 if SIZES[0] * wide <= size <= SIZES[1] * wide else 0.0
-        cast = round_to_dtype(result, self.dtype) if is_inexact(self.dtype) else result
-        same = (self.actual == cast) | (np.isnan(self.actual) & np.isnan(cast)) if is_inexact(self.dtype) else near
+        cast = round_to_dtype(result, self.dtype) if is_inexact_dtype(self.dtype) else result
+        same = (
+            (self.actual == cast) | (np.isnan(self.actual) & np.isnan(cast)) if is_inexact_dtype(self.dtype) else near
+        )
         return float(near[self.off].mean() + same[self.off].mean()) / 2
 
     def _leaves_larger(self, result: np.ndarray, near: np.ndarray) -> bool:
         """Whether what a model does not explain is far from it, and by far more than what it explains is from the exact
         result."""
-        if not is_inexact(self.dtype):
+        if not is_inexact_dtype(self.dtype):
             return False
         explained, left = np.abs(self.actual - self.exact)[near & self.off], np.abs(self.actual - result)[~near]
         unit = np.broadcast_to(self._unit(self.exact), near.shape)
@@ -199,4 +203,4 @@ class WrongResult:
     @property
     def real(self) -> bool:
         """Whether its numbers are rounded and have an order."""
-        return is_inexact(self.dtype) and not is_complex(self.dtype)
+        return is_inexact_dtype(self.dtype) and not is_complex_dtype(self.dtype)

@@ -15,7 +15,7 @@ from tasks.diagnose import products, rounding, sums
 from tasks.diagnose.formula import SummedFormula
 from tasks.diagnose.model import FEW, NARROW, SHARE, WrongResult
 from tasks.model import EPS, SMALLEST_NORMAL, Leaf, OpClass, round_to_dtype
-from tasks.model.dtypes import dtype_name, is_inexact
+from tasks.model.dtypes import is_inexact_dtype, name_numpy_dtype
 
 #: Elements that are computed again, at most, spread over the output.
 ELEMENTS = 128
@@ -28,7 +28,7 @@ TIMES = 1.0
 COARSE = 0.5
 
 
-def is_off(actual: np.ndarray, leaf: Leaf) -> bool:
+def is_narrow_output_off(actual: np.ndarray, leaf: Leaf) -> bool:
     """Whether an output of 16-bit numbers is further off than rounding it twice may leave it."""
     y, dtype = leaf.reference, leaf.dtype
     if dtype not in NARROW or y is None or actual.shape != y.shape:
@@ -38,20 +38,22 @@ def is_off(actual: np.ndarray, leaf: Leaf) -> bool:
         return bool((np.abs(actual.astype(y.dtype) - y) > twice).any())
 
 
-def cause(inputs: Sequence[np.ndarray], actual: np.ndarray, leaf: Leaf) -> str:
+def explain_narrow_rounding(inputs: Sequence[np.ndarray], actual: np.ndarray, leaf: Leaf) -> str:
     """How the sums of an output lost digits that float32 would have kept, in words; "" where they did not, or it is no
     sum or product of matrices of 16-bit numbers."""
     y, dtype = leaf.reference, leaf.dtype
-    given = [x for x in inputs if is_inexact(dtype_name(x.dtype))]
-    if y is None or {dtype_name(x.dtype) for x in given} != {dtype}:
+    given = [x for x in inputs if is_inexact_dtype(name_numpy_dtype(x.dtype))]
+    if y is None or {name_numpy_dtype(x.dtype) for x in given} != {dtype}:
         return ""
-    if max(n for x in given for n in (0, *x.shape)) < TERMS or not is_off(actual, leaf):
+    if max(n for x in given for n in (0, *x.shape)) < TERMS or not is_narrow_output_off(actual, leaf):
         return ""
     with np.errstate(all="ignore"):
         result = WrongResult.of(actual, leaf, OpClass.CONTRACTION)
         floats = [x.astype(np.float64) for x in given]
         at = np.arange(0, y.size, -(-y.size // ELEMENTS))
-        for found in itertools.chain(sums.find_sums(floats, result, at), products.find_sums(floats, result, at)):
+        for found in itertools.chain(
+            sums.find_reduction_sums(floats, result, at), products.find_product_sums(floats, result, at)
+        ):
             return (
                 _explain_narrow_sums(found, floats, result.actual.reshape(-1)[at], dtype)
                 if len(found.terms) >= TERMS
@@ -64,7 +66,7 @@ def _explain_narrow_sums(found: SummedFormula, floats: Sequence[np.ndarray], act
     terms = found.terms
     known = np.isfinite(actual) & np.isfinite(terms).all(0)
     off = np.where(known, np.abs(actual - found.finish(terms.sum(0))), 0.0)
-    excess = np.maximum(off - _of_float32(found, dtype), 0.0)
+    excess = np.maximum(off - _bound_float32_sums(found, dtype), 0.0)
     beyond = excess > 0
     if not beyond.any():
         return ""
@@ -80,7 +82,9 @@ def _explain_narrow_sums(found: SummedFormula, floats: Sequence[np.ndarray], act
     if not np.sqrt(np.mean(np.square(excess[known] / unit[known]))) >= TIMES:
         return ""
     size = np.sqrt(np.mean(np.square(off[known])))
-    for name, change in itertools.product(rounding.coarser(dtype), (rounding.to, rounding.cut)):
+    for name, change in itertools.product(
+        rounding.list_coarser_formats(dtype), (rounding.round_to_format, rounding.cut_to_format)
+    ):
         result = found.finish(found.of([change(x, name) for x in floats]).sum(0))
         for coarse in (result, change(result, name)):
             if np.sqrt(np.mean(np.square((actual - coarse)[known]))) < COARSE * size:
@@ -88,7 +92,7 @@ def _explain_narrow_sums(found: SummedFormula, floats: Sequence[np.ndarray], act
     return f"sums are rounded to {dtype} on the way"
 
 
-def _of_float32(found: SummedFormula, dtype: str) -> np.ndarray:
+def _bound_float32_sums(found: SummedFormula, dtype: str) -> np.ndarray:
     """How far sums may be off that are added in float32 in any usual order, cut off at every step even, and rounded to
     a dtype at their end and again with what is added."""
     terms = found.terms
@@ -104,8 +108,8 @@ def _sum_in_dtype(terms: np.ndarray, dtype: str, plain: bool) -> Iterator[np.nda
     many by chance."""
 
     def narrow(x: np.ndarray) -> np.ndarray:
-        return rounding.to(x, dtype)
+        return rounding.round_to_format(x, dtype)
 
-    for order in itertools.islice(rounding.orders(len(terms)), 1 if plain else None):
+    for order in itertools.islice(rounding.list_summing_orders(len(terms)), 1 if plain else None):
         for given in (terms, narrow(terms)):
             yield order(given, narrow)

@@ -14,9 +14,9 @@ from tasks.arrays.accumulators import UnitAccumulator
 from tasks.diagnose import rounding
 from tasks.diagnose.formula import SummedFormula, WrongFormula
 from tasks.diagnose.model import ErrorModel, WrongResult
-from tasks.diagnose.sums import left_out
+from tasks.diagnose.sums import leave_out_terms
 from tasks.model.kind import CAUSE_ARITHMETIC
-from tasks.passport.locate import pair_factors
+from tasks.passport.locate import pair_sum_factors
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class _ProductFormula:
     def terms_at(self, given: Sequence[np.ndarray], shape: tuple[int, ...], at: np.ndarray) -> np.ndarray:
         """The terms, along a first axis, of the elements of a result of a shape at some places, flat. Raises ValueError
         where the product is of another shape."""
-        left, right = pair_factors(*self._factors(given), shape, at, self.rows)
+        left, right = pair_sum_factors(*self._factors(given), shape, at, self.rows)
         return np.asarray(left * right)
 
     def bare(self, given: Sequence[np.ndarray]) -> np.ndarray:
@@ -78,7 +78,9 @@ class _ProductFormula:
         if not (np.isfinite(columns).all() and np.isfinite(result).all()):
             return self
         found = np.linalg.lstsq(columns, result.reshape(-1), rcond=None)[0]
-        return replace(self, alpha=_plain(found[0]), beta=_plain(found[1]) if len(found) > 1 else 1.0)
+        return replace(
+            self, alpha=_round_fitted_factor(found[0]), beta=_round_fitted_factor(found[1]) if len(found) > 1 else 1.0
+        )
 
     def added_in(self, adder: UnitAccumulator, given: Sequence[np.ndarray]) -> np.ndarray:
         """The result where a matrix unit adds so. Raises ValueError for what is no product of matrices."""
@@ -100,8 +102,11 @@ class _ProductFormula:
         for adder in adders:
             with contextlib.suppress(ValueError):
                 yield ErrorModel(adder.words, self.added_in(adder, given), digits=True, code=CAUSE_ARITHMETIC)
-        for name in rounding.coarser(dtype):
-            for words, change in ((rounding.rounded_to(name), rounding.to), (f"truncated to {name}", rounding.cut)):
+        for name in rounding.list_coarser_formats(dtype):
+            for words, change in (
+                (rounding.word_rounding(name), rounding.round_to_format),
+                (f"truncated to {name}", rounding.cut_to_format),
+            ):
                 some = [change(x, name) if k in (self.a, self.b) else x for k, x in enumerate(given)]
                 yield ErrorModel(f"factors are {words}", self.exact(some), digits=True, code=CAUSE_ARITHMETIC)
         if self.added is not None:
@@ -120,15 +125,15 @@ class _ProductFormula:
 
     def _sums(self, given: Sequence[np.ndarray], dtype: str) -> Iterator[ErrorModel]:
         terms = self.terms(given)
-        yield from left_out(terms, lambda part: self.finish(part.sum(0), given))
-        for precision in rounding.narrow(dtype):
-            for total in rounding.accumulate_terms(terms, precision):
+        yield from leave_out_terms(terms, lambda part: self.finish(part.sum(0), given))
+        for precision in rounding.list_narrow_formats(dtype):
+            for total in rounding.accumulate_in_format(terms, precision):
                 yield ErrorModel(
                     f"accumulated in {precision}", self.finish(total, given), slow=True, code=CAUSE_ARITHMETIC
                 )
 
 
-def _plain(x: float) -> float:
+def _round_fitted_factor(x: float) -> float:
     """A factor without what its fit has rounded."""
     return round(float(x), 12)
 
@@ -137,23 +142,25 @@ def formulas(
     floats: Sequence[np.ndarray], dtype: str, result: np.ndarray, adders: Sequence[UnitAccumulator] = ()
 ) -> Iterator[WrongFormula]:
     """Products of two inputs; of three, with the third added. adders: those of matrix units for these factors."""
-    for found in _fit_products(floats, result):
+    for found in _fit_product_formulas(floats, result):
         yield WrongFormula(found.exact, functools.partial(found.wrong, dtype=dtype, adders=adders))
 
 
-def floor_in(adder: UnitAccumulator, floats: Sequence[np.ndarray], result: WrongResult) -> np.ndarray | None:
+def bound_product_in_adder(
+    adder: UnitAccumulator, floats: Sequence[np.ndarray], result: WrongResult
+) -> np.ndarray | None:
     """How far a result, a product of matrices, may move where a matrix unit adds so; None where it is no such
     product."""
-    for found in _fit_products(floats, result.exact):
+    for found in _fit_product_formulas(floats, result.exact):
         with contextlib.suppress(ValueError):
             if result.is_exact(found.exact(floats)):
                 return found.floor_in(adder, floats)
     return None
 
 
-def find_sums(floats: Sequence[np.ndarray], result: WrongResult, at: np.ndarray) -> Iterator[SummedFormula]:
+def find_product_sums(floats: Sequence[np.ndarray], result: WrongResult, at: np.ndarray) -> Iterator[SummedFormula]:
     """A result at some places, flat, as the sums of a product of matrices, where it is one."""
-    for found in _fit_products(floats, result.exact):
+    for found in _fit_product_formulas(floats, result.exact):
         with contextlib.suppress(ValueError):
             if result.is_exact(found.exact(floats)):
                 terms = functools.partial(found.terms_at, shape=result.exact.shape, at=at)
@@ -163,7 +170,7 @@ def find_sums(floats: Sequence[np.ndarray], result: WrongResult, at: np.ndarray)
                 )
 
 
-def _fit_products(floats: Sequence[np.ndarray], result: np.ndarray) -> Iterator[_ProductFormula]:
+def _fit_product_formulas(floats: Sequence[np.ndarray], result: np.ndarray) -> Iterator[_ProductFormula]:
     if len(floats) not in (2, 3):
         return
     for a, b in itertools.permutations(range(len(floats)), 2):

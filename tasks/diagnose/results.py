@@ -8,8 +8,8 @@ import numpy as np
 
 from tasks.diagnose import rounding
 from tasks.diagnose.model import FEW, ErrorModel, WrongResult
-from tasks.model import SMALLEST_NORMAL, is_complex, is_inexact
-from tasks.model.dtypes import dtype_name
+from tasks.model import SMALLEST_NORMAL, is_complex_dtype, is_inexact_dtype
+from tasks.model.dtypes import name_numpy_dtype
 
 #: A factor nearer to 1 than this is rounding.
 FACTOR = 1e-3
@@ -20,13 +20,13 @@ NEAR = 0.25
 def models(result: WrongResult) -> Iterator[ErrorModel]:
     """What may have been done to the exact result."""
     y, dtype = result.exact, result.dtype
-    if y.any() and is_inexact(dtype):
+    if y.any() and is_inexact_dtype(dtype):
         yield ErrorModel("zero everywhere", np.zeros_like(y))
     if result.real:
         yield from _find_storage_models(result)
-    if is_inexact(dtype) or y.dtype.kind == "i":
+    if is_inexact_dtype(dtype) or y.dtype.kind == "i":
         yield ErrorModel("the sign is turned", -y)
-    if is_complex(dtype):
+    if is_complex_dtype(dtype):
         yield ErrorModel("the imaginary part is turned", np.conj(y))
         yield ErrorModel("the imaginary part is lost", y.real.astype(y.dtype))
     yield from _find_layout_models(y)
@@ -36,17 +36,21 @@ def _find_storage_models(result: WrongResult) -> Iterator[ErrorModel]:
     y, dtype = result.exact, result.dtype
     small = np.abs(y[result.off])
     if ((small < SMALLEST_NORMAL[dtype]) & (small > NEAR * SMALLEST_NORMAL[dtype])).any():
-        yield ErrorModel(f"subnormal results are flushed to zero in {dtype}", rounding.flush_subnormals(y, dtype))
+        yield ErrorModel(
+            f"subnormal results are flushed to zero in {dtype}", rounding.flush_subnormals_in_model(y, dtype)
+        )
     limit = result.largest
     yield ErrorModel(f"saturates at {dtype}'s largest number", np.clip(y, -limit, limit))
     if result.bits:  # else a unit excuses it, and what is off is off by more
-        yield ErrorModel(f"truncated to {dtype}, not rounded", rounding.cut(y, dtype), digits=True)
-        yield ErrorModel(f"ties are rounded away from zero in {dtype}", rounding.ties_away(y, dtype), digits=True)
+        yield ErrorModel(f"truncated to {dtype}, not rounded", rounding.cut_to_format(y, dtype), digits=True)
+        yield ErrorModel(f"ties are rounded away from zero in {dtype}", rounding.round_ties_away(y, dtype), digits=True)
         words = f"rounded up in {dtype} only where the last digit kept is odd, else cut off"
-        yield ErrorModel(words, rounding.up_if_odd(y, dtype), digits=True)
-    for name in rounding.coarser(dtype):
-        yield ErrorModel(f"the result is {rounding.rounded_to(name)}", rounding.to(y, name), digits=True)
-        yield ErrorModel(f"the result is truncated to {name}", rounding.cut(y, name), digits=True)
+        yield ErrorModel(words, rounding.round_up_if_odd(y, dtype), digits=True)
+    for name in rounding.list_coarser_formats(dtype):
+        yield ErrorModel(
+            f"the result is {rounding.word_rounding(name)}", rounding.round_to_format(y, name), digits=True
+        )
+        yield ErrorModel(f"the result is truncated to {name}", rounding.cut_to_format(y, name), digits=True)
 
 
 def _find_layout_models(y: np.ndarray) -> Iterator[ErrorModel]:
@@ -66,9 +70,9 @@ def find_result_models(inputs: Sequence[np.ndarray], result: WrongResult) -> Ite
     for place, x in enumerate(inputs):
         if x.shape != a.shape or x.dtype.kind == "c":
             continue
-        if dtype_name(x.dtype) == result.dtype:
+        if name_numpy_dtype(x.dtype) == result.dtype:
             yield ErrorModel(f"input {place} is returned as it is", x.astype(y.dtype))
-        elif is_inexact(result.dtype) and y.dtype == np.float64:
+        elif is_inexact_dtype(result.dtype) and y.dtype == np.float64:
             yield ErrorModel(
                 f"beyond the range of {result.dtype} it is not held to the largest number", x.astype(y.dtype)
             )
@@ -90,7 +94,7 @@ def _find_common_factor(a: np.ndarray, y: np.ndarray) -> float | None:
 def _find_stale_tail(result: WrongResult) -> ErrorModel | None:
     """The result up to an element of every row, and one value, zero or NaN from there on."""
     a, y, off = result.actual, result.exact, result.off
-    if y.ndim == 0 or (not is_inexact(result.dtype) and y.dtype.kind not in "iu"):
+    if y.ndim == 0 or (not is_inexact_dtype(result.dtype) and y.dtype.kind not in "iu"):
         return None
     for words, shape in (("of each row", (-1, y.shape[-1])), ("of all", (1, -1))):
         columns = off.reshape(shape).any(0)

@@ -1,7 +1,7 @@
 """Random numbers that every language makes alike, bit for bit, from a seed of 64 bits.
 
 splitmix64 fills the state of an xorshift128+ whose second word is mixed in place (not the textbook's order of shifts);
-`derive` makes a seed of its own for each use of one. All arithmetic is modulo 2⁶⁴. tests/tasks/test_choices.py holds
+`derive_seed` makes a seed of its own for each use of one. All arithmetic is modulo 2⁶⁴. tests/tasks/test_choices.py holds
 the vectors that an implementation in another language must give.
 """
 
@@ -24,7 +24,7 @@ def mix_seed(seed: int) -> int:
     return x ^ (x >> 31)
 
 
-def words(seed: int, count: int) -> np.ndarray:
+def draw_seed_words(seed: int, count: int) -> np.ndarray:
     """The first ``count`` numbers of splitmix64 from a state, uint64."""
     with np.errstate(over="ignore"):
         x = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(_STEP) + np.uint64(seed & _MASK)
@@ -33,7 +33,7 @@ def words(seed: int, count: int) -> np.ndarray:
     return np.asarray(x ^ (x >> np.uint64(31)))
 
 
-def derive(seed: int, domain: str) -> int:
+def derive_seed(seed: int, domain: str) -> int:
     """A seed for one use of another seed: BLAKE2b with 8 bytes of digest over both, read little-endian."""
     given = (seed & _MASK).to_bytes(8, "little") + domain.encode()
     return int.from_bytes(hashlib.blake2b(given, digest_size=8).digest(), "little")

@@ -2,7 +2,7 @@
 
 A kernel that is right for evenly drawn indices may be wrong where all of them are equal, where one value is missing,
 where they end at the boundary of a block. Each kind of input (KINDS) has its structures, and each structure is made by
-whole numbers of `tasks.draw.seeds.words` and exact arithmetic, so that a seed makes the same bytes in any language
+whole numbers of `tasks.draw.seeds.draw_seed_words` and exact arithmetic, so that a seed makes the same bytes in any language
 (tests/tasks/test_structure.py holds vectors).
 """
 
@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tasks.draw.seeds import words
-from tasks.model import EPS, is_complex, is_inexact, np_dtype
+from tasks.draw.seeds import draw_seed_words
+from tasks.model import EPS, get_numpy_dtype, is_complex_dtype, is_inexact_dtype
 
 #: Of a structure, what the input "is": "wrong only where expert is all equal".
 WORDS = {
@@ -90,7 +90,9 @@ class InputKind:
     tied: tuple[str, ...] = ()
 
 
-def fill(given: StructuredInput, structure: str, seed: int, plain: np.ndarray | None = None) -> np.ndarray | None:
+def draw_structure(
+    given: StructuredInput, structure: str, seed: int, plain: np.ndarray | None = None
+) -> np.ndarray | None:
     """An array of an input's shape and dtype with a structure of its kind, None where its shape or range has none such.
 
     seed: 64 bits; plain: ordinary values of it, which structures of "values" and "sorted" arrange. Raises KeyError for
@@ -99,17 +101,17 @@ def fill(given: StructuredInput, structure: str, seed: int, plain: np.ndarray | 
     kind = KINDS[given.kind]
     if structure not in (*kind.structures, PLAIN):
         raise KeyError(f"{given.kind} has no structure {structure!r}")
-    if not given.shape or 0 in given.shape or is_complex(given.dtype):
+    if not given.shape or 0 in given.shape or is_complex_dtype(given.dtype):
         return None
     made = kind.make(given, structure, seed, plain)
     if made is None:
         return None
-    return np.ascontiguousarray(np.asarray(made).reshape(given.shape).astype(np_dtype(given.dtype)))
+    return np.ascontiguousarray(np.asarray(made).reshape(given.shape).astype(get_numpy_dtype(given.dtype)))
 
 
-def structures(given: StructuredInput) -> tuple[str, ...]:
+def list_structures(given: StructuredInput) -> tuple[str, ...]:
     """Those of an input, the most telling first; none of one that is 0-d, empty or complex."""
-    if not given.shape or 0 in given.shape or is_complex(given.dtype):
+    if not given.shape or 0 in given.shape or is_complex_dtype(given.dtype):
         return ()
     return KINDS[given.kind].structures
 
@@ -118,7 +120,7 @@ def structures(given: StructuredInput) -> tuple[str, ...]:
 _ORDERS = ("sorted", "reversed", "rotated")
 
 
-def like(x: np.ndarray, turn: int, seed: int) -> tuple[str, np.ndarray] | None:
+def draw_structure_like(x: np.ndarray, turn: int, seed: int) -> tuple[str, np.ndarray] | None:
     """(a structure, values with it) of an input of which nobody says what it is, from values that its op is known to
     take: a mask for booleans; integers between the smallest and the largest, of negative ones those seen alone. Where
     no value comes twice along some axis, the op may not take one that does, and only the order changes. None where
@@ -128,9 +130,9 @@ def like(x: np.ndarray, turn: int, seed: int) -> tuple[str, np.ndarray] | None:
     if x.dtype.kind == "b":
         codes = KINDS["mask"].structures
         code = codes[turn % len(codes)]
-        made = fill(StructuredInput("mask", x.shape, "bool"), code, seed)
+        made = draw_structure(StructuredInput("mask", x.shape, "bool"), code, seed)
         return None if made is None or (made == x).all() else (code, made)
-    if (axis := _distinct(x)) is not None:
+    if (axis := _find_distinct_axis(x)) is not None:
         code = _ORDERS[turn % len(_ORDERS)]
         ascending = np.sort(x, axis=axis)
         made = {"sorted": ascending, "reversed": np.flip(ascending, axis), "rotated": np.roll(x, -1, axis)}[code]
@@ -138,14 +140,14 @@ def like(x: np.ndarray, turn: int, seed: int) -> tuple[str, np.ndarray] | None:
     seen = np.unique(x)
     code = _OF_INDEX[turn % len(_OF_INDEX)]
     low, high = (0, len(seen)) if seen[0] < 0 else (int(seen[0]), int(seen[-1]) + 1)
-    made = fill(StructuredInput("index", x.shape, "int64", low, high), code, seed)
+    made = draw_structure(StructuredInput("index", x.shape, "int64", low, high), code, seed)
     if made is None:
         return None
     made = (seen[made] if seen[0] < 0 else made).astype(x.dtype)
     return None if (made == x).all() else (code, made)
 
 
-def _distinct(x: np.ndarray) -> int | None:
+def _find_distinct_axis(x: np.ndarray) -> int | None:
     """An axis along which no value comes twice; None where every axis has one that does."""
     for axis, size in enumerate(x.shape):
         if size > 1 and (np.diff(np.sort(x, axis=axis), axis=axis) != 0).all():
@@ -153,26 +155,26 @@ def _distinct(x: np.ndarray) -> int | None:
     return None
 
 
-def label(name: str, structure: str) -> str:
+def write_structure_label(name: str, structure: str) -> str:
     """What the column ``structure`` of a row says of an input."""
     return f"{name}={structure}"
 
 
-def parse_labels(labels: str) -> dict[str, str]:
+def parse_structure_labels(labels: str) -> dict[str, str]:
     """The structures that the labels of a row name, by input."""
     return {name: code for name, _, code in (x.partition("=") for x in labels.split())}
 
 
-def describe_labels(labels: str) -> str:
+def describe_structure_labels(labels: str) -> str:
     """The labels of a row in words: "expert is all equal"."""
-    return " and ".join(f"{name} is {WORDS.get(code, code)}" for name, code in parse_labels(labels).items())
+    return " and ".join(f"{name} is {WORDS.get(code, code)}" for name, code in parse_structure_labels(labels).items())
 
 
-def contradiction(given: StructuredInput, x: np.ndarray) -> str:
+def find_structure_contradiction(given: StructuredInput, x: np.ndarray) -> str:
     """How values contradict the kind of an input, in words; "" where they do not."""
     if not x.size:
         return ""
-    rows = x.astype(np.float64) if is_inexact(given.dtype) or x.dtype.kind in "biu" else x
+    rows = x.astype(np.float64) if is_inexact_dtype(given.dtype) or x.dtype.kind in "biu" else x
     along = rows.reshape(-1, rows.shape[-1]) if rows.ndim else rows.reshape(1, 1)
     kind, low, high = given.kind, given.low, given.high
     if kind in ("index", "group", "length", "offset", "segment") and low is not None and high is not None:
@@ -210,7 +212,7 @@ _FLOATS = {
 }
 
 
-def infer(name: str, given: StructuredInput) -> StructuredInput:
+def infer_structure(name: str, given: StructuredInput) -> StructuredInput:
     """An input with the kind that its dtype, bounds and name suggest. Every value of that kind is one that it may have:
     an inferred kind never widens what is declared."""
     parts = re.findall(r"[a-z0-9]+", name.lower())
@@ -221,7 +223,7 @@ def infer(name: str, given: StructuredInput) -> StructuredInput:
 
     if given.dtype == "bool":
         return replace(given, kind="mask")
-    if is_inexact(given.dtype):
+    if is_inexact_dtype(given.dtype):
         return replace(given, kind=(find_kind(_FLOATS) if given.low is None else "") or "values")
     if given.low is None or given.high is None or given.low < 0:
         return replace(given, kind="values")
@@ -231,36 +233,36 @@ def infer(name: str, given: StructuredInput) -> StructuredInput:
     return replace(given, kind=kind)
 
 
-def _hash_below(seed: int, count: int, bound: int, stream: int = 0) -> np.ndarray:
+def _draw_integers_below(seed: int, count: int, bound: int, stream: int = 0) -> np.ndarray:
     """(count,) int64 from 0 to bound - 1: the number of splitmix64 modulo the bound. stream: apart from other uses of
     the seed."""
-    drawn = words(seed + (stream << 32), count) >> np.uint64(1)
+    drawn = draw_seed_words(seed + (stream << 32), count) >> np.uint64(1)
     return (drawn % np.uint64(max(bound, 1))).astype(np.int64)
 
 
-def _count(shape: Sequence[int]) -> int:
+def _count_shape(shape: Sequence[int]) -> int:
     return int(np.prod(shape, dtype=np.int64))
 
 
 def _draw_permutation(seed: int, count: int) -> np.ndarray:
     """A permutation of range(count): places by their numbers of splitmix64."""
-    return np.argsort(words(seed, count), kind="stable")
+    return np.argsort(draw_seed_words(seed, count), kind="stable")
 
 
-def _bounds(given: StructuredInput) -> tuple[int, int]:
+def _find_integer_bounds(given: StructuredInput) -> tuple[int, int]:
     return int(given.low or 0), int(given.high or 0)
 
 
-def _index(given: StructuredInput, structure: str, seed: int, plain: np.ndarray | None) -> np.ndarray | None:
-    low, high = _bounds(given)
-    count, span = _count(given.shape), high - low
-    drawn = _hash_below(seed, count, span)
+def _draw_index(given: StructuredInput, structure: str, seed: int, plain: np.ndarray | None) -> np.ndarray | None:
+    low, high = _find_integer_bounds(given)
+    count, span = _count_shape(given.shape), high - low
+    drawn = _draw_integers_below(seed, count, span)
     if span < 2 and structure != PLAIN:
         return None
     if structure == "all_equal":
         made = np.full(count, (0, span - 1, int(drawn[0]))[seed % 3])
     elif structure == "one_missing":
-        missing = int(_hash_below(seed, 1, span, 1)[0])
+        missing = int(_draw_integers_below(seed, 1, span, 1)[0])
         others = np.delete(np.arange(span), missing) if span <= 1 << 20 else np.array([0, span - 1])
         made = others[_draw_permutation(seed, len(others))][np.arange(count) % len(others)]
     elif structure == "sorted":
@@ -281,7 +283,9 @@ def _index(given: StructuredInput, structure: str, seed: int, plain: np.ndarray 
     return made + low
 
 
-def _permutation(given: StructuredInput, structure: str, seed: int, plain: np.ndarray | None) -> np.ndarray | None:
+def _draw_permutation_input(
+    given: StructuredInput, structure: str, seed: int, plain: np.ndarray | None
+) -> np.ndarray | None:
     count = given.shape[-1]
     made = np.arange(count)
     if count < 2 and structure != PLAIN:
@@ -315,13 +319,13 @@ def _draw_lengths(structure: str, seed: int, pieces: int, total: int) -> np.ndar
     if structure == "one_missing":
         if pieces < 2:
             return None
-        at = int(_hash_below(seed, 1, pieces, 1)[0])
+        at = int(_draw_integers_below(seed, 1, pieces, 1)[0])
         made = even.copy()
         made[at - 1] += made[at]
         made[at] = 0
         return made
     if structure == PLAIN:
-        cuts = np.sort(_hash_below(seed, pieces - 1, total + 1))
+        cuts = np.sort(_draw_integers_below(seed, pieces - 1, total + 1))
         return np.diff(np.concatenate([[0], cuts, [total]]))
     sizes = np.ones(pieces, np.int64) if structure == "singles" else np.array(BOUNDARIES)[np.arange(pieces) % 12]
     ends = np.minimum(np.cumsum(sizes), total)
@@ -329,8 +333,8 @@ def _draw_lengths(structure: str, seed: int, pieces: int, total: int) -> np.ndar
     return np.diff(np.concatenate([[0], ends]))
 
 
-def _offset(given: StructuredInput, structure: str, seed: int, plain: np.ndarray | None) -> np.ndarray | None:
-    low, high = _bounds(given)
+def _draw_offset(given: StructuredInput, structure: str, seed: int, plain: np.ndarray | None) -> np.ndarray | None:
+    low, high = _find_integer_bounds(given)
     pieces = given.shape[-1] - 1
     if pieces < 1:
         return np.full(given.shape, low)
@@ -340,10 +344,10 @@ def _offset(given: StructuredInput, structure: str, seed: int, plain: np.ndarray
     return np.broadcast_to(low + np.concatenate([[0], np.cumsum(made)]), given.shape)
 
 
-def _length(given: StructuredInput, structure: str, seed: int, plain: np.ndarray | None) -> np.ndarray | None:
-    low, high = _bounds(given)
-    count, last = _count(given.shape), high - 1
-    drawn = low + _hash_below(seed, count, high - low)
+def _draw_length(given: StructuredInput, structure: str, seed: int, plain: np.ndarray | None) -> np.ndarray | None:
+    low, high = _find_integer_bounds(given)
+    count, last = _count_shape(given.shape), high - 1
+    drawn = low + _draw_integers_below(seed, count, high - low)
     if (structure == "empty" and low > 0) or (structure == "shortest" and low == 0):
         return None
     if structure == "longest":
@@ -352,7 +356,7 @@ def _length(given: StructuredInput, structure: str, seed: int, plain: np.ndarray
         return np.full(count, low)
     if structure == "one_missing":
         drawn = np.where(drawn == low, last, drawn)
-        drawn[int(_hash_below(seed, 1, count, 1)[0])] = low
+        drawn[int(_draw_integers_below(seed, 1, count, 1)[0])] = low
     elif structure == "sorted":
         drawn = np.sort(drawn)
     elif structure == "reversed":
@@ -367,8 +371,8 @@ def _length(given: StructuredInput, structure: str, seed: int, plain: np.ndarray
     return drawn
 
 
-def _segment(given: StructuredInput, structure: str, seed: int, plain: np.ndarray | None) -> np.ndarray | None:
-    low, high = _bounds(given)
+def _draw_segment(given: StructuredInput, structure: str, seed: int, plain: np.ndarray | None) -> np.ndarray | None:
+    low, high = _find_integer_bounds(given)
     span, count = high - low, given.shape[-1]
     if span < 2 and structure != PLAIN:
         return None
@@ -377,7 +381,7 @@ def _segment(given: StructuredInput, structure: str, seed: int, plain: np.ndarra
     elif structure == "ends":
         made = np.where(np.arange(count) < (count + 1) // 2, 0, span - 1)
     elif structure == PLAIN:
-        made = np.sort(_hash_below(seed, count, span))
+        made = np.sort(_draw_integers_below(seed, count, span))
     else:
         sizes = _draw_lengths(structure, seed, span, count)
         if sizes is None:
@@ -386,9 +390,9 @@ def _segment(given: StructuredInput, structure: str, seed: int, plain: np.ndarra
     return np.broadcast_to(low + made, given.shape)
 
 
-def _mask(given: StructuredInput, structure: str, seed: int, plain: np.ndarray | None) -> np.ndarray | None:
-    count, last = _count(given.shape), given.shape[-1]
-    at = int(_hash_below(seed, 1, count, 1)[0])
+def _draw_mask(given: StructuredInput, structure: str, seed: int, plain: np.ndarray | None) -> np.ndarray | None:
+    count, last = _count_shape(given.shape), given.shape[-1]
+    at = int(_draw_integers_below(seed, 1, count, 1)[0])
     places = np.arange(count)
     if structure in ("all_true", "all_false"):
         return np.full(count, structure == "all_true")
@@ -407,14 +411,14 @@ def _mask(given: StructuredInput, structure: str, seed: int, plain: np.ndarray |
         if len(given.shape) < 2:
             return None
         return np.broadcast_to(np.arange(given.shape[-2])[:, None] >= np.arange(last), given.shape)
-    return (words(seed, count) & np.uint64(1)).astype(bool)
+    return (draw_seed_words(seed, count) & np.uint64(1)).astype(bool)
 
 
-def _probability(given: StructuredInput, structure: str, seed: int, plain: np.ndarray | None) -> np.ndarray | None:
+def _draw_probability(given: StructuredInput, structure: str, seed: int, plain: np.ndarray | None) -> np.ndarray | None:
     last = given.shape[-1]
-    rows = _count(given.shape) // last
-    weight = 1.0 + _hash_below(seed, rows * last, 1023).reshape(rows, last)
-    at = _hash_below(seed, rows, last, 1)
+    rows = _count_shape(given.shape) // last
+    weight = 1.0 + _draw_integers_below(seed, rows * last, 1023).reshape(rows, last)
+    at = _draw_integers_below(seed, rows, last, 1)
     if structure == "all_equal":
         weight = np.ones((rows, last))
     elif structure in ("one_hot", "one_missing", "dominant_one"):
@@ -430,39 +434,45 @@ def _probability(given: StructuredInput, structure: str, seed: int, plain: np.nd
     return weight / weight.sum(-1, keepdims=True)
 
 
-def _scale(given: StructuredInput, structure: str, seed: int, plain: np.ndarray | None) -> np.ndarray | None:
-    count = _count(given.shape)
-    drawn = (1.0 + _hash_below(seed, count, 1024) / 1024.0) * np.ldexp(1.0, _hash_below(seed, count, 4, 1) - 2)
+def _draw_scale(given: StructuredInput, structure: str, seed: int, plain: np.ndarray | None) -> np.ndarray | None:
+    count = _count_shape(given.shape)
+    drawn = (1.0 + _draw_integers_below(seed, count, 1024) / 1024.0) * np.ldexp(
+        1.0, _draw_integers_below(seed, count, 4, 1) - 2
+    )
     if structure == "all_equal":
         return np.full(count, float(drawn[0]))
     if structure == "powers":
-        return np.ldexp(1.0, _hash_below(seed, count, 7, 1) - 3)
+        return np.ldexp(1.0, _draw_integers_below(seed, count, 7, 1) - 3)
     if structure == "small":
         return drawn / DOMINANT
     if structure == "dominant_one":
-        return np.where(np.arange(count) == int(_hash_below(seed, 1, count, 2)[0]), drawn, drawn / DOMINANT)
+        return np.where(np.arange(count) == int(_draw_integers_below(seed, 1, count, 2)[0]), drawn, drawn / DOMINANT)
     if structure in ("sorted", "reversed"):
         made = np.sort(drawn)
         return made if structure == "sorted" else made[::-1]
     return drawn
 
 
-def _one_hot(given: StructuredInput, structure: str, seed: int, plain: np.ndarray | None) -> np.ndarray | None:
+def _draw_one_hot(given: StructuredInput, structure: str, seed: int, plain: np.ndarray | None) -> np.ndarray | None:
     last = given.shape[-1]
     rows = given.shape[:-1] or (1,)
     of = StructuredInput("index", rows, "int64", 0, last)
-    places = _index(of, structure, seed, None)
+    places = _draw_index(of, structure, seed, None)
     return None if places is None else np.arange(last) == places.reshape(-1)[:, None]
 
 
-def _sort_values(given: StructuredInput, structure: str, seed: int, plain: np.ndarray | None) -> np.ndarray | None:
+def _draw_sorted_values(
+    given: StructuredInput, structure: str, seed: int, plain: np.ndarray | None
+) -> np.ndarray | None:
     if plain is None:
         return None
-    made = plain if structure == PLAIN else _rearrange_values(given, structure, seed, plain)
+    made = plain if structure == PLAIN else _draw_rearranged_values(given, structure, seed, plain)
     return None if made is None else np.sort(made, axis=-1)
 
 
-def _rearrange_values(given: StructuredInput, structure: str, seed: int, plain: np.ndarray | None) -> np.ndarray | None:
+def _draw_rearranged_values(
+    given: StructuredInput, structure: str, seed: int, plain: np.ndarray | None
+) -> np.ndarray | None:
     """Ordinary values in another order, or with some of them in the place of others."""
     if plain is None or plain.size < 2:
         return None
@@ -478,17 +488,17 @@ def _rearrange_values(given: StructuredInput, structure: str, seed: int, plain: 
         if last < 4:
             return None
         rest = order[..., : last - few][..., _draw_permutation(seed, last - few)]
-        at = int(_hash_below(seed, 1, last - few + 1, 1)[0])
+        at = int(_draw_integers_below(seed, 1, last - few + 1, 1)[0])
         return np.concatenate([rest[..., :at], order[..., last - few :], rest[..., at:]], axis=-1)
     flat = x.reshape(-1)
     if structure == "all_equal":
-        return np.full_like(x, flat[int(_hash_below(seed, 1, x.size)[0])])
+        return np.full_like(x, flat[int(_draw_integers_below(seed, 1, x.size)[0])])
     if structure == "ties":
-        return flat[_hash_below(seed, 3, x.size)][_hash_below(seed, x.size, 3, 1)].reshape(x.shape)
+        return flat[_draw_integers_below(seed, 3, x.size)][_draw_integers_below(seed, x.size, 3, 1)].reshape(x.shape)
     rows = x.reshape(-1, last) if x.ndim > 1 else flat[:, None]
-    at = int(_hash_below(seed, 1, len(rows), 2)[0])
+    at = int(_draw_integers_below(seed, 1, len(rows), 2)[0])
     if structure == "dominant":
-        if not is_inexact(given.dtype) or len(rows) < 2:
+        if not is_inexact_dtype(given.dtype) or len(rows) < 2:
             return None
         base = given.low or 0.0
         wide = rows.astype(np.float64)
@@ -508,12 +518,14 @@ _TIED = ("all_equal", "ties", "zero_runs")
 
 #: What an input can be declared to be.
 KINDS: dict[str, InputKind] = {
-    "index": InputKind("a place in another tensor, or a class", _OF_INDEX, _index, bounded=True, discrete=True),
-    "group": InputKind("the group that a row belongs to, in any order", _OF_INDEX, _index, bounded=True, discrete=True),
+    "index": InputKind("a place in another tensor, or a class", _OF_INDEX, _draw_index, bounded=True, discrete=True),
+    "group": InputKind(
+        "the group that a row belongs to, in any order", _OF_INDEX, _draw_index, bounded=True, discrete=True
+    ),
     "segment": InputKind(
         "the group that a row belongs to, in ascending order",
         ("all_equal", "one_missing", "ends", "even", "singles", "block"),
-        _segment,
+        _draw_segment,
         discrete=True,
         bounded=True,
         constrained=True,
@@ -521,7 +533,7 @@ KINDS: dict[str, InputKind] = {
     "offset": InputKind(
         "where each piece begins, and the end of the last: ascending from low to below - 1",
         ("first_all", "one_missing", "last_all", "even", "singles", "block"),
-        _offset,
+        _draw_offset,
         discrete=True,
         bounded=True,
         constrained=True,
@@ -529,14 +541,14 @@ KINDS: dict[str, InputKind] = {
     "length": InputKind(
         "how much of a row is used",
         ("longest", "empty", "shortest", "one_missing", "ends", "block", "sorted", "reversed"),
-        _length,
+        _draw_length,
         discrete=True,
         bounded=True,
     ),
     "mask": InputKind(
         "true or 1 where something is used",
         ("all_true", "one_missing", "one_true", "ends", "block", "alternating", "triangle", "all_false"),
-        _mask,
+        _draw_mask,
         discrete=True,
         integers=None,
         constrained=True,
@@ -544,14 +556,14 @@ KINDS: dict[str, InputKind] = {
     "permutation": InputKind(
         "each of 0 to n - 1 once, along the last axis",
         ("reversed", "identity", "rotated", "ends_swapped", "block"),
-        _permutation,
+        _draw_permutation_input,
         discrete=True,
         constrained=True,
     ),
     "probability": InputKind(
         "positive or 0, with sum 1 along the last axis",
         ("one_hot", "all_equal", "one_missing", "dominant_one", "sorted", "reversed"),
-        _probability,
+        _draw_probability,
         integers=False,
         constrained=True,
         tied=("all_equal", "one_hot", "one_missing", "dominant_one"),
@@ -559,14 +571,14 @@ KINDS: dict[str, InputKind] = {
     "scale": InputKind(
         "a positive factor",
         ("dominant_one", "all_equal", "powers", "small", "sorted", "reversed"),
-        _scale,
+        _draw_scale,
         integers=False,
         constrained=True,
     ),
     "one_hot": InputKind(
         "a single 1 along the last axis, 0 elsewhere",
         ("all_equal", "one_missing", "ends", "sorted", "block"),
-        _one_hot,
+        _draw_one_hot,
         discrete=True,
         integers=None,
         constrained=True,
@@ -574,10 +586,10 @@ KINDS: dict[str, InputKind] = {
     "sorted": InputKind(
         "in ascending order along the last axis",
         ("ties", "all_equal", "dominant"),
-        _sort_values,
+        _draw_sorted_values,
         integers=None,
         constrained=True,
         tied=_TIED,
     ),
-    "values": InputKind("numbers", _OF_VALUES, _rearrange_values, integers=None, tied=_TIED),
+    "values": InputKind("numbers", _OF_VALUES, _draw_rearranged_values, integers=None, tied=_TIED),
 }

@@ -17,16 +17,16 @@ from tasks.model.engine import ServedModel
 def save_checkpoint(model: ServedModel, folder: Path) -> None:
     """Write a folder that transformers, vLLM, SGLang and converters of others load: weights, configuration,
     tokenizer."""
-    make_network(model).save_pretrained(folder)
+    make_transformers_network(model).save_pretrained(folder)
     save_tokenizer(folder, model.decoder.vocabulary)
 
 
 def keep_checkpoint(model: ServedModel) -> Path:
     """The folder of a model's checkpoint in the cache, written once for its content."""
-    return keep_made(f"checkpoint-{digest_model(model)}", lambda made, _: save_checkpoint(model, made))
+    return keep_engine_file(f"checkpoint-{digest_served_model(model)}", lambda made, _: save_checkpoint(model, made))
 
 
-def keep_made(name: str, make: Callable[[Path, Path], None]) -> Path:
+def keep_engine_file(name: str, make: Callable[[Path, Path], None]) -> Path:
     """What the cache has of this name, made where it has nothing. make: is given the path of the file or folder to
     write, and an empty folder for what it needs meanwhile. Raises what it raises, and keeps nothing then."""
     kept = default_cache() / "engines" / name
@@ -45,7 +45,7 @@ def keep_made(name: str, make: Callable[[Path, Path], None]) -> Path:
     return kept
 
 
-def digest_model(model: ServedModel, *more: str) -> str:
+def digest_served_model(model: ServedModel, *more: str) -> str:
     """A name for a model and what else decides what is made of it."""
     digest = hashlib.sha256(f"{more} {model.decoder} {model.dtype}".encode())
     for name in sorted(model.weights):
@@ -65,7 +65,7 @@ def save_tokenizer(folder: Path, vocabulary: int) -> None:
     )
 
 
-def make_network(model: ServedModel, attention: str = "sdpa") -> Any:
+def make_transformers_network(model: ServedModel, attention: str = "sdpa") -> Any:
     """The network (LlamaForCausalLM, with a window MistralForCausalLM) in the model's dtype, for evaluation. attention:
     transformers' name of the implementation."""
     import torch

@@ -195,7 +195,7 @@ class EndpointEngine(Answering):
             except urllib.error.HTTPError as error:
                 said = " ".join(error.read(2000).decode(errors="replace").split())[:200]
                 if error.code in BUSY and wait_s is not None:
-                    time.sleep(_seconds(error.headers.get("Retry-After"), wait_s, self._timeout_s))
+                    time.sleep(_read_retry_seconds(error.headers.get("Retry-After"), wait_s, self._timeout_s))
                     continue
                 if error.code == 400:
                     raise Unsupported(f"{self._address} refuses: {said} (HTTP 400)") from None
@@ -218,7 +218,7 @@ class EndpointEngine(Answering):
         raise AssertionError("the last try returns or raises")
 
 
-def _seconds(said: str | None, otherwise: float, most: float) -> float:
+def _read_retry_seconds(said: str | None, otherwise: float, most: float) -> float:
     """How long a server asks to wait."""
     try:
         return min(max(float(said or ""), 0.0), most)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.engines.checkpoint import digest_model, keep_made
+from tasks.engines.checkpoint import digest_served_model, keep_engine_file
 from tasks.model import Unsupported
 from tasks.model.engine import LEFT, Decoder, Sampling, ServedModel
 
@@ -53,7 +53,7 @@ class LlamaCppEngine:
 
         self.close()
         self._lib, self._decoder = llama_cpp, model.decoder
-        _be_silent()
+        _silence_llama_cpp()
         path = str(keep_gguf(model)).encode()
         self._model = llama_cpp.llama_model_load_from_file(path, llama_cpp.llama_model_default_params())
         if not self._model:
@@ -161,7 +161,7 @@ class LlamaCppEngine:
 
 
 @functools.cache
-def _be_silent() -> Any:
+def _silence_llama_cpp() -> Any:
     """Nobody reads what llama.cpp says while it loads. Returns what has to live as long as the library."""
     import llama_cpp
 
@@ -192,16 +192,16 @@ def keep_gguf(model: ServedModel) -> Path:
         for name, weight in model.weights.items():
             wide = _order_rotary(name, np.asarray(weight, np.float32), decoder)
             stored = gguf.GGMLQuantizationType.F32 if wide.ndim == 1 else kind
-            writer.add_tensor(_name_tensor(name), gguf.quants.quantize(wide, stored), raw_dtype=stored)
+            writer.add_tensor(_name_gguf_tensor(name), gguf.quants.quantize(wide, stored), raw_dtype=stored)
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()
         writer.close()
 
-    return keep_made(f"{digest_model(model, 'gguf')}.gguf", write)
+    return keep_engine_file(f"{digest_served_model(model, 'gguf')}.gguf", write)
 
 
-def _name_tensor(name: str) -> str:
+def _name_gguf_tensor(name: str) -> str:
     """GGUF's name of a weight."""
     whole = name.removesuffix(".weight")
     if whole in NAMES:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.engines.checkpoint import digest_model, keep_made, save_checkpoint
+from tasks.engines.checkpoint import digest_served_model, keep_engine_file, save_checkpoint
 from tasks.model import Unsupported
 from tasks.model.engine import LEFT, Sampling, ServedModel
 
@@ -34,7 +34,7 @@ class GenAiEngine:
         import onnxruntime_genai as genai
 
         self._genai, self._positions, self._vocabulary = genai, model.decoder.positions, model.decoder.vocabulary
-        self._model = genai.Model(str(find_built(model)))
+        self._model = genai.Model(str(find_built_genai_model(model)))
         #: Of each sequence: its generator (None while it is evicted) and its tokens; sequences of one batch share a
         #: generator.
         self._generators: dict[int, Any] = {}
@@ -123,7 +123,7 @@ class GenAiEngine:
         return logits if logits.shape[1] == count else np.asarray(generator.get_logits(), np.float32)
 
 
-def find_built(model: ServedModel) -> Path:
+def find_built_genai_model(model: ServedModel) -> Path:
     """The folder of a served model as the library's builder makes it; kept by its content. Raises RuntimeError in the
     builder's words."""
     import onnxruntime_genai
@@ -140,4 +140,4 @@ def find_built(model: ServedModel) -> Path:
                 f"the builder of ONNX Runtime GenAI failed: {(done.stderr.strip().splitlines() or ['no output'])[-1]}"
             )
 
-    return keep_made(f"genai-{digest_model(model, onnxruntime_genai.__version__)}", build)
+    return keep_engine_file(f"genai-{digest_served_model(model, onnxruntime_genai.__version__)}", build)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tasks.engines.plain_caches import Cache, DynamicCache, Int8Cache, PagedCache, PagePool, StaticCache
-from tasks.engines.sampling import draw_tokens
+from tasks.engines.sampling import draw_sampled_tokens
 from tasks.model import Unsupported
 from tasks.model.engine import DYNAMIC, INT8, LEFT, PAGED, RIGHT, STATIC, Sampling, ServedModel
 
@@ -86,7 +86,7 @@ class PlainEngine:
         del self._tokens[sequence], self._caches[sequence], self._kinds[sequence]
 
     def sample(self, logits: np.ndarray, how: Sampling, count: int, seed: int) -> np.ndarray:
-        return draw_tokens(logits, how, count, seed)
+        return draw_sampled_tokens(logits, how, count, seed)
 
     # --- sequences and caches -------------------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ def adjust_probabilities(logits: np.ndarray, how: Sampling) -> np.ndarray:
     return np.asarray(shares / shares.sum())
 
 
-def draw_tokens(logits: np.ndarray, how: Sampling, count: int, seed: int) -> np.ndarray:
+def draw_sampled_tokens(logits: np.ndarray, how: Sampling, count: int, seed: int) -> np.ndarray:
     """``count`` tokens (int64)."""
     shares = adjust_probabilities(logits, how)
     return np.random.default_rng(seed).choice(shares.size, count, p=shares).astype(np.int64)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.checks.engine_float64 import compute_logprobs
+from tasks.checks.engine_float64 import compute_decoder_logprobs
 from tasks.engines.answering import Packaged
 from tasks.model.engine import Sampling
 
@@ -50,4 +50,4 @@ class TensorRtLlmEngine(Packaged):
 
     def _read(self, logits: Any) -> np.ndarray:
         rows = logits.float().cpu().numpy().reshape(-1, logits.shape[-1])
-        return compute_logprobs(rows[:, : self.vocabulary]).astype(np.float32)
+        return compute_decoder_logprobs(rows[:, : self.vocabulary]).astype(np.float32)

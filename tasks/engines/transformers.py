@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.engines.checkpoint import make_network
+from tasks.engines.checkpoint import make_transformers_network
 from tasks.model import Unsupported
 from tasks.model.engine import DYNAMIC, LEFT, STATIC, Sampling, ServedModel
 
@@ -35,7 +35,7 @@ class TransformersEngine:
         import torch
 
         self._decoder = model.decoder
-        self._network = make_network(model, self._attention).to(self._device)
+        self._network = make_transformers_network(model, self._attention).to(self._device)
         self._call = torch.compile(self._network, dynamic=True) if compiled else self._network
         self._batches: dict[int, tuple[_Batch, int]] = {}
         self._next = 0

@@ -15,7 +15,18 @@ from tasks.fuzz.graphs import steps
 from tasks.fuzz.graphs.steps import IMAGE, ROWS, Put
 from tasks.fuzz.onnx import axes, elements, moves, windows
 from tasks.fuzz.onnx.elements import draw_function
-from tasks.fuzz.onnx.spec import EVERY, FLOATS, INTEGERS, NUMBERS, OPSETS, SIGNED, UNSIGNED, DrawnSpec, SpecDraw, takes
+from tasks.fuzz.onnx.spec import (
+    EVERY,
+    FLOATS,
+    INTEGERS,
+    NUMBERS,
+    OPSETS,
+    SIGNED,
+    UNSIGNED,
+    DrawnSpec,
+    SpecDraw,
+    does_operator_take,
+)
 from tasks.fuzz.values import ValueDomain
 from tasks.model.dtypes import TABLE
 
@@ -126,12 +137,14 @@ _ROWS = (
     FuzzSpec("Where", elements.draw_where, EVERY, place=1, put=steps.put_where),
     FuzzSpec(
         "ReduceSum",
-        axes.draw_reduction(axes.domain_of_sums, 13),
+        axes.draw_reduction(axes.choose_domain_of_sums, 13),
         SUMMABLE,
         put=steps.put_reduction("ReduceSum", 13),
         ranks=ROWS,
     ),
-    FuzzSpec("ReduceMean", axes.draw_reduction(axes.domain_of_sums), put=steps.put_reduction("ReduceMean"), ranks=ROWS),
+    FuzzSpec(
+        "ReduceMean", axes.draw_reduction(axes.choose_domain_of_sums), put=steps.put_reduction("ReduceMean"), ranks=ROWS
+    ),
     FuzzSpec(
         "ReduceMax", axes.draw_reduction(lambda d: values.ANY), COMMON, put=steps.put_reduction("ReduceMax"), ranks=ROWS
     ),
@@ -258,20 +271,20 @@ _ROWS = (
     FuzzSpec("LessOrEqual", elements.draw_two(elements.choose_any_domain), NUMBERS),
     FuzzSpec("Sum", elements.draw_variadic(lambda d: values.MILD)),
     FuzzSpec("Mean", elements.draw_variadic(lambda d: values.MILD)),
-    FuzzSpec("ReduceL1", axes.draw_reduction(axes.domain_of_sums, still=False), SUMMABLE),
+    FuzzSpec("ReduceL1", axes.draw_reduction(axes.choose_domain_of_sums, still=False), SUMMABLE),
     FuzzSpec(
         "ReduceSumSquare",
-        axes.draw_reduction(axes.domain_of_sums, still=False),
+        axes.draw_reduction(axes.choose_domain_of_sums, still=False),
         SUMMABLE,
         at_fault=(
             "returns another dtype for small integers",
             "Computes the sum square of the input tensor's elements along the provided axes.",
         ),
     ),
-    FuzzSpec("ReduceL2", axes.draw_reduction(axes.domain_of_sums, still=False)),
-    FuzzSpec("ReduceLogSumExp", axes.draw_reduction(axes.domain_of_sums)),
+    FuzzSpec("ReduceL2", axes.draw_reduction(axes.choose_domain_of_sums, still=False)),
+    FuzzSpec("ReduceLogSumExp", axes.draw_reduction(axes.choose_domain_of_sums)),
     FuzzSpec("ReduceLogSum", axes.draw_reduction(lambda d: axes.ABOVE_0, still=False)),
-    FuzzSpec("ReduceProd", axes.draw_reduction(axes.factor_domain), SUMMABLE),
+    FuzzSpec("ReduceProd", axes.draw_reduction(axes.choose_factor_domain), SUMMABLE),
     FuzzSpec("ArgMax", axes.draw_arg_extreme, NUMBERS),
     FuzzSpec("ArgMin", axes.draw_arg_extreme, NUMBERS),
     FuzzSpec("Hardmax", axes.draw_softmax),
@@ -370,7 +383,7 @@ STEPS: dict[str, Put] = {spec.op: spec.put for spec in _ROWS if spec.put}
 
 
 @functools.cache
-def first_opset(op: str) -> int:
+def find_first_fuzz_opset(op: str) -> int:
     """The first operator set in which an operator is generated."""
     import onnx
 
@@ -378,21 +391,21 @@ def first_opset(op: str) -> int:
 
 
 @functools.cache
-def opsets(op: str, dtype: str) -> tuple[int, ...]:
+def list_fuzz_opsets(op: str, dtype: str) -> tuple[int, ...]:
     """Operator sets in which an operator takes a first input of a dtype, the simplest first; none where it never
     does."""
     spec = SPECS[op]
     if dtype not in spec.dtypes:
         return ()
     within = [version for version in OPSETS if spec.since <= version]
-    return tuple(version for version in within if takes(op, version, dtype, spec.place))
+    return tuple(version for version in within if does_operator_take(op, version, dtype, spec.place))
 
 
 #: Dtypes in the order in which they are fuzzed: those of other code paths first. The others follow as they come.
 _ORDER = ("float32", "int64", "float16", "uint8", "int32", "bfloat16", "int8", "bool", "uint64")
 
 
-def dtypes(op: str) -> tuple[str, ...]:
+def list_fuzz_dtypes(op: str) -> tuple[str, ...]:
     """Dtypes that an operator has in any operator set."""
     known = dict.fromkeys((*_ORDER, *TABLE))
-    return tuple(name for name in known if name in SPECS[op].dtypes and opsets(op, name))
+    return tuple(name for name in known if name in SPECS[op].dtypes and list_fuzz_opsets(op, name))

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from tasks.draw.choices import DrawnChoices
-from tasks.draw.seeds import words
-from tasks.model.dtypes import TABLE, integers, np_dtype
+from tasks.draw.seeds import draw_seed_words
+from tasks.model.dtypes import TABLE, get_integer_range, get_numpy_dtype
 
 
 @dataclass(frozen=True)
@@ -62,18 +62,20 @@ def draw_array(
         seed = 0 if name == "counting" else choose.int(0, 2**32 - 1)
     count = int(np.prod(shape, dtype=np.int64))
     made = (
-        _floats(name, seed, count, dtype, domain) if family == "float" else _integers(name, seed, count, dtype, domain)
+        _draw_domain_floats(name, seed, count, dtype, domain)
+        if family == "float"
+        else _draw_domain_integers(name, seed, count, dtype, domain)
     )
-    return made.astype(np_dtype(dtype)).reshape(tuple(shape)), name
+    return made.astype(get_numpy_dtype(dtype)).reshape(tuple(shape)), name
 
 
-def _floats(name: str, seed: int, count: int, dtype: str, domain: ValueDomain) -> np.ndarray:
+def _draw_domain_floats(name: str, seed: int, count: int, dtype: str, domain: ValueDomain) -> np.ndarray:
     """float64 values within the domain."""
     least, less, more, most = _REACH.get(dtype, _SHORT)
     if name == "counting":
         made = (np.arange(count) % 7 + 1.0) * 0.5
     else:
-        bits = words(seed, count)
+        bits = draw_seed_words(seed, count)
         unit = (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
         sign = np.where(bits & np.uint64(1), -1.0, 1.0)
         if name == "ordinary":
@@ -96,10 +98,10 @@ def _floats(name: str, seed: int, count: int, dtype: str, domain: ValueDomain) -
             )
     if np.isinf(domain.low) and np.isinf(domain.high):
         return made
-    return _within(made, domain)
+    return _fold_into_domain(made, domain)
 
 
-def _within(made: np.ndarray, domain: ValueDomain) -> np.ndarray:
+def _fold_into_domain(made: np.ndarray, domain: ValueDomain) -> np.ndarray:
     """Values folded into bounds: by their size where only the sign is wrong, else by a remainder, which is exact."""
     low, high = domain.low, domain.high
     if low >= 0.0:
@@ -113,16 +115,20 @@ def _within(made: np.ndarray, domain: ValueDomain) -> np.ndarray:
     return np.where(outside, start + np.fmod(np.abs(made), width), made)
 
 
-def _integers(name: str, seed: int, count: int, dtype: str, domain: ValueDomain) -> np.ndarray:
+def _draw_domain_integers(name: str, seed: int, count: int, dtype: str, domain: ValueDomain) -> np.ndarray:
     """int64 (uint64 for that dtype) values within the dtype and the domain."""
     if dtype == "bool":
-        return np.arange(count) % 2 == 0 if name == "counting" else (words(seed, count) & np.uint64(1)).astype(bool)
-    least, most = integers(dtype)
+        return (
+            np.arange(count) % 2 == 0
+            if name == "counting"
+            else (draw_seed_words(seed, count) & np.uint64(1)).astype(bool)
+        )
+    least, most = get_integer_range(dtype)
     low, high = math.ceil(max(least, domain.low)), math.floor(min(most, domain.high))
     if name == "counting":
         steps = np.arange(count, dtype=np.int64) % 7 + 1
     else:
-        bits = words(seed, count)
+        bits = draw_seed_words(seed, count)
         near = (bits % np.uint64(17)).astype(np.int64) - 8
         if name == "powers":
             power = ((bits >> np.uint64(8)) % np.uint64(max(min(abs(high).bit_length() - 1, 40), 1))).astype(np.int64)

@@ -22,9 +22,9 @@ from tasks.gradients.differences import (
     DifferencesAlong,
     Function,
     Slope,
-    directions,
-    project,
-    scales,
+    draw_directions,
+    measure_difference_steps,
+    project_gradient,
 )
 from tasks.gradients.differences import NAME as FINITE
 
@@ -67,7 +67,9 @@ IMAGINARY = 2.0**-100
 NEAR = 1e-6
 
 
-def complex_step(function: Function, inputs: Arrays, cotangents: Arrays, beside: Differences) -> Differences | None:
+def differentiate_by_complex_step(
+    function: Function, inputs: Arrays, cotangents: Arrays, beside: Differences
+) -> Differences | None:
     """The gradient of Σ⟨cotangent, output⟩ by the imaginary part of the function at inputs + i·step.
 
     None where the function does not take complex numbers, has other real parts there, or other slopes than the
@@ -78,16 +80,16 @@ def complex_step(function: Function, inputs: Arrays, cotangents: Arrays, beside:
         return None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of an imaginary part that is dropped: the slope tells
-        if not _is_analytic(function, inputs, cotangents):
+        if not _is_function_analytic(function, inputs, cotangents):
             return None
         return _by_complex_step(function, inputs, cotangents, beside)
 
 
 def _by_complex_step(function: Function, inputs: Arrays, cotangents: Arrays, beside: Differences) -> Differences | None:
     centre = [np.asarray(y) for y in function(inputs)]
-    found = _alike(inputs, COMPLEX)
+    found = _make_alike_differences(inputs, COMPLEX)
     for i, x in enumerate(inputs):
-        steps = sizes(x) * IMAGINARY
+        steps = measure_element_sizes(x) * IMAGINARY
         for at in np.ndindex(x.shape):
             moved = [np.asarray(y, np.complex128) for y in inputs]
             moved[i] = moved[i].copy()
@@ -103,7 +105,7 @@ def _by_complex_step(function: Function, inputs: Arrays, cotangents: Arrays, bes
             # A sum of what cancels, of numbers that each are right to some spacings.
             size = sum(float(np.sum(np.abs(t))) for t in terms)
             size += sum(
-                float(np.sum(np.abs(c * y) * (t != 0))) / float(scales(x)[at])
+                float(np.sum(np.abs(c * y) * (t != 0))) / float(measure_difference_steps(x)[at])
                 for c, y, t in zip(cotangents, centre, terms)
             )
             found.errors[i][at] = 16 * EPS64 * size if np.isfinite(found.gradients[i][at] + size) else np.inf
@@ -114,7 +116,7 @@ def _by_complex_step(function: Function, inputs: Arrays, cotangents: Arrays, bes
     return found
 
 
-def _is_analytic(function: Function, inputs: Arrays, cotangents: Arrays) -> bool:
+def _is_function_analytic(function: Function, inputs: Arrays, cotangents: Arrays) -> bool:
     """Whether both ways give the same slope at a place where differences are good."""
     told = 0
     generator = np.random.Generator(np.random.PCG64(6))
@@ -134,7 +136,7 @@ def _is_analytic(function: Function, inputs: Arrays, cotangents: Arrays) -> bool
     return bool(told)
 
 
-def look_along(
+def compare_slopes_along(
     function: Function, inputs: Arrays, cotangents: Arrays, gradients: Arrays, numbers: str = "real"
 ) -> tuple[str, list[np.ndarray]] | None:
     """What the slopes along random directions say of ``gradients``: (COMPLEX, LINEAR or EXTRAPOLATED, the gradients),
@@ -149,25 +151,27 @@ def look_along(
     if not all(np.isfinite(g).all() for g in gradients):
         return None
     centre = [np.asarray(y) for y in function(inputs)]
-    lines = [DifferencesAlong(function, inputs, cotangents, d) for d in _coarse_directions(inputs)]
+    lines = [DifferencesAlong(function, inputs, cotangents, d) for d in _draw_coarse_directions(inputs)]
     others = []
     for name, way in _BY if numbers == "complex" else _BY[1:]:
         slopes = [way(lines[0], centre)]
-        if _agrees(slopes[0], lines[0], gradients):
+        if _does_slope_agree(slopes[0], lines[0], gradients):
             slopes += [way(line, centre) for line in lines[1:]]
-            if all(_agrees(slope, line, gradients) for slope, line in zip(slopes, lines)):
+            if all(_does_slope_agree(slope, line, gradients) for slope, line in zip(slopes, lines)):
                 return name, list(gradients)
-        if _is_apart(slopes[0], lines[0], gradients):
+        if _is_slope_apart(slopes[0], lines[0], gradients):
             others.append((name, way))
     for name, way in others:
         slopes = [way(line, centre) for line in lines]
-        confirmed = all(_is_confirmed(slope, line, centre, gradients) for slope, line in zip(slopes, lines))
-        if confirmed and _has_gradient(way, lines[0], centre):
-            return name, _trace(way, lines[0], centre, gradients)
+        confirmed = all(_is_slope_confirmed(slope, line, centre, gradients) for slope, line in zip(slopes, lines))
+        if confirmed and _has_function_gradient(way, lines[0], centre):
+            return name, _trace_wrong_gradients(way, lines[0], centre, gradients)
     return None
 
 
-def _has_gradient(way: Callable[[DifferencesAlong, Arrays], Slope], line: DifferencesAlong, centre: Arrays) -> bool:
+def _has_function_gradient(
+    way: Callable[[DifferencesAlong, Arrays], Slope], line: DifferencesAlong, centre: Arrays
+) -> bool:
     """Whether there is a gradient: slopes along two directions add up to the one along their sum. At a tie a median is
     linear along every line, and has none."""
 
@@ -175,7 +179,7 @@ def _has_gradient(way: Callable[[DifferencesAlong, Arrays], Slope], line: Differ
         slope = way(DifferencesAlong(line.function, line.inputs, line.cotangents, direction), centre)
         return slope, slope.error + 8 * TIGHT * abs(slope.value)
 
-    ways = _coarse_directions(line.inputs, 2 * PAIRS)
+    ways = _draw_coarse_directions(line.inputs, 2 * PAIRS)
     for first, second in zip(ways[::2], ways[1::2]):
         (one, off), (other, gap), (both, error) = map(look, (first, second, [x + y for x, y in zip(first, second)]))
         if not abs(one.value + other.value - both.value) <= off + gap + error:
@@ -183,40 +187,41 @@ def _has_gradient(way: Callable[[DifferencesAlong, Arrays], Slope], line: Differ
     return True
 
 
-def _coarse_directions(inputs: Arrays, count: int = WAYS) -> list[list[np.ndarray]]:
-    """`directions` of few bits: what is moved along them by a power of two, is moved exactly."""
+def _draw_coarse_directions(inputs: Arrays, count: int = WAYS) -> list[list[np.ndarray]]:
+    """`draw_directions` of few bits: what is moved along them by a power of two, is moved exactly."""
     return [
-        [np.round(d / s * 64) / 64 * s for d, s in zip(way, map(scales, inputs))] for way in directions(inputs, count)
+        [np.round(d / s * 64) / 64 * s for d, s in zip(way, map(measure_difference_steps, inputs))]
+        for way in draw_directions(inputs, count)
     ]
 
 
-def _terms(gradients: Arrays, direction: Arrays) -> float:
+def _sum_slope_terms(gradients: Arrays, direction: Arrays) -> float:
     return float(sum(np.sum(np.abs(g) * np.abs(d)) for g, d in zip(gradients, direction)))
 
 
-def _agrees(slope: Slope, line: DifferencesAlong, gradients: Arrays) -> bool:
-    terms = _terms(gradients, line.direction)
-    gap = abs(slope.value - project(gradients, line.direction))
+def _does_slope_agree(slope: Slope, line: DifferencesAlong, gradients: Arrays) -> bool:
+    terms = _sum_slope_terms(gradients, line.direction)
+    gap = abs(slope.value - project_gradient(gradients, line.direction))
     return bool(slope.error <= TIGHT * terms and gap <= 4 * slope.error + ROUNDING * terms)
 
 
-def _is_apart(slope: Slope, line: DifferencesAlong, gradients: Arrays) -> bool:
-    gap = abs(slope.value - project(gradients, line.direction))
-    return bool(gap > 16 * (slope.error + ROUNDING * _terms(gradients, line.direction)))
+def _is_slope_apart(slope: Slope, line: DifferencesAlong, gradients: Arrays) -> bool:
+    gap = abs(slope.value - project_gradient(gradients, line.direction))
+    return bool(gap > 16 * (slope.error + ROUNDING * _sum_slope_terms(gradients, line.direction)))
 
 
-def _is_confirmed(slope: Slope, line: DifferencesAlong, centre: Arrays, gradients: Arrays) -> bool:
+def _is_slope_confirmed(slope: Slope, line: DifferencesAlong, centre: Arrays, gradients: Arrays) -> bool:
     """Whether central differences of real numbers are nearer to a slope than to the gradients. Near a pole or in a tail
     complex arithmetic underflows where the function does not, and differences are 0 as well: such a slope is none. Nor
     is the mean of both sides of a kink."""
-    if not slope.error <= abs(slope.value) / 16 or not _is_apart(slope, line, gradients):
+    if not slope.error <= abs(slope.value) / 16 or not _is_slope_apart(slope, line, gradients):
         return False  # of a function that has saturated a step on, a slope says what is there
     beside = line.steepest(centre)
-    gap = abs(slope.value - project(gradients, line.direction))
+    gap = abs(slope.value - project_gradient(gradients, line.direction))
     return bool(not beside.why and beside.value and abs(beside.value - slope.value) <= gap / 16)
 
 
-def _trace(
+def _trace_wrong_gradients(
     way: Callable[[DifferencesAlong, Arrays], Slope], line: DifferencesAlong, centre: Arrays, gradients: Arrays
 ) -> list[np.ndarray]:
     """``gradients`` with the elements that are furthest off as they are by a ``way``, by halving."""
@@ -232,7 +237,7 @@ def _trace(
         along = [(p if np.iscomplexobj(d) else p.real).reshape(d.shape) for p, d in pieces]
         piece = DifferencesAlong(line.function, line.inputs, line.cotangents, along)
         slope = way(piece, centre)
-        gap = abs(slope.value - project(gradients, along)) if _is_apart(slope, piece, gradients) else 0.0
+        gap = abs(slope.value - project_gradient(gradients, along)) if _is_slope_apart(slope, piece, gradients) else 0.0
         return gap, slope.value, places
 
     parts, found, looks = [look(np.flatnonzero(flat))], 0, 1
@@ -252,7 +257,7 @@ def _trace(
     return traced
 
 
-def _complex_slope(line: DifferencesAlong, centre: Arrays) -> Slope:
+def _compute_complex_slope(line: DifferencesAlong, centre: Arrays) -> Slope:
     """By the imaginary part at inputs + i·step·direction. Its error is what a change of the inputs by two spacings
     makes of it."""
     nothing = Slope(np.nan, np.inf)
@@ -278,7 +283,7 @@ def _complex_slope(line: DifferencesAlong, centre: Arrays) -> Slope:
     return Slope(value, error) if np.isfinite(value + error) else nothing
 
 
-def _linear_slope(line: DifferencesAlong, centre: Arrays) -> Slope:
+def _compute_linear_slope(line: DifferencesAlong, centre: Arrays) -> Slope:
     """By the longest step on which the function is linear: what is left of its second difference, curvature or
     roundoff, is the error."""
     best = Slope(np.nan, np.inf)
@@ -299,7 +304,7 @@ def _linear_slope(line: DifferencesAlong, centre: Arrays) -> Slope:
     return best
 
 
-def _extrapolated_slope(line: DifferencesAlong, centre: Arrays) -> Slope:
+def _compute_extrapolated_slope(line: DifferencesAlong, centre: Arrays) -> Slope:
     """By Romberg's extrapolation of four central differences. The last correction is the error, and what rounding does
     to outputs of their size; what it does to larger numbers inside, the corrections show."""
     best = Slope(np.nan, np.inf)
@@ -328,19 +333,19 @@ def _extrapolated_slope(line: DifferencesAlong, centre: Arrays) -> Slope:
 
 #: The ways to a slope along a direction, the most exact first.
 _BY: tuple[tuple[str, Callable[[DifferencesAlong, Arrays], Slope]], ...] = (
-    (COMPLEX, _complex_slope),
-    (LINEAR, _linear_slope),
-    (EXTRAPOLATED, _extrapolated_slope),
+    (COMPLEX, _compute_complex_slope),
+    (LINEAR, _compute_linear_slope),
+    (EXTRAPOLATED, _compute_extrapolated_slope),
 )
 
 
-def sizes(x: np.ndarray) -> np.ndarray:
+def measure_element_sizes(x: np.ndarray) -> np.ndarray:
     """What a step is short beside: an element itself, the scale of the others where it is 0."""
     size = np.abs(x)
-    return np.where((size > 0) & (size < np.inf), size, scales(x))
+    return np.where((size > 0) & (size < np.inf), size, measure_difference_steps(x))
 
 
-def _alike(inputs: Arrays, how: str) -> Differences:
+def _make_alike_differences(inputs: Arrays, how: str) -> Differences:
     def zeros() -> list[np.ndarray]:
         return [np.zeros(x.shape) for x in inputs]
 
@@ -371,7 +376,7 @@ class ComplexNumber:
         if name.startswith("_"):
             raise AttributeError(name)
         function = getattr(mpmath, name.replace("arc", "a") if name.startswith("arc") else name)
-        return lambda *others: ComplexNumber(_real(function(self.value, *map(_value, others))))
+        return lambda *others: ComplexNumber(_get_real_part(function(self.value, *map(_get_real_value, others))))
 
     def conjugate(self) -> ComplexNumber:
         return self
@@ -386,7 +391,7 @@ class ComplexNumber:
         return hash(self.value)
 
 
-def _value(x: Any) -> Any:
+def _get_real_value(x: Any) -> Any:
     import mpmath
 
     if isinstance(x, ComplexNumber):
@@ -395,30 +400,30 @@ def _value(x: Any) -> Any:
     return mpmath.mpf(int(x)) if isinstance(x, (bool, int, np.integer, np.bool_)) else mpmath.mpf(float(x))
 
 
-def _real(x: Any) -> Any:
+def _get_real_part(x: Any) -> Any:
     import mpmath
 
     return x if isinstance(x, mpmath.mpf) else mpmath.nan
 
 
-def _operator(name: str) -> Callable[[ComplexNumber, Any], Any]:
+def _make_complex_operator(name: str) -> Callable[[ComplexNumber, Any], Any]:
     def call(self: ComplexNumber, other: Any) -> Any:
         if not isinstance(other, (ComplexNumber, bool, int, float, np.number, np.bool_)):
             return NotImplemented
-        found = getattr(self.value, name)(_value(other))
-        return found if isinstance(found, bool) else ComplexNumber(_real(found))
+        found = getattr(self.value, name)(_get_real_value(other))
+        return found if isinstance(found, bool) else ComplexNumber(_get_real_part(found))
 
     return call
 
 
 for _name in ("add", "sub", "mul", "truediv", "pow", "mod"):
-    setattr(ComplexNumber, f"__{_name}__", _operator(f"__{_name}__"))
-    setattr(ComplexNumber, f"__r{_name}__", _operator(f"__r{_name}__"))
+    setattr(ComplexNumber, f"__{_name}__", _make_complex_operator(f"__{_name}__"))
+    setattr(ComplexNumber, f"__r{_name}__", _make_complex_operator(f"__r{_name}__"))
 for _name in ("lt", "le", "gt", "ge", "eq", "ne"):
-    setattr(ComplexNumber, f"__{_name}__", _operator(f"__{_name}__"))
+    setattr(ComplexNumber, f"__{_name}__", _make_complex_operator(f"__{_name}__"))
 
 
-def many_digits(
+def differentiate_in_many_digits(
     function: Callable[[Sequence[np.ndarray]], Sequence[Any]],
     inputs: Arrays,
     outputs: Arrays,
@@ -459,22 +464,22 @@ def _in_many_digits(
         return [np.asarray(y, object) for y in function([x.copy() for x in values])]
 
     centre = call_on_copies(start)
-    floats = [np.array([float(_value(v)) for v in y.reshape(-1)]).reshape(y.shape) for y in centre]
+    floats = [np.array([float(_get_real_value(v)) for v in y.reshape(-1)]).reshape(y.shape) for y in centre]
     if len(floats) != len(outputs) or not all(_is_near_exact(a, b) for a, b in zip(floats, outputs)):
         return None
 
     def between(upper: Sequence[np.ndarray], lower: Sequence[np.ndarray]) -> Any:
         return mpmath.fsum(
-            mpmath.mpf(float(c)) * (_value(u) - _value(v))
+            mpmath.mpf(float(c)) * (_get_real_value(u) - _get_real_value(v))
             for cs, us, vs in zip(cotangents, upper, lower)
             for c, u, v in zip(cs.reshape(-1), us.reshape(-1), vs.reshape(-1))
         )
 
-    found = _alike(inputs, MANY)
+    found = _make_alike_differences(inputs, MANY)
     for i, (x, mask) in enumerate(zip(inputs, only)):
         found.errors[i][~mask] = np.inf
         for at in map(tuple, np.argwhere(mask)):
-            h = mpmath.mpf(float(sizes(x)[at])) / mpmath.mpf(10) ** STEP
+            h = mpmath.mpf(float(measure_element_sizes(x)[at])) / mpmath.mpf(10) ** STEP
             sides = []
             for step in (h, -h):
                 moved = [y.copy() for y in start]
@@ -488,7 +493,7 @@ def _in_many_digits(
     return found
 
 
-def best(first: Differences, *others: Differences | None) -> Differences:
+def choose_best_differences(first: Differences, *others: Differences | None) -> Differences:
     """Per element the derivative whose error estimate is least. A kink remains one, unless differences in many digits
     look nearer: the complex step takes one side of it."""
     chosen = [np.zeros(e.shape, np.int64) for e in first.errors]

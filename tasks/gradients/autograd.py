@@ -14,7 +14,7 @@ from tasks.arrays import torch_tree
 from tasks.arrays.training import TrainingStep
 from tasks.arrays.tree import map_leaves
 from tasks.gradients import analytic, differences
-from tasks.model import Form, Misbehaviour, OpClass, Oracle, Unsupported, is_complex, np_dtype
+from tasks.model import Form, Misbehaviour, OpClass, Oracle, Unsupported, get_numpy_dtype, is_complex_dtype
 
 #: The whole Jacobian is differenced up to this many real input elements, beyond it random projections are.
 FULL_JACOBIAN = 100
@@ -37,20 +37,20 @@ DECLARED_ONCE = "declared once-differentiable"
 _KEPT = (OpClass.CONTRACTION, OpClass.NORMALISATION, OpClass.LINEAR_ALGEBRA, OpClass.RANDOM, OpClass.UNINITIALISED)
 
 
-def class_of(op_class: OpClass) -> OpClass:
+def class_gradient_of(op_class: OpClass) -> OpClass:
     """How the gradient of an op of ``op_class`` is judged: a copy's gradient is a sum, a maximum's a scatter."""
     return op_class if op_class in _KEPT else OpClass.COMPOSITE
 
 
-def is_differentiable(x: Any) -> bool:
+def is_argument_differentiable(x: Any) -> bool:
     """Whether autograd can give the gradient of an argument: a strided floating or complex tensor."""
     import torch
 
     return isinstance(x, torch.Tensor) and x.layout == torch.strided and (x.is_floating_point() or x.is_complex())
 
 
-def tensors(*trees: Any) -> list[Any]:
-    """The tensors of argument trees in the order of `tasks.arrays.tree.tensor_specs`."""
+def list_argument_tensors(*trees: Any) -> list[Any]:
+    """The tensors of argument trees in the order of `tasks.arrays.tree.list_tensor_specs`."""
     import torch
 
     found: list[Any] = []
@@ -58,7 +58,7 @@ def tensors(*trees: Any) -> list[Any]:
     return found
 
 
-def with_inputs(args: Any, kwargs: Any, wrt: Sequence[int], inputs: Sequence[Any]) -> tuple[Any, Any]:
+def replace_differentiated_inputs(args: Any, kwargs: Any, wrt: Sequence[int], inputs: Sequence[Any]) -> tuple[Any, Any]:
     """The arguments with the tensors at the places ``wrt`` replaced by ``inputs``."""
     import torch
 
@@ -73,7 +73,7 @@ def with_inputs(args: Any, kwargs: Any, wrt: Sequence[int], inputs: Sequence[Any
     return map_leaves(args, change), map_leaves(kwargs, change)
 
 
-def cotangents(outputs: Sequence[tuple[tuple[int, ...], str]], seed: str) -> list[np.ndarray]:
+def draw_cotangents(outputs: Sequence[tuple[tuple[int, ...], str]], seed: str) -> list[np.ndarray]:
     """A fixed random array per (shape, dtype): sizes in [½, 1], random signs (phases), rounded to the dtype.
 
     Not ones: their product with the Jacobian is zero for anything normalised, and hides a swapped axis.
@@ -82,9 +82,9 @@ def cotangents(outputs: Sequence[tuple[tuple[int, ...], str]], seed: str) -> lis
     for number, (shape, dtype) in enumerate(outputs):
         generator = np.random.Generator(np.random.PCG64([zlib.crc32(seed.encode()), number]))
         values = generator.uniform(0.5, 1.0, shape) * (generator.integers(0, 2, shape) * 2 - 1)
-        if is_complex(dtype):
+        if is_complex_dtype(dtype):
             values = values * np.exp(2j * np.pi * generator.uniform(0, 1, shape))
-        made.append(np.asarray(values).astype(np_dtype(dtype)))
+        made.append(np.asarray(values).astype(get_numpy_dtype(dtype)))
     return made
 
 
@@ -109,20 +109,22 @@ class UntouchedInputs:
 
     def note_outputs(self, outputs: Sequence[Any]) -> None:
         """Told of what the forward pass returned."""
-        saved = [x for node in nodes(outputs) if _is_own(node) for x in node.saved_tensors]
+        saved = [
+            x for node in iterate_autograd_nodes(outputs) if _is_own_autograd_function(node) for x in node.saved_tensors
+        ]
         self.saved = len(saved)
         for called, given in (("saved tensor {}", saved), ("output {}", outputs)):
             self._keep(called, [None if x is None or _find_memory_start(x) in self._writable else x for x in given])
 
     def describe_change(self) -> str:
         """What is not as it was, in words; "" if everything is."""
-        return next((told for told, x, old in self._kept if not torch_tree.same(x, old)), "")
+        return next((told for told, x, old in self._kept if not torch_tree.have_same_bits(x, old)), "")
 
     def check(self, gradients: Sequence[Any]) -> None:
         """Raise Misbehaviour with the gradients that the pass gave, unless everything is."""
         if changed := self.describe_change():
             broken = Misbehaviour("mutation", changed)
-            broken.outputs = [np.array(torch_tree.output(torch_tree.dense(x.detach()))) for x in gradients]
+            broken.outputs = [np.array(torch_tree.make_output_array(torch_tree.dense(x.detach()))) for x in gradients]
             raise broken
 
 
@@ -133,7 +135,7 @@ def _find_memory_start(x: Any) -> int | None:
     return x.untyped_storage().data_ptr() if x.layout == torch.strided and x.numel() else None
 
 
-def nodes(found: Sequence[Any]) -> Iterator[Any]:
+def iterate_autograd_nodes(found: Sequence[Any]) -> Iterator[Any]:
     """The nodes of the graph that leads from tensors back to their inputs."""
     left, seen = [x.grad_fn for x in found if getattr(x, "grad_fn", None) is not None], set[Any]()
     while left:
@@ -144,9 +146,9 @@ def nodes(found: Sequence[Any]) -> Iterator[Any]:
             left += [following for following, _ in node.next_functions if following is not None]
 
 
-def saves(node: Any) -> bool:
+def does_node_save_tensor(node: Any) -> bool:
     """Whether a node of a graph has a tensor saved, of which its derivative is made: one that has none is linear."""
-    return _is_own(node) or bool(_list_saved_tensors(node))
+    return _is_own_autograd_function(node) or bool(_list_saved_tensors(node))
 
 
 @dataclass(frozen=True)
@@ -156,9 +158,9 @@ class ChoiceNode:
     dim: int | None
 
 
-def choice(outputs: Sequence[Any]) -> ChoiceNode | None:
+def find_choice_node(outputs: Sequence[Any]) -> ChoiceNode | None:
     """What a graph of one node chooses that has saved integers, places; None of any other."""
-    found = [node for node in nodes(outputs) if type(node).__name__ != "AccumulateGrad"]
+    found = [node for node in iterate_autograd_nodes(outputs) if type(node).__name__ != "AccumulateGrad"]
     if len(found) != 1 or not any(
         x.ndim and not (x.is_floating_point() or x.is_complex()) for x in _list_saved_tensors(found[0])
     ):
@@ -181,7 +183,7 @@ def _list_saved_tensors(node: Any) -> list[Any]:
 _SAVED: dict[Any, list[str]] = {}
 
 
-def _is_own(node: Any) -> bool:
+def _is_own_autograd_function(node: Any) -> bool:
     """Whether a node is of an autograd.Function that is not torch's: what torch.compile saves, it may write to."""
     function = getattr(type(node), "_forward_cls", None)
     return function is not None and function.__module__.partition(".")[0] != "torch"
@@ -202,15 +204,17 @@ def compute_gradients(
     own = form.own
     with contextlib.nullcontext() if own is None else own.watch():
         if not watched:
-            return backward(form.check, call, args, kwargs, form.wrt, cotangents)
+            return differentiate_backward(form.check, call, args, kwargs, form.wrt, cotangents)
         may = None if own is None else own.mutates
         inputs = [] if may is None else [x for name, x in kwargs.items() if name not in may]
-        left = UntouchedInputs(tensors(inputs), cotangents, tensors([kwargs[name] for name in may or ()]))
+        left = UntouchedInputs(
+            list_argument_tensors(inputs), cotangents, list_argument_tensors([kwargs[name] for name in may or ()])
+        )
         made = None if may is None else left.note_outputs
-        found = backward(form.check, call, args, kwargs, form.wrt, cotangents, made=made)
+        found = differentiate_backward(form.check, call, args, kwargs, form.wrt, cotangents, made=made)
         left.check(found)
         if may is not None and not may and call is form.call:
-            _check_strides(found, form, args, kwargs, cotangents)
+            _check_cotangent_strides(found, form, args, kwargs, cotangents)
             left.check(found)
     return found
 
@@ -220,7 +224,9 @@ def compute_gradients(
 _ORDER = 2.0**-8
 
 
-def _check_strides(found: Sequence[Any], form: Form, args: Any, kwargs: Any, cotangents: Sequence[Any]) -> None:
+def _check_cotangent_strides(
+    found: Sequence[Any], form: Form, args: Any, kwargs: Any, cotangents: Sequence[Any]
+) -> None:
     """Raise Misbehaviour where a kernel of one's own gives other gradients for the same cotangents with gaps between
     their elements.
 
@@ -228,12 +234,12 @@ def _check_strides(found: Sequence[Any], form: Form, args: Any, kwargs: Any, cot
     contiguous ones alone. One that refuses them is not wrong, and one that never gives the same gradients is another
     fault.
     """
-    gaps = [_with_gaps(c) for c in cotangents]
+    gaps = [_lay_cotangent_with_gaps(c) for c in cotangents]
     if all(x is y for x, y in zip(gaps, cotangents)):
         return
 
     def computed_again(given: Sequence[Any]) -> list[Any]:
-        return backward(form.check, form.call, args, kwargs, form.wrt, given)  # type: ignore[arg-type]
+        return differentiate_backward(form.check, form.call, args, kwargs, form.wrt, given)  # type: ignore[arg-type]
 
     try:
         again = computed_again(gaps)
@@ -244,7 +250,7 @@ def _check_strides(found: Sequence[Any], form: Form, args: Any, kwargs: Any, cot
         return
     text = f"gradient {number} is another one where the gradient of the output is not contiguous (gaps between its elements)"
     broken = Misbehaviour("layout", text)
-    broken.outputs = [np.array(torch_tree.output(torch_tree.dense(y.detach()))) for y in again]
+    broken.outputs = [np.array(torch_tree.make_output_array(torch_tree.dense(y.detach()))) for y in again]
     raise broken
 
 
@@ -260,7 +266,7 @@ def _differ_by_order_alone(x: Any, y: Any) -> bool:
     return bool((((a - b).abs() <= _ORDER * most) | (a == b) | (a.isnan() & b.isnan())).all())
 
 
-def _with_gaps(x: Any) -> Any:
+def _lay_cotangent_with_gaps(x: Any) -> Any:
     """The same values, every other element of their memory; what has no elements, or one, as it is."""
     import torch
 
@@ -271,7 +277,7 @@ def _with_gaps(x: Any) -> Any:
     return made.copy_(x)
 
 
-def backward(
+def differentiate_backward(
     check: str,
     call: Callable[..., Any],
     args: Any,
@@ -298,10 +304,10 @@ def backward(
 
     keep = torch.autograd.graph.saved_tensors_hooks(saved, lambda x: x) if saved else contextlib.nullcontext()
     with torch.enable_grad(), keep:
-        places = tensors(args, kwargs)
+        places = list_argument_tensors(args, kwargs)
         inputs = [places[i].detach().requires_grad_() for i in wrt]
-        args, kwargs = with_inputs(args, kwargs, wrt, inputs)
-        outputs = torch_tree.leaves(call(*args, **kwargs))
+        args, kwargs = replace_differentiated_inputs(args, kwargs, wrt, inputs)
+        outputs = torch_tree.list_output_tensors(call(*args, **kwargs))
         if made is not None:
             made(outputs)
         if fixed:
@@ -321,7 +327,7 @@ def _change_handed(outputs: Sequence[Any], change: Callable[[Any], Any], names: 
     def change_each(found: Any) -> Any:
         return tuple(g if g is None else change(g) for g in found)
 
-    for node in nodes(outputs):
+    for node in iterate_autograd_nodes(outputs):
         if type(node).__name__.startswith(names):
             node.register_prehook(change_each)
 
@@ -347,7 +353,7 @@ def equalities() -> Iterator[list[str]]:
 def differentiate_outputs(
     check: str, outputs: Sequence[Any], inputs: Sequence[Any], cotangents: Sequence[Any], keep: bool = False
 ) -> list[Any]:
-    """What `backward` computes, of outputs that are there with their graph. keep: whether the graph is differentiated
+    """What `differentiate_backward` computes, of outputs that are there with their graph. keep: whether the graph is differentiated
     again."""
     import torch
 
@@ -361,7 +367,7 @@ def differentiate_outputs(
         starts, inputs, weights, retain_graph=keep or twice, create_graph=twice, allow_unused=True
     )
     if twice:
-        _refuse_once([g for g in found if g is not None])
+        _refuse_once_differentiable([g for g in found if g is not None])
         pairs = [
             (g, v)
             for g, v in zip(found, cotangents[len(outputs) :])
@@ -383,32 +389,35 @@ class OnceDifferentiable(RuntimeError):
     """What torch means to raise of a backward pass marked with once_differentiable."""
 
 
-def _refuse_once(gradients: Sequence[Any]) -> None:
+def _refuse_once_differentiable(gradients: Sequence[Any]) -> None:
     """Raise what torch means to raise of a backward pass marked with once_differentiable: its node leads to no input,
     so a gradient that may be unused is None instead."""
-    for node in nodes(gradients):
+    for node in iterate_autograd_nodes(gradients):
         if type(node).name(node) == "torch::autograd::Error":  # a Function's context may have a name of its own
             raise OnceDifferentiable(ONCE)
 
 
-def outputs_of(check: str, call: Callable[..., Any], args: Any, kwargs: Any, wrt: Sequence[int]) -> list[Any]:
+def list_differentiable_outputs(
+    check: str, call: Callable[..., Any], args: Any, kwargs: Any, wrt: Sequence[int]
+) -> list[Any]:
     """Per output of ``call`` a tensor that autograd can start from, or None; for "double_backward" the gradients
     follow."""
     import torch
 
     with torch.enable_grad():
-        places = tensors(args, kwargs)
+        places = list_argument_tensors(args, kwargs)
         inputs = [places[i].detach().requires_grad_() for i in wrt]
-        args, kwargs = with_inputs(args, kwargs, wrt, inputs)
-        outputs = torch_tree.leaves(call(*args, **kwargs))
+        args, kwargs = replace_differentiated_inputs(args, kwargs, wrt, inputs)
+        outputs = torch_tree.list_output_tensors(call(*args, **kwargs))
         first = [
-            y if isinstance(y, torch.Tensor) and y.requires_grad and is_differentiable(y) else None for y in outputs
+            y if isinstance(y, torch.Tensor) and y.requires_grad and is_argument_differentiable(y) else None
+            for y in outputs
         ]
         if check == "double_backward":
             chosen = [y for y in first if y is not None]
             given = [torch.ones_like(y).requires_grad_() for y in chosen]
             found = torch.autograd.grad(chosen, inputs, given, create_graph=True, allow_unused=True) if chosen else ()
-            first += [g if g is not None and g.requires_grad and is_differentiable(g) else None for g in found]
+            first += [g if g is not None and g.requires_grad and is_argument_differentiable(g) else None for g in found]
     return [None if y is None else y.detach() for y in first]
 
 
@@ -427,16 +436,16 @@ class GradientProblem:
         return sum(x.size * (1 + np.iscomplexobj(x)) for x in self.inputs)
 
 
-def problem(
+def make_gradient_problem(
     check: str, call: Callable[..., Any], args: Any, kwargs: Any, wrt: Sequence[int], cotangents: Sequence[Any]
 ) -> GradientProblem:
-    """The function whose gradient `backward` computes, of float64 arguments (complex128 for complex ones).
+    """The function whose gradient `differentiate_backward` computes, of float64 arguments (complex128 for complex ones).
 
     For "double_backward" it is the gradient by autograd, a function of the inputs and of the outputs' cotangents.
     """
     import torch
 
-    places = tensors(args, kwargs)
+    places = list_argument_tensors(args, kwargs)
     fixed = [place for place in range(len(places)) if place not in wrt]
     device = places[wrt[0]].device if wrt else "cpu"
     outputs = len(cotangents) - (len(wrt) if check == "double_backward" else 0)
@@ -445,13 +454,13 @@ def problem(
     def fresh(values: Sequence[Any]) -> tuple[Any, Any]:
         # An op may write to its arguments: they are copied for every call.
         clones = [places[i].detach().clone() for i in fixed]
-        return with_inputs(args, kwargs, [*fixed, *wrt], [*clones, *values])
+        return replace_differentiated_inputs(args, kwargs, [*fixed, *wrt], [*clones, *values])
 
     def forward(values: Sequence[np.ndarray]) -> list[np.ndarray]:
         new_args, new_kwargs = fresh([torch.from_numpy(v.copy()).to(device) for v in values])
         with torch.no_grad():
-            found = torch_tree.leaves(call(*new_args, **new_kwargs))
-        return [torch_tree.output(torch_tree.dense(y)) for y, c in zip(found, first) if c is not None]
+            found = torch_tree.list_output_tensors(call(*new_args, **new_kwargs))
+        return [torch_tree.make_output_array(torch_tree.dense(y)) for y, c in zip(found, first) if c is not None]
 
     def gradient(values: Sequence[np.ndarray]) -> list[np.ndarray]:
         step = not any(map(np.iscomplexobj, inputs)) and any(map(np.iscomplexobj, values))
@@ -460,14 +469,14 @@ def problem(
         # Autograd's gradient of complex numbers is the conjugate of an analytic function, of the inputs and the
         # conjugate cotangents.
         left = iter([c.conj() for c in tensors[len(wrt) :]] if step else tensors[len(wrt) :])
-        found = backward(
+        found = differentiate_backward(
             "backward", call, new_args, new_kwargs, wrt, [None if c is None else next(left) for c in first]
         )
-        arrays = [torch_tree.output(torch_tree.dense(g)) for g, v in zip(found, second) if v is not None]
+        arrays = [torch_tree.make_output_array(torch_tree.dense(g)) for g, v in zip(found, second) if v is not None]
         return [np.conj(g) for g in arrays] if step else arrays
 
     def array(x: Any) -> np.ndarray:
-        return torch_tree.output(torch_tree.dense(x)).copy()
+        return torch_tree.make_output_array(torch_tree.dense(x)).copy()
 
     inputs = [array(places[i]) for i in wrt]
     if check == "backward":
@@ -476,7 +485,7 @@ def problem(
     return GradientProblem(gradient, inputs, [array(v) for v in second if v is not None])
 
 
-def second_oracle(
+def compute_second_gradient_oracle(
     found: GradientProblem,
     gradients: Sequence[np.ndarray],
     step: float | None = None,
@@ -494,7 +503,7 @@ def second_oracle(
     function may be given complex numbers, which a kernel that somebody wrote may not.
 
     Before that, without a step of somebody's, the slopes along random directions are looked at by better ways
-    (`analytic.look_along`): where one has them as ``gradients`` say, or shows that they are others, no element is moved
+    (`analytic.compare_slopes_along`): where one has them as ``gradients`` say, or shows that they are others, no element is moved
     on its own.
     """
     if found.elements == 0:
@@ -502,17 +511,17 @@ def second_oracle(
     with np.errstate(all="ignore"):
         try:
             if step is None and eps is None:
-                seen = analytic.look_along(found.function, found.inputs, found.cotangents, gradients, numbers)
+                seen = analytic.compare_slopes_along(found.function, found.inputs, found.cotangents, gradients, numbers)
                 if seen is not None:
                     return Oracle(*seen), ""
             if found.elements < FULL_JACOBIAN:
-                how = differences.gradient(found.function, found.inputs, found.cotangents, eps=eps)
-                oracle, why = oracle_of(how, gradients)
-                if why == differences.BLIND and _is_nothing(found, how, gradients):
+                how = differences.difference_gradient(found.function, found.inputs, found.cotangents, eps=eps)
+                oracle, why = make_gradient_oracle(how, gradients)
+                if why == differences.BLIND and _is_gradient_zero(found, how, gradients):
                     return Oracle(ZERO, list(gradients)), ""
                 if why == differences.BLIND and _agree_beyond_chance(how, gradients):
                     return Oracle(how.how, list(gradients)), ""
-                if oracle is not None and _differ(oracle.references, gradients):
+                if oracle is not None and _do_values_differ(oracle.references, gradients):
                     if not _explains_slopes(found, how, gradients):
                         return None, differences.KINK
                 return oracle, why
@@ -521,7 +530,7 @@ def second_oracle(
             return None, f"not evaluated near the input: {type(error).__name__}"
 
 
-def _differ(values: Sequence[np.ndarray], others: Sequence[np.ndarray]) -> bool:
+def _do_values_differ(values: Sequence[np.ndarray], others: Sequence[np.ndarray]) -> bool:
     return not all(np.array_equal(x, y, equal_nan=True) for x, y in zip(values, others))
 
 
@@ -537,13 +546,13 @@ def _explains_slopes(found: GradientProblem, how: differences.Differences, gradi
     of three a median stands still under each of them alone, and yet moves with all of them; max(min(x, y), min(x, z))
     moves with y and z, if both fall."""
     centre = found.function(found.inputs)
-    (mixed,) = differences.directions(found.inputs, 1)
+    (mixed,) = differences.draw_directions(found.inputs, 1)
     alike = [np.abs(d) for d in mixed]
     gaps = [np.abs(d) * np.sign(np.nan_to_num(g - y)) for d, g, y in zip(mixed, gradients, how.gradients)]
-    return all(_adds_up(found, how, centre, direction) for direction in (mixed, alike, gaps))
+    return all(_do_slopes_add_up(found, how, centre, direction) for direction in (mixed, alike, gaps))
 
 
-def _adds_up(
+def _do_slopes_add_up(
     found: GradientProblem, how: differences.Differences, centre: differences.Arrays, direction: Sequence[np.ndarray]
 ) -> bool:
     direction = [np.where(np.isfinite(e), d, 0.0) for d, e in zip(direction, how.errors)]
@@ -557,43 +566,48 @@ def _adds_up(
     error = slope.error + sum(
         float(np.sum(np.where(np.isfinite(e), e, 0.0) * np.abs(d))) for e, d in zip(how.errors, direction)
     )
-    return abs(differences.project(given, direction) - slope.value) <= error + 1e-6 * (terms + abs(slope.value))
+    return abs(differences.project_gradient(given, direction) - slope.value) <= error + 1e-6 * (
+        terms + abs(slope.value)
+    )
 
 
-def _is_nothing(found: GradientProblem, how: differences.Differences, gradients: Sequence[np.ndarray]) -> bool:
+def _is_gradient_zero(found: GradientProblem, how: differences.Differences, gradients: Sequence[np.ndarray]) -> bool:
     """Whether the gradient is 0 as far as float64 tells: an element that moves by its own scale moves the outputs by
     less than a millionth of their size. What is small because its outputs are, is not."""
     total = sum(float(np.sum(np.abs(c) * np.abs(y))) for c, y in zip(found.cotangents, found.function(found.inputs)))
     for x, value, given, error, size in zip(found.inputs, how.gradients, gradients, how.errors, how.sizes):
         near = np.maximum(np.abs(value), np.abs(value - given)) <= error
-        least = NOTHING * np.where(size > 0, size, total) / differences.scales(x)
+        least = NOTHING * np.where(size > 0, size, total) / differences.measure_difference_steps(x)
         if not (near & (error <= least)).all():
             return False
     return True
 
 
-def fit(found: GradientProblem, eps: float) -> tuple[differences.Slope, differences.Slope]:
+def fit_slope_step(found: GradientProblem, eps: float) -> tuple[differences.Slope, differences.Slope]:
     """The slope along a random direction by moving every element by up to ``eps``, and by a step that fits."""
     with np.errstate(all="ignore"):
-        centre, noise = found.function(found.inputs), differences.own_roundoff(found.function, found.inputs)
-        (direction,) = differences.directions(found.inputs, 1, alike=True)
+        centre, noise = (
+            found.function(found.inputs),
+            differences.measure_function_roundoff(found.function, found.inputs),
+        )
+        (direction,) = differences.draw_directions(found.inputs, 1, alike=True)
         line = differences.DifferencesAlong(found.function, found.inputs, found.cotangents, direction, noise)
         return line.compute_slope_at(centre, eps), line.steepest(centre)
 
 
-def oracle_of(found: differences.Differences, gradients: Sequence[np.ndarray]) -> tuple[Oracle | None, str]:
-    """Differences of every element as an oracle beside ``gradients`` (see `second_oracle`)."""
+def make_gradient_oracle(found: differences.Differences, gradients: Sequence[np.ndarray]) -> tuple[Oracle | None, str]:
+    """Differences of every element as an oracle beside ``gradients`` (see `compute_second_gradient_oracle`)."""
     if all(np.isinf(e).all() for e in found.errors):
         return None, ", ".join(found.why)
     most = max((float(np.abs(g).max(initial=0.0, where=np.isfinite(g))) for g in gradients), default=0.0)
     if most and all((e > most).all() for e in found.errors):
         return None, ", ".join(found.why) or differences.BLIND
     with np.errstate(all="ignore"):
-        nearest = [_move_towards(g, y, e) for g, y, e in zip(found.gradients, gradients, found.errors)]
+        nearest = [_move_gradient_towards(g, y, e) for g, y, e in zip(found.gradients, gradients, found.errors)]
     return Oracle(found.how, nearest), ""
 
 
-def _move_towards(value: np.ndarray, towards: np.ndarray, error: np.ndarray) -> np.ndarray:
+def _move_gradient_towards(value: np.ndarray, towards: np.ndarray, error: np.ndarray) -> np.ndarray:
     """``towards`` where it is within ``error`` of ``value``, else ``value`` moved by ``error`` in its direction."""
     gap = towards - value
     far = np.isfinite(error) & ~(np.abs(gap) <= error)
@@ -605,11 +619,11 @@ def _project_gradients(
     found: GradientProblem, gradients: Sequence[np.ndarray], step: float | None, slack: float, eps: float | None
 ) -> tuple[Oracle | None, str]:
     centre = found.function(found.inputs)
-    noise = None if step else differences.own_roundoff(found.function, found.inputs)
+    noise = None if step else differences.measure_function_roundoff(found.function, found.inputs)
     ways, rest, why = [], [], ""
     finite = all(np.isfinite(g).all() for g in gradients)
     total = sum(float(np.sum(np.abs(c) * np.abs(y))) for c, y in zip(found.cotangents, centre))
-    for direction in differences.directions(found.inputs, PROJECTIONS, alike=eps is not None):
+    for direction in differences.draw_directions(found.inputs, PROJECTIONS, alike=eps is not None):
         line = differences.DifferencesAlong(found.function, found.inputs, found.cotangents, direction, noise)
         if eps is not None:
             slope = line.compute_slope_at(centre, eps)
@@ -621,22 +635,22 @@ def _project_gradients(
         if not finite:
             # The function has a slope here, so a gradient that is not finite has one element too many of them.
             return Oracle(DIFFERENCES, [np.where(np.isfinite(g), g, 0) for g in gradients]), ""
-        said = differences.project(gradients, direction)
+        said = differences.project_gradient(gradients, direction)
         terms = sum(float(np.sum(np.abs(g) * np.abs(d))) for g, d in zip(gradients, direction))
         hidden = slope.error > max(abs(slope.value), terms) and terms > NOTHING * total
         if hidden and not abs(slope.value - said) <= NEAR * terms:
             return None, differences.BLIND
         ways.append(direction)
-        rest.append(float(_move_towards(*map(np.asarray, (slope.value, said, slack * slope.error)))) - said)
+        rest.append(float(_move_gradient_towards(*map(np.asarray, (slope.value, said, slack * slope.error)))) - said)
     if not ways:
         return None, why
-    gram = np.array([[differences.project(a, b) for b in ways] for a in ways])
+    gram = np.array([[differences.project_gradient(a, b) for b in ways] for a in ways])
     shares = np.linalg.lstsq(gram, np.array(rest), rcond=None)[0]
     references = [g + sum(s * way[i] for s, way in zip(shares, ways)) for i, g in enumerate(gradients)]
     return Oracle(DIFFERENCES, [np.asarray(r) for r in references]), ""
 
 
-def numpy_vjp(
+def differentiate_numpy(
     reference: Callable[..., Any], inputs: Mapping[str, Any], wrt: Collection[str], cotangents: Sequence[np.ndarray]
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """The gradient of a NumPy function: (gradients, error estimates), one float64 array per name of ``wrt`` in order.
@@ -653,12 +667,15 @@ def numpy_vjp(
         return [np.asarray(y) for y in parts]
 
     with np.errstate(all="ignore"):
-        found = differences.gradient(
-            function, [widen_array(inputs[name]) for name in names], [widen_array(c) for c in cotangents], accurate=True
+        found = differences.difference_gradient(
+            function,
+            [widen_gradient_array(inputs[name]) for name in names],
+            [widen_gradient_array(c) for c in cotangents],
+            accurate=True,
         )
     return found.gradients, found.errors
 
 
-def widen_array(x: Any) -> np.ndarray:
+def widen_gradient_array(x: Any) -> np.ndarray:
     """An array or number as float64, complex128 where it is complex."""
     return np.asarray(x, np.complex128 if np.iscomplexobj(x) else np.float64)

@@ -1,7 +1,7 @@
 """Derivatives of functions of one or two numbers, and of softmaxes, each by a formula of its own that keeps its digits in float64.
 
 torch differentiates many a function by its rounded result: tanh′ = 1 − y², which is 0 from 19.1 on in float64, where
-tanh′ is 1e-16. In here (`own`) torch's kernels stand with these derivatives instead, first and second, wherever a
+tanh′ is 1e-16. In here (`use_own_derivatives`) torch's kernels stand with these derivatives instead, first and second, wherever a
 composite op calls them. The formulas are those of NIST's DLMF (4.20, 4.34, 7.2, 10.29) and of the papers that define
 the activations, written so that nothing nearly equal is subtracted. torch is imported inside functions.
 """
@@ -46,18 +46,18 @@ class DerivativeRule:
     along: bool = False
 
 
-def _unary(operator: str, first: Unary, second: Unary | None = None, **facts: bool) -> DerivativeRule:
+def _make_unary_rule(operator: str, first: Unary, second: Unary | None = None, **facts: bool) -> DerivativeRule:
     """first, second: derivatives of a function of the first argument, given what the operator is given."""
 
     def backward(gradient: Tensor, x: Tensor, *args: Any, **kwargs: Any) -> Sequence[Tensor]:
         if second is None:
             return (gradient * first(x, *args, **kwargs),)
-        return (gradient * _slope().apply(first, second, (args, kwargs), x),)
+        return (gradient * _make_slope_function().apply(first, second, (args, kwargs), x),)
 
     return DerivativeRule(operator, backward, **facts)
 
 
-def _slope() -> Any:
+def _make_slope_function() -> Any:
     """A derivative as a function with a derivative of its own."""
     import torch
 
@@ -86,18 +86,18 @@ _SLOPE: Any = None
 # ---- functions of one number; every formula in float64 alone
 
 
-def _where(condition: Tensor, one: Tensor, other: Tensor) -> Tensor:
+def _choose_derivative_where(condition: Tensor, one: Tensor, other: Tensor) -> Tensor:
     import torch
 
     return torch.where(condition, one, other)
 
 
-def _sech2(x: Tensor) -> Tensor:
+def _derive_tanh(x: Tensor) -> Tensor:
     e = (-2 * x.abs()).exp()
     return 4 * e / (1 + e).square()
 
 
-def _logistic_density(x: Tensor) -> Tensor:
+def _derive_sigmoid(x: Tensor) -> Tensor:
     """σ(x)·σ(−x)."""
     e = (-x.abs()).exp()
     return e / (1 + e).square()
@@ -107,23 +107,23 @@ def _derive_silu(x: Tensor) -> Tensor:
     return x.sigmoid() * (1 + x * (-x).sigmoid())
 
 
-def _normal(x: Tensor) -> Tensor:
+def _compute_normal_density(x: Tensor) -> Tensor:
     return (-0.5 * x.square()).exp() / math.sqrt(2 * math.pi)
 
 
 def _derive_gelu(x: Tensor, approximate: str = "none") -> Tensor:
     if approximate == "none":
-        return 0.5 * (-math.sqrt(0.5) * x).erfc() + x * _normal(x)
+        return 0.5 * (-math.sqrt(0.5) * x).erfc() + x * _compute_normal_density(x)
     u, du = _compute_gelu_inner(x)
-    return (2 * u).sigmoid() + 2 * x * _logistic_density(2 * u) * du
+    return (2 * u).sigmoid() + 2 * x * _derive_sigmoid(2 * u) * du
 
 
 def _derive_gelu2(x: Tensor, approximate: str = "none") -> Tensor:
     if approximate == "none":
-        return _normal(x) * (2 - x.square())
+        return _compute_normal_density(x) * (2 - x.square())
     u, du = _compute_gelu_inner(x)
     curve = math.sqrt(2 / math.pi) * 6 * 0.044715 * x
-    return _logistic_density(2 * u) * (4 * du + 2 * x * curve - 4 * x * du.square() * u.tanh())
+    return _derive_sigmoid(2 * u) * (4 * du + 2 * x * curve - 4 * x * du.square() * u.tanh())
 
 
 def _compute_gelu_inner(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -149,24 +149,26 @@ def _tanh_of_softplus(x: Tensor) -> tuple[Tensor, Tensor]:
     w = (-x.abs()).exp()
     n, d = w.square() + 2 * w, w.square() + 2 * w + 2
     right, all_ = 1 + 2 * w, 1 + 2 * w + 2 * w.square()
-    t = _where(x < 0, n / d, right / all_)
-    s = _where(x < 0, 4 * (1 + w).square() / d.square(), 4 * w.square() * (1 + w).square() / all_.square())
+    t = _choose_derivative_where(x < 0, n / d, right / all_)
+    s = _choose_derivative_where(
+        x < 0, 4 * (1 + w).square() / d.square(), 4 * w.square() * (1 + w).square() / all_.square()
+    )
     return t, s
 
 
 def _derive_softplus(x: Tensor, beta: float = 1, threshold: float = 20) -> Tensor:
-    return _where(x * beta > threshold, x.new_ones(()), (x * beta).sigmoid())
+    return _choose_derivative_where(x * beta > threshold, x.new_ones(()), (x * beta).sigmoid())
 
 
 def _derive_softplus2(x: Tensor, beta: float = 1, threshold: float = 20) -> Tensor:
-    return _where(x * beta > threshold, x.new_zeros(()), beta * _logistic_density(x * beta))
+    return _choose_derivative_where(x * beta > threshold, x.new_zeros(()), beta * _derive_sigmoid(x * beta))
 
 
 def _derive_erfcx(x: Tensor) -> Tensor:
     """2·x·erfcx(x) − 2/√π (DLMF 7.10)."""
     import torch
 
-    return _where(x > _FAR, _of_erfcx(x, 1), 2 * x * torch.special.erfcx(x) - _ERF)
+    return _choose_derivative_where(x > _FAR, _derive_erfcx_asymptotically(x, 1), 2 * x * torch.special.erfcx(x) - _ERF)
 
 
 def _derive_erfcx2(x: Tensor) -> Tensor:
@@ -174,10 +176,10 @@ def _derive_erfcx2(x: Tensor) -> Tensor:
     import torch
 
     near = (2 + 4 * x.square()) * torch.special.erfcx(x) - 2 * _ERF * x
-    return _where(x > _FAR, _of_erfcx(x, 2), near)
+    return _choose_derivative_where(x > _FAR, _derive_erfcx_asymptotically(x, 2), near)
 
 
-def _of_erfcx(x: Tensor, order: int) -> Tensor:
+def _derive_erfcx_asymptotically(x: Tensor, order: int) -> Tensor:
     """The first or second derivative of Σ (−1)ᵏ·(2k − 1)!!/2ᵏ·x^−(2k + 1)/√π, which erfcx is far from 0 (DLMF
     7.12.1)."""
     import torch
@@ -200,7 +202,7 @@ def _derive_sinc(x: Tensor) -> Tensor:
     for k in range(1, 16):  # of sin z/z: Σ (−1)ᵏ·2k·z²ᵏ⁻¹/(2k+1)!
         total = total + term
         term = term * (-q) * (k + 1) / (k * (2 * k + 2) * (2 * k + 3))
-    return _where(x.abs() < 0.25, math.pi * total, (z.cos() - torch.sinc(x)) / x)
+    return _choose_derivative_where(x.abs() < 0.25, math.pi * total, (z.cos() - torch.sinc(x)) / x)
 
 
 def _root_of_minus_square(x: Tensor) -> Tensor:
@@ -225,19 +227,19 @@ def _derive_atanh(x: Tensor) -> Tensor:
 
 
 def _derive_elu(x: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Tensor:
-    return _where(x > 0, x.new_full((), scale), alpha * scale * input_scale * (input_scale * x).exp())
+    return _choose_derivative_where(x > 0, x.new_full((), scale), alpha * scale * input_scale * (input_scale * x).exp())
 
 
 def _derive_elu2(x: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Tensor:
-    return _where(x > 0, x.new_zeros(()), alpha * scale * input_scale**2 * (input_scale * x).exp())
+    return _choose_derivative_where(x > 0, x.new_zeros(()), alpha * scale * input_scale**2 * (input_scale * x).exp())
 
 
 def _derive_celu(x: Tensor, alpha: float = 1.0) -> Tensor:
-    return _where(x > 0, x.new_ones(()), (x / alpha).exp())
+    return _choose_derivative_where(x > 0, x.new_ones(()), (x / alpha).exp())
 
 
 def _derive_celu2(x: Tensor, alpha: float = 1.0) -> Tensor:
-    return _where(x > 0, x.new_zeros(()), (x / alpha).exp() / alpha)
+    return _choose_derivative_where(x > 0, x.new_zeros(()), (x / alpha).exp() / alpha)
 
 
 # ---- functions of two numbers
@@ -284,9 +286,11 @@ def _derive_log_softmax(gradient: Tensor, x: Tensor, dim: int, *more: Any) -> Se
     if not x.dim() or not x.numel():
         return (gradient * 0 * p,)
     is_top = torch.zeros_like(x, dtype=torch.bool).scatter_(dim, x.detach().argmax(dim, keepdim=True), True)
-    others = _where(is_top, x.new_zeros(()), p).sum(dim, keepdim=True)
-    rest = _where(is_top, x.new_zeros(()), gradient).sum(dim, keepdim=True)
-    return (_where(is_top, gradient * others - p * rest, gradient - p * gradient.sum(dim, keepdim=True)),)
+    others = _choose_derivative_where(is_top, x.new_zeros(()), p).sum(dim, keepdim=True)
+    rest = _choose_derivative_where(is_top, x.new_zeros(()), gradient).sum(dim, keepdim=True)
+    return (
+        _choose_derivative_where(is_top, gradient * others - p * rest, gradient - p * gradient.sum(dim, keepdim=True)),
+    )
 
 
 def _derive_logsumexp(gradient: Tensor, x: Tensor, dim: Any, keepdim: bool = False) -> Sequence[Tensor]:
@@ -308,7 +312,7 @@ def _derive_glu(gradient: Tensor, x: Tensor, dim: int = -1) -> Sequence[Tensor]:
     import torch
 
     a, b = x.chunk(2, dim)
-    slope = _slope().apply(_logistic_density, lambda y: -_logistic_density(y) * (y / 2).tanh(), ((), {}), b)
+    slope = _make_slope_function().apply(_derive_sigmoid, lambda y: -_derive_sigmoid(y) * (y / 2).tanh(), ((), {}), b)
     return (torch.cat((gradient * b.sigmoid(), gradient * a * slope), dim),)
 
 
@@ -329,48 +333,60 @@ def _derive_bce_with_logits(
 
 #: By the node of torch's graph that stands for it.
 RULES: Mapping[str, DerivativeRule] = {
-    "TanhBackward0": _unary("tanh", _sech2, lambda x: -2 * x.tanh() * _sech2(x), kept=True),
-    "SigmoidBackward0": _unary(
-        "sigmoid", _logistic_density, lambda x: -_logistic_density(x) * (x / 2).tanh(), kept=True
+    "TanhBackward0": _make_unary_rule("tanh", _derive_tanh, lambda x: -2 * x.tanh() * _derive_tanh(x), kept=True),
+    "SigmoidBackward0": _make_unary_rule(
+        "sigmoid", _derive_sigmoid, lambda x: -_derive_sigmoid(x) * (x / 2).tanh(), kept=True
     ),
-    "SiluBackward0": _unary("silu", _derive_silu, lambda x: _logistic_density(x) * (2 - x * (x / 2).tanh())),
-    "GeluBackward0": _unary("gelu", _derive_gelu, _derive_gelu2),
-    "MishBackward0": _unary("mish", _derive_mish, _derive_mish2),
-    "SoftplusBackward0": _unary("softplus", _derive_softplus, _derive_softplus2),
-    "LogSigmoidBackward0": _unary(
-        "log_sigmoid_forward", lambda x: (-x).sigmoid(), lambda x: -_logistic_density(x), several=True
+    "SiluBackward0": _make_unary_rule("silu", _derive_silu, lambda x: _derive_sigmoid(x) * (2 - x * (x / 2).tanh())),
+    "GeluBackward0": _make_unary_rule("gelu", _derive_gelu, _derive_gelu2),
+    "MishBackward0": _make_unary_rule("mish", _derive_mish, _derive_mish2),
+    "SoftplusBackward0": _make_unary_rule("softplus", _derive_softplus, _derive_softplus2),
+    "LogSigmoidBackward0": _make_unary_rule(
+        "log_sigmoid_forward", lambda x: (-x).sigmoid(), lambda x: -_derive_sigmoid(x), several=True
     ),
-    "EluBackward0": _unary("elu", _derive_elu, _derive_elu2),
-    "CeluBackward0": _unary("celu", _derive_celu, _derive_celu2),
-    "ExpBackward0": _unary("exp", lambda x: x.exp(), lambda x: x.exp()),
-    "Exp2Backward0": _unary("exp2", lambda x: _LN2 * x.exp2(), lambda x: _LN2**2 * x.exp2()),
-    "Expm1Backward0": _unary("expm1", lambda x: x.exp(), lambda x: x.exp(), kept=True),
-    "LogBackward0": _unary("log", lambda x: 1 / x, lambda x: -1 / x.square()),
-    "Log1PBackward0": _unary("log1p", lambda x: 1 / (1 + x), lambda x: -1 / (1 + x).square()),
-    "Log2Backward0": _unary("log2", lambda x: 1 / (x * _LN2), lambda x: -1 / (x.square() * _LN2)),
-    "Log10Backward0": _unary("log10", lambda x: 1 / (x * math.log(10)), lambda x: -1 / (x.square() * math.log(10))),
-    "SinBackward0": _unary("sin", lambda x: x.cos(), lambda x: -x.sin()),
-    "CosBackward0": _unary("cos", lambda x: -x.sin(), lambda x: -x.cos()),
-    "TanBackward0": _unary("tan", lambda x: 1 / x.cos().square(), lambda x: 2 * x.tan() / x.cos().square()),
-    "SinhBackward0": _unary("sinh", lambda x: x.cosh(), lambda x: x.sinh()),
-    "CoshBackward0": _unary("cosh", lambda x: x.sinh(), lambda x: x.cosh()),
-    "AsinBackward0": _unary("asin", _root_of_minus_square, lambda x: x * _root_of_minus_square(x) ** 3),
-    "AcosBackward0": _unary("acos", lambda x: -_root_of_minus_square(x), lambda x: -x * _root_of_minus_square(x) ** 3),
-    "AtanBackward0": _unary("atan", lambda x: _one_over_hypot(x).square(), lambda x: -2 * x * _one_over_hypot(x) ** 4),
-    "AsinhBackward0": _unary("asinh", _one_over_hypot, lambda x: -x * _one_over_hypot(x) ** 3),
-    "AcoshBackward0": _unary("acosh", _derive_acosh, lambda x: -x * _derive_acosh(x) ** 3),
-    "AtanhBackward0": _unary("atanh", _derive_atanh, lambda x: 2 * x * _derive_atanh(x).square()),
-    "ErfBackward0": _unary("erf", lambda x: _ERF * (-x.square()).exp(), lambda x: -2 * x * _ERF * (-x.square()).exp()),
-    "ErfcBackward0": _unary(
+    "EluBackward0": _make_unary_rule("elu", _derive_elu, _derive_elu2),
+    "CeluBackward0": _make_unary_rule("celu", _derive_celu, _derive_celu2),
+    "ExpBackward0": _make_unary_rule("exp", lambda x: x.exp(), lambda x: x.exp()),
+    "Exp2Backward0": _make_unary_rule("exp2", lambda x: _LN2 * x.exp2(), lambda x: _LN2**2 * x.exp2()),
+    "Expm1Backward0": _make_unary_rule("expm1", lambda x: x.exp(), lambda x: x.exp(), kept=True),
+    "LogBackward0": _make_unary_rule("log", lambda x: 1 / x, lambda x: -1 / x.square()),
+    "Log1PBackward0": _make_unary_rule("log1p", lambda x: 1 / (1 + x), lambda x: -1 / (1 + x).square()),
+    "Log2Backward0": _make_unary_rule("log2", lambda x: 1 / (x * _LN2), lambda x: -1 / (x.square() * _LN2)),
+    "Log10Backward0": _make_unary_rule(
+        "log10", lambda x: 1 / (x * math.log(10)), lambda x: -1 / (x.square() * math.log(10))
+    ),
+    "SinBackward0": _make_unary_rule("sin", lambda x: x.cos(), lambda x: -x.sin()),
+    "CosBackward0": _make_unary_rule("cos", lambda x: -x.sin(), lambda x: -x.cos()),
+    "TanBackward0": _make_unary_rule("tan", lambda x: 1 / x.cos().square(), lambda x: 2 * x.tan() / x.cos().square()),
+    "SinhBackward0": _make_unary_rule("sinh", lambda x: x.cosh(), lambda x: x.sinh()),
+    "CoshBackward0": _make_unary_rule("cosh", lambda x: x.sinh(), lambda x: x.cosh()),
+    "AsinBackward0": _make_unary_rule("asin", _root_of_minus_square, lambda x: x * _root_of_minus_square(x) ** 3),
+    "AcosBackward0": _make_unary_rule(
+        "acos", lambda x: -_root_of_minus_square(x), lambda x: -x * _root_of_minus_square(x) ** 3
+    ),
+    "AtanBackward0": _make_unary_rule(
+        "atan", lambda x: _one_over_hypot(x).square(), lambda x: -2 * x * _one_over_hypot(x) ** 4
+    ),
+    "AsinhBackward0": _make_unary_rule("asinh", _one_over_hypot, lambda x: -x * _one_over_hypot(x) ** 3),
+    "AcoshBackward0": _make_unary_rule("acosh", _derive_acosh, lambda x: -x * _derive_acosh(x) ** 3),
+    "AtanhBackward0": _make_unary_rule("atanh", _derive_atanh, lambda x: 2 * x * _derive_atanh(x).square()),
+    "ErfBackward0": _make_unary_rule(
+        "erf", lambda x: _ERF * (-x.square()).exp(), lambda x: -2 * x * _ERF * (-x.square()).exp()
+    ),
+    "ErfcBackward0": _make_unary_rule(
         "erfc", lambda x: -_ERF * (-x.square()).exp(), lambda x: 2 * x * _ERF * (-x.square()).exp()
     ),
-    "ErfinvBackward0": _unary("erfinv", _derive_erfinv, lambda x: 2 * x.erfinv() * _derive_erfinv(x).square()),
-    "SpecialErfcxBackward0": _unary("special_erfcx", _derive_erfcx, _derive_erfcx2),
-    "SincBackward0": _unary("sinc", _derive_sinc),
-    "SqrtBackward0": _unary("sqrt", lambda x: 0.5 / x.sqrt(), lambda x: -0.25 / (x * x.sqrt())),
-    "RsqrtBackward0": _unary("rsqrt", lambda x: -0.5 / (x * x.sqrt()), lambda x: 0.75 / (x.square() * x.sqrt())),
-    "ReciprocalBackward0": _unary("reciprocal", lambda x: -1 / x.square(), lambda x: 2 / (x.square() * x)),
-    "SpecialEntrBackward0": _unary("special_entr", lambda x: -x.log() - 1, lambda x: -1 / x),
+    "ErfinvBackward0": _make_unary_rule(
+        "erfinv", _derive_erfinv, lambda x: 2 * x.erfinv() * _derive_erfinv(x).square()
+    ),
+    "SpecialErfcxBackward0": _make_unary_rule("special_erfcx", _derive_erfcx, _derive_erfcx2),
+    "SincBackward0": _make_unary_rule("sinc", _derive_sinc),
+    "SqrtBackward0": _make_unary_rule("sqrt", lambda x: 0.5 / x.sqrt(), lambda x: -0.25 / (x * x.sqrt())),
+    "RsqrtBackward0": _make_unary_rule(
+        "rsqrt", lambda x: -0.5 / (x * x.sqrt()), lambda x: 0.75 / (x.square() * x.sqrt())
+    ),
+    "ReciprocalBackward0": _make_unary_rule("reciprocal", lambda x: -1 / x.square(), lambda x: 2 / (x.square() * x)),
+    "SpecialEntrBackward0": _make_unary_rule("special_entr", lambda x: -x.log() - 1, lambda x: -1 / x),
     "HypotBackward0": DerivativeRule("hypot", _derive_hypot),
     "Atan2Backward0": DerivativeRule("atan2", _derive_atan2),
     "LogaddexpBackward0": DerivativeRule("logaddexp", _derive_logaddexp(1.0)),
@@ -386,18 +402,18 @@ RULES: Mapping[str, DerivativeRule] = {
 }
 
 
-def select_known(nodes: Collection[str]) -> list[str]:
+def select_known_derivatives(nodes: Collection[str]) -> list[str]:
     """The nodes of a graph, by the names of their classes, that have a derivative in here, sorted."""
     return sorted(RULES.keys() & set(nodes))
 
 
-def keeping(nodes: Collection[str]) -> list[str]:
+def list_digit_losing_nodes(nodes: Collection[str]) -> list[str]:
     """Those of ``nodes`` whose derivative torch computes from the rounded result, and loses digits by it."""
     return [name for name in nodes if RULES[name].kept]
 
 
 @contextlib.contextmanager
-def own(nodes: Collection[str]) -> Iterator[None]:
+def use_own_derivatives(nodes: Collection[str]) -> Iterator[None]:
     """In here torch's kernels on the CPU for these nodes have the derivatives of RULES. What is called with complex
     numbers raises NoRule."""
     import torch
@@ -405,13 +421,13 @@ def own(nodes: Collection[str]) -> Iterator[None]:
     library = torch.library.Library("aten", "IMPL", "AutogradCPU")
     try:
         for name in nodes:
-            library.impl(RULES[name].operator, _kernel(RULES[name]))
+            library.impl(RULES[name].operator, _make_derivative_kernel(RULES[name]))
         yield
     finally:
         library._destroy()
 
 
-def _kernel(rule: DerivativeRule) -> Callable[..., Any]:
+def _make_derivative_kernel(rule: DerivativeRule) -> Callable[..., Any]:
     import torch
 
     packet = getattr(torch.ops.aten, rule.operator)
@@ -426,12 +442,12 @@ def _kernel(rule: DerivativeRule) -> Callable[..., Any]:
             given.append(kwargs.pop(name))
         if any(isinstance(x, torch.Tensor) and x.is_complex() for x in given):
             raise NoRule(f"{rule.operator} of complex numbers")
-        return _function().apply(rule, packet, kwargs, *given)
+        return _make_derivative_function().apply(rule, packet, kwargs, *given)
 
     return call
 
 
-def _function() -> Any:
+def _make_derivative_function() -> Any:
     import torch
 
     global _FUNCTION

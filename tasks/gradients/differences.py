@@ -86,7 +86,7 @@ class DifferencesAlong:
     """φ(t) = Σ Re⟨cotangent, function(inputs + t·direction)⟩, its differences taken output by output before the sum.
 
     inputs, cotangents, direction: float64 or complex128 arrays; the sum of differences loses less than the difference
-    of sums. noise: per output, what its elements may be off by through the function's own roundoff (`own_roundoff`).
+    of sums. noise: per output, what its elements may be off by through the function's own roundoff (`measure_function_roundoff`).
     """
 
     def __init__(
@@ -235,7 +235,7 @@ class DifferencesAlong:
         return Slope(value, abs(value - first[1]) + 4 * EPS64 * weight / h)
 
 
-def scales(x: np.ndarray) -> np.ndarray:
+def measure_difference_steps(x: np.ndarray) -> np.ndarray:
     """How far an element is moved, relative to 1: its size, or a tenth of the input's root mean square, but no more
     than 1: beside 1e17 a tanh would be stepped over."""
     size = np.abs(x)
@@ -245,10 +245,10 @@ def scales(x: np.ndarray) -> np.ndarray:
     return np.asarray(np.exp2(np.round(np.log2(np.maximum(size, floor)))))
 
 
-def own_roundoff(function: Function, inputs: Arrays) -> list[np.ndarray]:
+def measure_function_roundoff(function: Function, inputs: Arrays) -> list[np.ndarray]:
     """Per output, what its elements are off by through the function's own roundoff: the variance of 1e8 + x by squares
     has next to no right digit. Third differences along steps in which nothing smooth moves (Moré and Wild, ECNoise)."""
-    along = directions(inputs, 1)[0]
+    along = draw_directions(inputs, 1)[0]
     at = [function([np.asarray(x + k * STILL * d) for x, d in zip(inputs, along)]) for k in range(-3, 4)]
     found = []
     for one in zip(*at):
@@ -259,7 +259,7 @@ def own_roundoff(function: Function, inputs: Arrays) -> list[np.ndarray]:
     return found
 
 
-def gradient(
+def difference_gradient(
     function: Function,
     inputs: Arrays,
     cotangents: Arrays,
@@ -274,7 +274,7 @@ def gradient(
     eps: the step of every element, instead of one that fits it. only: which elements to look at, a mask per input; the
     others have no error estimate.
     """
-    centre, noise = function(inputs), own_roundoff(function, inputs)
+    centre, noise = function(inputs), measure_function_roundoff(function, inputs)
     found = Differences(
         [np.zeros_like(x) for x in inputs],
         [np.zeros(x.shape) for x in inputs],
@@ -283,7 +283,7 @@ def gradient(
     )
     why: set[str] = set()
     for i, x in enumerate(inputs):
-        steps = scales(x) if eps is None else np.ones(x.shape)
+        steps = measure_difference_steps(x) if eps is None else np.ones(x.shape)
         for at in np.ndindex(x.shape):
             if only is not None and not only[i][at]:
                 found.errors[i][at] = np.inf
@@ -308,23 +308,25 @@ def gradient(
     return found
 
 
-def directions(inputs: Arrays, count: int, alike: bool = False) -> list[list[np.ndarray]]:
+def draw_directions(inputs: Arrays, count: int, alike: bool = False) -> list[list[np.ndarray]]:
     """``count`` fixed random directions: every element moves by ±[½, 1] of its scale, or of 1 if all are to move
     ``alike``."""
     made = []
     for k in range(count):
         generator = np.random.Generator(np.random.PCG64([5, k]))
-        made.append([_signs(generator, x) * (1.0 if alike else scales(x)) for x in inputs])
+        made.append(
+            [_draw_direction_signs(generator, x) * (1.0 if alike else measure_difference_steps(x)) for x in inputs]
+        )
     return made
 
 
-def _signs(generator: np.random.Generator, x: np.ndarray) -> np.ndarray:
+def _draw_direction_signs(generator: np.random.Generator, x: np.ndarray) -> np.ndarray:
     real = generator.uniform(0.5, 1.0, x.shape) * (generator.integers(0, 2, x.shape) * 2 - 1)
     if not np.iscomplexobj(x):
         return np.asarray(real)
     return np.asarray(real * np.exp(2j * np.pi * generator.uniform(0, 1, x.shape)))
 
 
-def project(gradients: Arrays, direction: Arrays) -> float:
+def project_gradient(gradients: Arrays, direction: Arrays) -> float:
     """The slope along a direction that ``gradients`` say: Σ Re⟨gradient, direction⟩."""
     return float(sum(np.sum((np.conj(g) * d).real) for g, d in zip(gradients, direction)))

@@ -12,7 +12,7 @@ import numpy as np
 from tasks.arrays import noise
 from tasks.gradients import derivatives
 from tasks.gradients.oracle import Derivative, Exact, Point
-from tasks.model import EPS, LARGEST, is_complex
+from tasks.model import EPS, LARGEST, is_complex_dtype
 
 #: An element of a gradient that is smaller than this share of the largest may be what rounding in float64 has left.
 REMAINDER = 2.0**-45
@@ -30,7 +30,7 @@ def measure_floors(
     that is asked for. elementwise: whether the function is of one number each (None: not asked): its own result then is
     no such node, but a softmax's, whose every kernel computes with it.
     """
-    excused = derivatives.keeping(derivative.graph.rules)
+    excused = derivatives.list_digit_losing_nodes(derivative.graph.rules)
     if elementwise:
         excused = [x for x in excused if x not in derivative.graph.results or derivatives.RULES[x].along]
     if not excused:
@@ -46,14 +46,14 @@ def measure_own_error(derivative: Derivative, point: Point, values: Sequence[np.
     it, in what every node hands on. None where it is nothing."""
     nothing: Floors = [None] * len(values)
     several = len({*derivative.graph.nodes} - {"AccumulateGrad"}) > 1
-    if derivative.check != "backward" or is_complex(derivative.dtype) or not several:
+    if derivative.check != "backward" or is_complex_dtype(derivative.dtype) or not several:
         return nothing
     places = itertools.count()
     try:
         moved = derivative.run(point, handed=lambda g: noise.perturb_tensor(g, EPS["float64"], 1, next(places)))
     except Exception:  # a node that hands on what cannot be moved
         return nothing
-    errors = [noise.measure_distance(a, b) if a.shape == b.shape else None for a, b in zip(moved, values)]
+    errors = [noise.measure_noise_distance(a, b) if a.shape == b.shape else None for a, b in zip(moved, values)]
     return [e if e is not None and e.any() and np.isfinite(e).all() else None for e in errors]
 
 
@@ -67,16 +67,16 @@ def measure_remainders(
     with np.errstate(all="ignore"):
         sizes = [np.abs(y) for y in values]
         tiny = [(y > 0) & (y < REMAINDER * y[np.isfinite(y)].max(initial=0.0)) for y in sizes]
-    if is_complex(derivative.dtype) or not any(t.any() for t in tiny):
+    if is_complex_dtype(derivative.dtype) or not any(t.any() for t in tiny):
         return nothing
     places = itertools.count()
     try:
         start = move(lambda x: noise.perturb_tensor(x, EPS["float64"], 1, next(places)))
-        moved = derivative.run(start, derivatives.keeping(derivative.graph.rules))
+        moved = derivative.run(start, derivatives.list_digit_losing_nodes(derivative.graph.rules))
     except Exception:  # off the op's domain
         return nothing
     ratio = EPS.get(derivative.dtype, EPS["float32"]) / EPS["float64"]
-    found = [noise.measure_distance(a, b) * ratio if a.shape == b.shape else None for a, b in zip(moved, values)]
+    found = [noise.measure_noise_distance(a, b) * ratio if a.shape == b.shape else None for a, b in zip(moved, values)]
     return [None if d is None else np.where(t & np.isfinite(d), d, 0.0) for d, t in zip(found, tiny)]
 
 
@@ -121,7 +121,7 @@ def widen_out_of_range(
     """The noise floor of a gradient in a dtype, with what has no number there: the op's own result in that place, or
     all of it, of which nothing is then asked; or the derivative, which a cotangent of ½ to 1 has made smaller by no
     more than that: Inf is one of its values."""
-    if dtype not in LARGEST or is_complex(dtype):
+    if dtype not in LARGEST or is_complex_dtype(dtype):
         return floor
     largest = LARGEST[dtype]
     with np.errstate(all="ignore"):

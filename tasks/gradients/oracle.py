@@ -12,7 +12,7 @@ import numpy as np
 
 from tasks.arrays.noise import perturb_tensor
 from tasks.gradients import analytic, autograd, derivatives, differences
-from tasks.model import EPS, Oracle, is_complex
+from tasks.model import EPS, Oracle, is_complex_dtype
 
 #: Most elements of the inputs that differences are taken of one by one: each costs five to eleven evaluations.
 MOST = 1000
@@ -88,10 +88,10 @@ class Graph:
         """Be told of the outputs before the backward pass. closely: to ask also what the nodes have saved, which torch
         refuses where a function has written to it since."""
         self.results = {type(y.grad_fn).__name__ for y in outputs if getattr(y, "grad_fn", None) is not None}
-        self.choice = autograd.choice(outputs) if closely else None
-        for node in autograd.nodes(outputs):
+        self.choice = autograd.find_choice_node(outputs) if closely else None
+        for node in autograd.iterate_autograd_nodes(outputs):
             name = type(node).__name__
-            self.nodes[name] = self.nodes.get(name, False) or (closely and autograd.saves(node))
+            self.nodes[name] = self.nodes.get(name, False) or (closely and autograd.does_node_save_tensor(node))
 
     def describe_oracle(self) -> str:
         """Whose derivatives the graph has. What saves no number is linear, and has none."""
@@ -106,9 +106,9 @@ class Graph:
 class Derivative:
     """The derivative that a check computes of a function of tensors, in float64.
 
-    dtype: under test; compute: `autograd.backward` of a check at a point, as arrays, with its hooks by name; pose: the
+    dtype: under test; compute: `autograd.differentiate_backward` of a check at a point, as arrays, with its hooks by name; pose: the
     function of arrays whose gradient that is; raw: the same for "backward", if numbers of many digits may be tried on
-    it (`analytic.many_digits`); named: the oracle's name, "" to name it by its graph; rounds: the dtypes that the
+    it (`analytic.differentiate_in_many_digits`); named: the oracle's name, "" to name it by its graph; rounds: the dtypes that the
     function casts to; graph: filled in by `follow`.
     """
 
@@ -136,7 +136,9 @@ class Derivative:
     def apply_rules(self, point: Point, followed: Arrays) -> Arrays:
         """The derivative with that of `derivatives.RULES` for the nodes that have one; what is not finite by one of
         both, or at a kink, is torch's own convention, and stays as it was ``followed``."""
-        self.graph.rules[:] = derivatives.select_known(self.graph.nodes) if not is_complex(self.dtype) else []
+        self.graph.rules[:] = (
+            derivatives.select_known_derivatives(self.graph.nodes) if not is_complex_dtype(self.dtype) else []
+        )
         if not self.graph.rules:
             return followed
         try:
@@ -148,9 +150,9 @@ class Derivative:
 
     def run(self, point: Point, kept: Collection[str] = (), **hooks: Any) -> Arrays:
         """The derivative, by the graph's rules. kept: nodes whose derivative is torch's own, of their rounded
-        result; hooks: of `autograd.backward`."""
+        result; hooks: of `autograd.differentiate_backward`."""
         rules = [name for name in self.graph.rules if name not in kept]
-        with derivatives.own(rules) if rules else contextlib.nullcontext():
+        with derivatives.use_own_derivatives(rules) if rules else contextlib.nullcontext():
             return self.compute(self.check, point, **hooks)
 
     def move(self, point: Point, draw: int | None, kept: Collection[str] = ()) -> Arrays:
@@ -191,13 +193,13 @@ class Derivative:
         problem = self.problem(point)
         with np.errstate(all="ignore"):
             given = (problem.function, problem.inputs, problem.cotangents)
-            found = differences.gradient(*given, accurate=alone, only=only)
+            found = differences.difference_gradient(*given, accurate=alone, only=only)
             if quick or all((e <= POOR * np.abs(g)).all() for g, e in zip(found.gradients, found.errors)):
                 return found
             looked = [np.ones(x.shape, np.bool_) for x in problem.inputs] if only is None else list(only)
-            found = analytic.best(found, analytic.complex_step(*given, found))
+            found = analytic.choose_best_differences(found, analytic.differentiate_by_complex_step(*given, found))
             poor = [m & (e > POOR * np.abs(g)) for m, g, e in zip(looked, found.gradients, found.errors)]
-            return analytic.best(found, self.in_many_digits(point, poor))
+            return analytic.choose_best_differences(found, self.in_many_digits(point, poor))
 
     def in_many_digits(self, point: Point, only: Sequence[np.ndarray]) -> differences.Differences | None:
         """The derivative of a function that takes numbers of many digits; None of any other."""
@@ -206,7 +208,9 @@ class Derivative:
         problem = self.problem(point)
         with np.errstate(all="ignore"):
             outputs = problem.function(problem.inputs)
-            return analytic.many_digits(self.raw(point), problem.inputs, outputs, problem.cotangents, only)
+            return analytic.differentiate_in_many_digits(
+                self.raw(point), problem.inputs, outputs, problem.cotangents, only
+            )
 
 
 class _Alike:
@@ -278,7 +282,9 @@ def _by_differences_alone(derivative: Derivative, point: Point) -> Exact:
     # What cancels in a derivative, and is rounded before it does, its values do not show. The terms of a product or a
     # quotient are as large as the output over the input.
     eps = EPS.get(derivative.dtype, 0.0)
-    terms = [size / differences.scales(x) for x, size in zip(derivative.problem(point).inputs, found.sizes)]
+    terms = [
+        size / differences.measure_difference_steps(x) for x, size in zip(derivative.problem(point).inputs, found.sizes)
+    ]
     return Exact(
         found.gradients,
         [e + eps * t for e, t in zip(found.errors, terms)],
@@ -310,7 +316,7 @@ def by_autograd(
         errors = [np.where(m & np.isnan(g), np.inf, 0.0) for m, g in zip(lost, values)]
         other, why = None, silent
         if not silent:
-            other, why = autograd.second_oracle(derivative.problem(point), values, numbers="complex")
+            other, why = autograd.compute_second_gradient_oracle(derivative.problem(point), values, numbers="complex")
         return Exact(values, errors, name, _explain_lack(why), other, derivative.move)
     known = [np.isfinite(e) for e in found.errors]
     taken = [m & k for m, k in zip(lost, known)]
@@ -320,7 +326,7 @@ def by_autograd(
         errors = [np.where(k, np.inf, e) for k, e in zip(found.kinks, errors)]
     values = [np.where(t, f, g) for t, f, g in zip(taken, found.gradients, values)]
     errors = [np.where(t, f, e) for t, f, e in zip(taken, found.errors, errors)]
-    other, why = autograd.oracle_of(found, values)
+    other, why = autograd.make_gradient_oracle(found, values)
     if not any(t.any() for t in taken):
         plain = not any(np.isinf(e).any() for e in errors)
         return Exact(values, errors, name, _explain_lack(why), other, derivative.move, plain)
@@ -354,7 +360,7 @@ def _find_outvoted(
     # over an input.
     total = sum(float(np.abs(c * y).sum()) for c, y in zip(problem.cotangents, problem.function(problem.inputs)))
     apart = [
-        np.abs(g - f) > e + APART * (np.abs(f) + total / analytic.sizes(x))
+        np.abs(g - f) > e + APART * (np.abs(f) + total / analytic.measure_element_sizes(x))
         for x, g, f, e in zip(problem.inputs, values, found.gradients, found.errors)
     ]
     if not any(a.any() for a in apart):

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from tasks.arrays.pack import dtype_name
-from tasks.model import is_inexact
+from tasks.arrays.pack import name_numpy_dtype
+from tasks.model import is_inexact_dtype
 
 
 def autograd(
@@ -37,7 +37,7 @@ def autograd(
         return x if isinstance(x, (np.ndarray, np.generic)) else getattr(x, data)
 
     def make_tensors(arguments: dict[str, Any]) -> dict[str, Any]:
-        return {k: make(x) if _is_floating(x) else x for k, x in arguments.items()}
+        return {k: make(x) if _is_differentiable_dtype(x) else x for k, x in arguments.items()}
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
@@ -49,13 +49,13 @@ def autograd(
         def gradients(gradient: Any, **arguments: Any) -> dict[str, Any]:
             inputs = make_tensors(arguments)
             result = function(**inputs)
-            if isinstance(result, tuple) or not _takes_argument(getattr(result, backward)):
+            if isinstance(result, tuple) or not _does_backward_take_argument(getattr(result, backward)):
                 pairs = zip(result, gradient) if isinstance(result, tuple) else [(result, gradient)]
                 result = functools.reduce(operator.add, [(y * tensor(np.array(g))).sum() for y, g in pairs])
                 getattr(result, backward)()
             else:
                 getattr(result, backward)(np.array(gradient))
-            found = {k: getattr(x, grad) for k, x in inputs.items() if _is_floating(arguments[k])}
+            found = {k: getattr(x, grad) for k, x in inputs.items() if _is_differentiable_dtype(arguments[k])}
             return {k: None if g is None else array(g) for k, g in found.items()}
 
         kernel.backward = gradients  # type: ignore[attr-defined]
@@ -64,9 +64,9 @@ def autograd(
     return decorate
 
 
-def _is_floating(x: Any) -> bool:
-    return isinstance(x, np.ndarray) and is_inexact(dtype_name(x.dtype))
+def _is_differentiable_dtype(x: Any) -> bool:
+    return isinstance(x, np.ndarray) and is_inexact_dtype(name_numpy_dtype(x.dtype))
 
 
-def _takes_argument(method: Callable[..., Any]) -> bool:
+def _does_backward_take_argument(method: Callable[..., Any]) -> bool:
     return any(p.kind is not p.KEYWORD_ONLY for p in inspect.signature(method).parameters.values())

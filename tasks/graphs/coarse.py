@@ -19,20 +19,20 @@ from tasks.graphs.nodes import GraphNode
 from tasks.graphs.products import Change
 from tasks.graphs.widening import NoOracle
 from tasks.model import EPS, LARGEST, OpClass, round_to_dtype
-from tasks.model.dtypes import round_digits
+from tasks.model.dtypes import round_to_digits
 
 
-def with_weights_in(graph: EvaluatedGraph, feeds: Mapping[str, Any], precision: str) -> list[np.ndarray]:
+def round_product_weights(graph: EvaluatedGraph, feeds: Mapping[str, Any], precision: str) -> list[np.ndarray]:
     """The outputs of a graph in order, in float64, the weights of its products rounded to ``precision``.
 
     Raises NoOracle as `Graph.run` does.
     """
-    weights = product_weights(graph)
-    found = graph.run(feeds, move=lambda name, x, eps: rounded_to(x, precision) if name in weights else x)
+    weights = list_product_weights(graph)
+    found = graph.run(feeds, move=lambda name, x, eps: round_to_precision(x, precision) if name in weights else x)
     return [np.asarray(found[name], order="C") for name in graph.outputs]
 
 
-def in_precision(model: bytes, inputs: Sequence[Any], precision: str) -> Iterator[list[np.ndarray]]:
+def evaluate_in_precision(model: bytes, inputs: Sequence[Any], precision: str) -> Iterator[list[np.ndarray]]:
     """The outputs of an ONNX model in float64 where all that floats is rounded to ``precision`` first, inputs, weights
     and what nodes make: numbers beyond its range to Inf, then to its largest number.
 
@@ -47,7 +47,7 @@ def in_precision(model: bytes, inputs: Sequence[Any], precision: str) -> Iterato
     with contextlib.suppress(NoOracle, KeyError, ValueError):
         graph = EvaluatedGraph(onnx.load_from_string(model))
         for most in (np.inf, LARGEST[precision]):
-            found = graph.run(dict(zip(graph.inputs, inputs)), move=_rounding(precision, most))
+            found = graph.run(dict(zip(graph.inputs, inputs)), move=_make_weight_rounding(precision, most))
             yield [np.asarray(found[name], order="C") for name in graph.outputs]
 
 
@@ -73,7 +73,7 @@ class CoarseProducts(EvaluatedGraph):
         return self._change(x, next(self._numbers)) if wide and self._change else x
 
 
-def _rounding(precision: str, most: float) -> Move:
+def _make_weight_rounding(precision: str, most: float) -> Move:
     """To a precision, finite numbers to ``most`` at most; Inf and NaN are as they are."""
 
     def move(name: str, x: np.ndarray, eps: float) -> np.ndarray:
@@ -84,7 +84,7 @@ def _rounding(precision: str, most: float) -> Move:
     return move
 
 
-def product_weights(graph: EvaluatedGraph) -> frozenset[str]:
+def list_product_weights(graph: EvaluatedGraph) -> frozenset[str]:
     """Names of the weights that products take, as they are or moved about (transposed, reshaped …) before."""
     nodes = list(graph.block.walk())
     made_by = {name: node for node in nodes for name in node.outputs}
@@ -94,11 +94,11 @@ def product_weights(graph: EvaluatedGraph) -> frozenset[str]:
         name = left.pop()
         if name in graph.movable:
             found.add(name)
-        elif name in made_by and moving.op_class(made_by[name]) is OpClass.EXACT:
+        elif name in made_by and moving.class_graph_node(made_by[name]) is OpClass.EXACT:
             left += made_by[name].inputs[:1]
     return frozenset(found)
 
 
-def rounded_to(x: np.ndarray, precision: str) -> np.ndarray:
+def round_to_precision(x: np.ndarray, precision: str) -> np.ndarray:
     """float64 numbers to the nearest with the digits of ``precision``, ties to even; the range is left as it is."""
-    return round_digits(x, EPS[precision])
+    return round_to_digits(x, EPS[precision])

@@ -13,9 +13,9 @@ import numpy as np
 from tasks.graphs import moving, nodes
 from tasks.graphs.nodes import GraphBlock, GraphNode
 from tasks.graphs.roundings import Round
-from tasks.graphs.widening import NARROW, NoOracle, widen
+from tasks.graphs.widening import NARROW, NoOracle, widen_model_value
 from tasks.model import EPS, WITHOUT_NOISE, OpClass, round_to_dtype
-from tasks.model.errors import essential
+from tasks.model.errors import format_error_essence
 from tasks.operators.call import Evaluate, OperatorCall
 from tasks.operators.table import EVALUATED
 
@@ -51,23 +51,23 @@ class EvaluatedGraph:
     def __init__(self, model: Any, operators: Mapping[str, Evaluate] = EVALUATED) -> None:
         """``model``: a ModelProto that the checker takes. Raises NoOracle for one that cannot be held."""
         self._operators = operators
-        self.block, self.dtypes = nodes.read(model)
+        self.block, self.dtypes = nodes.read_graph_nodes(model)
         self.nodes, self.inputs, self.outputs = self.block.nodes, self.block.inputs, self.block.outputs
         self.weights = self.block.weights
-        self.fixed = moving.find_fixed(self.block, self.dtypes)
-        self.movable = moving.layers(self.block, self.dtypes, self.fixed)
+        self.fixed = moving.find_fixed_tensors(self.block, self.dtypes)
+        self.movable = moving.list_moved_weights(self.block, self.dtypes, self.fixed)
         every = [*self.inputs, *self.block.all_weights(), *(x for node in self.block.walk() for x in node.outputs)]
         self.places = {name: place for place, name in enumerate(dict.fromkeys(every), 1)}
         self._by_name = {node.name: node for node in self.block.walk()}
-        self._rounding = {node.name: moving.rounds(node, self.dtypes) for node in self.block.walk()}
+        self._rounding = {node.name: moving.does_node_round(node, self.dtypes) for node in self.block.walk()}
         #: By the name of a node that casts to a narrower dtype: that dtype.
-        self.casts = moving.casts(self.block, self.dtypes)
-        self._given = moving.find_exact(self.block, self.dtypes)
-        self._still = moving.of_casts(self.block, self.dtypes, self.casts) - self.fixed
+        self.casts = moving.list_narrowing_casts(self.block, self.dtypes)
+        self._given = moving.find_exact_tensors(self.block, self.dtypes)
+        self._still = moving.list_tensors_of_casts(self.block, self.dtypes, self.casts) - self.fixed
         if self._still:
             self._still |= frozenset(self.inputs)
         self._composes = {
-            node.name: self._rounding[node.name] and moving.op_class(node) not in WITHOUT_NOISE
+            node.name: self._rounding[node.name] and moving.class_graph_node(node) not in WITHOUT_NOISE
             for node in self.block.walk()
         }
         self._foreign: dict[tuple[str, ...], Any] = {}
@@ -104,7 +104,7 @@ class EvaluatedGraph:
         values: Values = {}
         for name in self.inputs:
             still = round is not None and name in self._still
-            values[name] = self._perturb_value(name, widen(feeds[name]), None if still else move)
+            values[name] = self._perturb_value(name, widen_model_value(feeds[name]), None if still else move)
         run = GraphRun(move, round, frozenset(keep), {name: values[name] for name in keep if name in values})
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
@@ -119,7 +119,7 @@ class EvaluatedGraph:
         """
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
-            return self._outputs(node, [widen(x) for x in inputs], {}, GraphRun(move))
+            return self._outputs(node, [widen_model_value(x) for x in inputs], {}, GraphRun(move))
 
     def run_among(self, node: GraphNode, values: Values, move: Move | None = None) -> list[Any]:
         """Outputs of a node of the main graph on tensors by name; the weights that it reads come from the model, as
@@ -167,7 +167,7 @@ class EvaluatedGraph:
         raise NoOracle(f"nothing computes the tensor {name!r}")
 
     def _weight(self, stored: np.ndarray, name: str, move: Move | None) -> Any:
-        return self._perturb_value(name, widen(stored), move if name in self.movable else None)
+        return self._perturb_value(name, widen_model_value(stored), move if name in self.movable else None)
 
     def _perturb_value(self, name: str, value: Any, move: Move | None) -> Any:
         if move is None or not isinstance(value, np.ndarray) or value.dtype != np.float64:
@@ -194,7 +194,7 @@ class EvaluatedGraph:
         except NoOracle:
             raise
         except Exception as error:
-            raise NoOracle(f"node {node.name!r} ({node.op}): {essential(error)}") from None
+            raise NoOracle(f"node {node.name!r} ({node.op}): {format_error_essence(error)}") from None
         made = [self._widen_result(node, value, inputs) for value in found]
         if node.name in self.casts:
             exact = node.inputs[0] in self._given
@@ -207,7 +207,7 @@ class EvaluatedGraph:
         if not isinstance(value, np.ndarray) or value.dtype.name not in NARROW:
             return value
         floats = any(isinstance(x, np.ndarray) and x.dtype == np.float64 for x in inputs)
-        if floats or (not node.operator.draws and moving.op_class(node) is not OpClass.EXACT):
+        if floats or (not node.operator.draws and moving.class_graph_node(node) is not OpClass.EXACT):
             raise NoOracle(f"node {node.name!r}: onnx computes {node.op} in {value.dtype.name}")
         return value.astype(np.float64)
 
@@ -217,13 +217,13 @@ class EvaluatedGraph:
         given = {name: x for name, x in zip(node.inputs, inputs) if name}
         key = (node.name, *(x.dtype.name if isinstance(x, np.ndarray) else "" for x in given.values()))
         if key not in self._foreign:
-            self._foreign[key] = _evaluator(node, given)
+            self._foreign[key] = _find_node_evaluator(node, given)
         names = [name for name in node.outputs if name]
         found = iter(self._foreign[key].run(names, given))
         return [next(found) if name else None for name in node.outputs]
 
 
-def _evaluator(node: GraphNode, given: Mapping[str, Any]) -> Any:
+def _find_node_evaluator(node: GraphNode, given: Mapping[str, Any]) -> Any:
     import onnx
     from onnx import helper
     from onnx.reference import ReferenceEvaluator
@@ -258,11 +258,11 @@ def _evaluator(node: GraphNode, given: Mapping[str, Any]) -> Any:
 Body = Callable[[str, Mapping[str, Any]], "list[Any]"]
 
 
-def _if(node: GraphNode, inputs: list[Any], body: Body) -> list[Any]:
+def _evaluate_if(node: GraphNode, inputs: list[Any], body: Body) -> list[Any]:
     return body("then_branch" if bool(np.asarray(inputs[0]).reshape(-1)[0]) else "else_branch", {})
 
 
-def _loop(node: GraphNode, inputs: list[Any], body: Body) -> list[Any]:
+def _evaluate_loop(node: GraphNode, inputs: list[Any], body: Body) -> list[Any]:
     most, going, *states = inputs
     block = node.blocks["body"]
     count = len(block.inputs) - 2
@@ -280,7 +280,7 @@ def _loop(node: GraphNode, inputs: list[Any], body: Body) -> list[Any]:
     return [*states, *(np.stack(rows) for rows in stacked)]
 
 
-def _scan(node: GraphNode, inputs: list[Any], body: Body) -> list[Any]:
+def _evaluate_scan(node: GraphNode, inputs: list[Any], body: Body) -> list[Any]:
     if node.version < 9:
         raise NoOracle(f"node {node.name!r}: Scan of opset 8 has no float64 evaluation here")
     a, block = node.attributes, node.blocks["body"]
@@ -305,4 +305,8 @@ def _scan(node: GraphNode, inputs: list[Any], body: Body) -> list[Any]:
 
 
 #: By the operators that act as control.
-_CONTROL: dict[str, Callable[[GraphNode, list[Any], Body], list[Any]]] = {"If": _if, "Loop": _loop, "Scan": _scan}
+_CONTROL: dict[str, Callable[[GraphNode, list[Any], Body], list[Any]]] = {
+    "If": _evaluate_if,
+    "Loop": _evaluate_loop,
+    "Scan": _evaluate_scan,
+}

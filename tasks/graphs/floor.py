@@ -1,8 +1,8 @@
 """The noise floor of a whole model, of one node and of one call: how far float64 results move when what rounds moves by ε.
 
-One draw (`step`) moves a tensor in all of them. Of a model, inputs, movable weights and the outputs of all nodes that
+One draw (`move_by_graph_noise`) moves a tensor in all of them. Of a model, inputs, movable weights and the outputs of all nodes that
 round are moved (`reference_and_floor`): inputs alone are no floor, since those of a language model are integers. Of a
-node, a generated case or a case of ONNX's node suite, the inputs alone (`input_floors`).
+node, a generated case or a case of ONNX's node suite, the inputs alone (`compute_input_floors`).
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from tasks.arrays import noise
 from tasks.graphs import moving
 from tasks.graphs.evaluate import EvaluatedGraph, Move
 from tasks.graphs.nodes import GraphNode
-from tasks.graphs.roundings import CastRoundings, Round, jumping
-from tasks.graphs.widening import WIDENED, NoOracle, is_floating, widen
-from tasks.model import EPS, WITHOUT_NOISE, OpClass, row_floor
+from tasks.graphs.roundings import CastRoundings, Round, compute_jumping_floor
+from tasks.graphs.widening import WIDENED, NoOracle, is_value_widened, widen_model_value
+from tasks.model import EPS, WITHOUT_NOISE, OpClass, compute_row_floor
 from tasks.operators import table as operators
 
 #: The smallest float16 above 0.
 _LEAST = 2.0**-24
 
 
-def step(x: np.ndarray, eps: float, draw: int, place: int) -> np.ndarray:
+def move_by_graph_noise(x: np.ndarray, eps: float, draw: int, place: int) -> np.ndarray:
     """float64 numbers as a draw moves what has this ε in the model (`tasks.arrays.noise`); ``place`` tells tensors
     apart."""
-    made = noise.perturb_values(x, eps, draw, place)
+    made = noise.perturb_by_noise(x, eps, draw, place)
     if eps == EPS["float16"] and x.size:  # whose subnormal numbers are not rare: 3e-8 is rounded by as much, 0 is not
         least = np.where(x == 0.0, 0.0, _LEAST)
-        made += noise.perturb_values(least, 1.0, draw, place) - least
+        made += noise.perturb_by_noise(least, 1.0, draw, place) - least
     return made
 
 
-def mover(graph: EvaluatedGraph, draw: int) -> Move:
+def make_graph_mover(graph: EvaluatedGraph, draw: int) -> Move:
     """How a draw moves the tensors of a graph."""
-    return lambda name, x, eps: step(x, eps, draw, graph.places[name])
+    return lambda name, x, eps: move_by_graph_noise(x, eps, draw, graph.places[name])
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,18 +56,20 @@ class FloorInput:
         if not self.eps:
             return self.value
         if isinstance(self.value, list):
-            return [step(x, self.eps, draw, place) for x, place in zip(self.value, self.places)]
-        return step(self.value, self.eps, draw, self.places[0])
+            return [move_by_graph_noise(x, self.eps, draw, place) for x, place in zip(self.value, self.places)]
+        return move_by_graph_noise(self.value, self.eps, draw, self.places[0])
 
 
-def inputs_of(values: Sequence[Any], still: Collection[int] = ()) -> list[FloorInput]:
+def list_floor_inputs(values: Sequence[Any], still: Collection[int] = ()) -> list[FloorInput]:
     """Inputs in the dtypes of a case, which all move but those at the places ``still``."""
     found, counted = [], itertools.count(1)
     for place, value in enumerate(values):
         arrays = value if isinstance(value, list) else [value]
         known = {x.dtype.name for x in arrays if isinstance(x, np.ndarray)}
         eps = EPS[known.pop()] if place not in still and len(known) == 1 and known <= {*WIDENED} else 0.0
-        found.append(FloorInput(widen(value), eps, tuple(itertools.islice(counted, len(arrays) if eps else 0))))
+        found.append(
+            FloorInput(widen_model_value(value), eps, tuple(itertools.islice(counted, len(arrays) if eps else 0)))
+        )
     return found
 
 
@@ -75,7 +77,7 @@ def inputs_of(values: Sequence[Any], still: Collection[int] = ()) -> list[FloorI
 Evaluate = Callable[[list[Any], int], "list[np.ndarray]"]
 
 
-def input_floors(
+def compute_input_floors(
     references: list[np.ndarray],
     evaluate: Evaluate,
     inputs: Sequence[FloorInput],
@@ -89,7 +91,7 @@ def input_floors(
     refused or changes a shape.
 
     ops: of the nodes; dtypes: of the outputs in the model; witness: see `tasks.arrays.noise.compute_noise_floor`. What
-    rounds to nothing counts as moved (`_estimate_flush_loss`), and no δ is lower than `raise_floor` says.
+    rounds to nothing counts as moved (`_estimate_flush_loss`), and no δ is lower than `raise_graph_floor` says.
     """
 
     def draw_outputs(places: Sequence[int]) -> Iterator[list[np.ndarray] | None]:
@@ -108,11 +110,11 @@ def input_floors(
         return floors
     if flushed := _estimate_flush_loss(ops, values):
         floors = [flushed + (np.zeros(y.shape) if d is None else d) for d, y in zip(floors, references)]
-    given = any(is_floating(x) for x in values)
-    return [raise_floor(d, y, dtype, ops, given) for d, y, dtype in zip(floors, references, dtypes)]
+    given = any(is_value_widened(x) for x in values)
+    return [raise_graph_floor(d, y, dtype, ops, given) for d, y, dtype in zip(floors, references, dtypes)]
 
 
-def raise_floor(
+def raise_graph_floor(
     floor: np.ndarray | None, y: np.ndarray, dtype: str, ops: Collection[str], given: bool
 ) -> np.ndarray | None:
     """The noise floor of an output ``y`` of some nodes: None for zero everywhere.
@@ -124,7 +126,7 @@ def raise_floor(
     own.
     """
     found = np.zeros(y.shape) if floor is None else floor
-    sums = {operators.of(op).sums for op in ops}
+    sums = {operators.find_operator(op).sums for op in ops}
     if dtype in WIDENED and "recurrent" in sums:
         found = np.maximum(found, EPS[dtype])
     elif dtype in WIDENED and ("transform" in sums or not given):
@@ -136,7 +138,7 @@ def raise_floor(
 class ExpectedOutput(NamedTuple):
     """What a graph's outputs are to be, in order: float64, integers in their own dtype.
 
-    floors: δ of each element. rows: as the outputs of a model are judged (`tasks.model.leaf.model_floor`). steady: δ
+    floors: δ of each element. rows: as the outputs of a model are judged (`tasks.model.leaf.compute_model_floor`). steady: δ
     where every cast to a narrower dtype rounds as it does to exact values, which is pooled over rows; jumps: what it
     adds to an element that some round the other way, None where none may.
     """
@@ -150,7 +152,7 @@ class ExpectedOutput(NamedTuple):
 
 def reference_and_floor(graph: EvaluatedGraph, feeds: Mapping[str, Any], draws: int) -> ExpectedOutput:
     """What a graph gives, with the noise floors. What a node makes is not surer in a graph than by itself
-    (`raise_floor`).
+    (`raise_graph_floor`).
 
     Raises NoOracle for a model that has no float64 evaluation.
     """
@@ -160,7 +162,9 @@ def reference_and_floor(graph: EvaluatedGraph, feeds: Mapping[str, Any], draws: 
         return [np.array(found[name], order="C") for name in graph.outputs]  # a scalar stays one
 
     def floors(round: Callable[[], Round]) -> list[np.ndarray]:
-        return _floors(references, lambda draw: outputs(mover(graph, draw), round()), OpClass.MODEL, draws, elements)
+        return _compute_graph_floors(
+            references, lambda draw: outputs(make_graph_mover(graph, draw), round()), OpClass.MODEL, draws, elements
+        )
 
     casts = CastRoundings()
     references = outputs(None, casts.first)
@@ -168,40 +172,42 @@ def reference_and_floor(graph: EvaluatedGraph, feeds: Mapping[str, Any], draws: 
     steady = floors(casts.again)
     for place, name in enumerate(graph.outputs):
         makers = [node.op for node in graph.nodes if name in node.outputs]
-        higher = raise_floor(steady[place], references[place], graph.dtypes.get(name) or "float32", makers, given=True)
+        higher = raise_graph_floor(
+            steady[place], references[place], graph.dtypes.get(name) or "float32", makers, given=True
+        )
         steady[place] = steady[place] if higher is None else higher
     if not casts.open:
-        return ExpectedOutput(references, steady, [row_floor(d) for d in steady], steady, [None] * len(steady))
+        return ExpectedOutput(references, steady, [compute_row_floor(d) for d in steady], steady, [None] * len(steady))
     found = [np.maximum(a, b) for a, b in zip(steady, floors(casts.either))]
-    jumps = [jumping(a, b) for a, b in zip(steady, found)]
-    rows = [np.maximum(row_floor(a), b) for a, b in zip(steady, jumps)]
+    jumps = [compute_jumping_floor(a, b) for a, b in zip(steady, found)]
+    rows = [np.maximum(compute_row_floor(a), b) for a, b in zip(steady, jumps)]
     return ExpectedOutput(references, found, rows, steady, list(jumps))
 
 
-def node_floor(graph: EvaluatedGraph, node: GraphNode, inputs: Sequence[Any], draws: int) -> list[np.ndarray]:
+def compute_node_floor(graph: EvaluatedGraph, node: GraphNode, inputs: Sequence[Any], draws: int) -> list[np.ndarray]:
     """Element floors δ of a node's outputs on the float64 inputs of its places (None for one left out).
 
     Every floating input is moved by the ε of its dtype in the model, unless it says what is computed and not on what,
     or is a constant of one element. Raises NoOracle.
     """
-    wide = [widen(x) for x in inputs]
+    wide = [widen_model_value(x) for x in inputs]
     references = [np.asarray(y) for y in graph.run_node(node, wide)]
     given = [
         FloorInput(x, 0.0, ())
-        if not _is_wide(x) or moving.is_structural(node, place) or node.inputs[place] in graph.fixed
+        if not _is_tensor_wide(x) or moving.is_input_structural(node, place) or node.inputs[place] in graph.fixed
         else FloorInput(x, graph.eps(node.inputs[place]), (graph.places[node.inputs[place]],))
         for place, x in enumerate(wide)
     ]
 
     def outputs(moved: list[Any], draw: int) -> list[np.ndarray]:
-        return graph.run_node(node, moved, mover(graph, draw))
+        return graph.run_node(node, moved, make_graph_mover(graph, draw))
 
     dtypes = [graph.dtypes.get(name) or "float32" for name in node.outputs]
-    found = input_floors(references, outputs, given, (node.op,), dtypes, moving.op_class(node), draws)
+    found = compute_input_floors(references, outputs, given, (node.op,), dtypes, moving.class_graph_node(node), draws)
     return [np.zeros(y.shape) if delta is None else delta for y, delta in zip(references, found)]
 
 
-def _is_wide(x: Any) -> bool:
+def _is_tensor_wide(x: Any) -> bool:
     return isinstance(x, np.ndarray) and x.dtype == np.float64
 
 
@@ -211,7 +217,7 @@ def _estimate_flush_loss(ops: Collection[str], inputs: Sequence[Any]) -> float:
     Devices may do so (OpenCL 3.0 C, 5.5: support of single precision denormals is optional), and trained networks have
     channels whose weights are all that small.
     """
-    if [operators.of(op).sums for op in ops] != ["layer"] or not all(map(_is_wide, inputs[:2])):
+    if [operators.find_operator(op).sums for op in ops] != ["layer"] or not all(map(_is_tensor_wide, inputs[:2])):
         return 0.0
     (op,), (data, weights) = ops, inputs[:2]
     terms = data.shape[-1] if op in ("MatMul", "Gemm") else weights.size // max(weights.shape[0], 1)
@@ -219,7 +225,7 @@ def _estimate_flush_loss(ops: Collection[str], inputs: Sequence[Any]) -> float:
     return float(terms * np.finfo(np.float32).tiny * largest) if np.isfinite(largest) else 0.0
 
 
-def _floors(
+def _compute_graph_floors(
     references: list[np.ndarray],
     outputs: Callable[[int], list[np.ndarray]],
     op_class: OpClass,

@@ -8,23 +8,23 @@ from typing import Any
 
 import numpy as np
 
-from tasks.model import Refusal, np_dtype
+from tasks.model import Refusal, get_numpy_dtype
 from tasks.model.dtypes import DTYPE_OF_ELEMENT
-from tasks.model.errors import essential
-from tasks.nearest import nearest
+from tasks.model.errors import format_error_essence
+from tasks.nearest import suggest_nearest_names
 
 
 class GivenError(Refusal):
     """A model or inputs that cannot be used."""
 
 
-def read_case(model: Path, inputs: Path) -> tuple[Any, dict[str, np.ndarray]]:
+def read_given_case(model: Path, inputs: Path) -> tuple[Any, dict[str, np.ndarray]]:
     """(ModelProto with its external data, an array for every input of it) from an .onnx and an .npz file. Raises
     GivenError."""
-    return check_inputs(read_model(model), arrays(inputs), str(inputs))
+    return check_given_inputs(read_given_model(model), read_given_arrays(inputs), str(inputs))
 
 
-def read_model(path: Path) -> Any:
+def read_given_model(path: Path) -> Any:
     """A ModelProto that onnx's checker takes, its external data read, of operator sets that there are. Raises
     GivenError."""
     import onnx
@@ -46,13 +46,13 @@ def read_model(path: Path) -> Any:
     except MemoryError:
         raise GivenError(f"{path}: larger than the memory of this machine: give it on one that has more") from None
     except Exception as error:  # protobuf's own
-        raise GivenError(f"{path}: no ONNX model ({essential(error)})") from None
-    if unknown := unknown_opset(model):
+        raise GivenError(f"{path}: no ONNX model ({format_error_essence(error)})") from None
+    if unknown := find_unknown_opset(model):
         raise GivenError(f"{path}: no valid ONNX model: {unknown}")
     return model
 
 
-def unknown_opset(model: Any) -> str:
+def find_unknown_opset(model: Any) -> str:
     """Which operator set of ONNX's own domains a ModelProto asks for and the installed onnx does not know; "" for none.
     Its checker takes such a model, each operator as its newest version, and so do some runtimes: but nobody has said
     what it computes."""
@@ -70,7 +70,7 @@ def unknown_opset(model: Any) -> str:
     return ""
 
 
-def arrays(path: Path) -> dict[str, np.ndarray]:
+def read_given_arrays(path: Path) -> dict[str, np.ndarray]:
     """The arrays of an .npz file by name. Raises GivenError."""
     try:
         found: Any = np.load(path, allow_pickle=False)
@@ -84,7 +84,7 @@ def arrays(path: Path) -> dict[str, np.ndarray]:
         raise GivenError(f"{path}: no .npz file of plain arrays ({error}); write it with numpy.savez") from None
 
 
-def check_inputs(model: Any, feeds: Mapping[str, np.ndarray], where: str) -> tuple[Any, dict[str, np.ndarray]]:
+def check_given_inputs(model: Any, feeds: Mapping[str, np.ndarray], where: str) -> tuple[Any, dict[str, np.ndarray]]:
     """The model and the arrays in its inputs' dtypes. Raises GivenError for other names, shapes or dtypes."""
     defaults = {x.name for x in model.graph.initializer}
     wanted = {x.name: x for x in model.graph.input if x.name not in defaults}
@@ -93,16 +93,18 @@ def check_inputs(model: Any, feeds: Mapping[str, np.ndarray], where: str) -> tup
         has = f"; it has {', '.join(feeds)}" if feeds else ""
         raise GivenError(f"{where}: no array for the model's input {lacking[0]!r}{has}")
     if further := [name for name in feeds if name not in wanted]:
-        raise GivenError(f"{where}: the model has no input {further[0]!r}{nearest(further[0], list(wanted))}")
-    return model, {name: _fitting(value, feeds[name], where) for name, value in wanted.items()}
+        raise GivenError(
+            f"{where}: the model has no input {further[0]!r}{suggest_nearest_names(further[0], list(wanted))}"
+        )
+    return model, {name: _fit_given_array(value, feeds[name], where) for name, value in wanted.items()}
 
 
-def _fitting(value: Any, array: np.ndarray, where: str) -> np.ndarray:
+def _fit_given_array(value: Any, array: np.ndarray, where: str) -> np.ndarray:
     kind = value.type.tensor_type
     name = DTYPE_OF_ELEMENT.get(kind.elem_type, "")
     if not value.type.HasField("tensor_type") or not name or name == "str":
         raise GivenError(f"{where}: the input {value.name!r} is no tensor of numbers: that cannot be given yet")
-    dtype = np_dtype(name)
+    dtype = get_numpy_dtype(name)
     if array.dtype != dtype:  # .npz has no bfloat16: it may be given wider
         if not (array.dtype.kind == "f" and dtype.kind in "fV" and array.dtype.itemsize > dtype.itemsize):
             raise GivenError(

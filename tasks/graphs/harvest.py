@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from tasks.graphs.cut import crossing, cut
+from tasks.graphs.cut import cut_graph_part, list_crossing_tensors
 from tasks.graphs.evaluate import EvaluatedGraph
-from tasks.graphs.floor import node_floor
+from tasks.graphs.floor import compute_node_floor
 from tasks.graphs.nodes import GraphNode
 from tasks.graphs.widening import NoOracle
-from tasks.model import np_dtype
+from tasks.model import get_numpy_dtype
 
 #: Integers of a weight up to which they say what is computed: a shape, axes, pads.
 _SMALL = 64
@@ -60,7 +60,7 @@ class NodeHarvest:
 
     def add(self, model: Any, feeds: Mapping[str, Any], source: str, only: Collection[str] = ()) -> None:
         """The nodes of a ModelProto on these inputs; ``only``: those of these names. Raises NoOracle."""
-        for one in instances(model, feeds, source, only, self.left_out):
+        for one in iterate_harvested_nodes(model, feeds, source, only, self.left_out):
             self.seen += 1
             for kept, size in ((self.largest, "largest"), (self.cancelling, "cancels")):
                 before = kept.get(one.key)
@@ -83,7 +83,7 @@ class NodeHarvest:
         return found, lost
 
 
-def instances(
+def iterate_harvested_nodes(
     model: Any, feeds: Mapping[str, Any], source: str, only: Collection[str], left_out: dict[str, int]
 ) -> Iterator[HarvestedNode]:
     """The nodes of a ModelProto's main graph with the tensors that come to them: float64 results, rounded to the dtypes
@@ -95,13 +95,13 @@ def instances(
 
         model = inliner.inline_local_functions(model)
     graph = EvaluatedGraph(model)
-    places = [k for k, proto in enumerate(model.graph.node) if not _constant(proto)]
+    places = [k for k, proto in enumerate(model.graph.node) if not _is_constant_node(proto)]
     assert [model.graph.node[k].op_type for k in places] == [n.op.rpartition(".")[2] for n in graph.nodes]
     every = {name for node in graph.nodes for name in (*node.inputs, *node.outputs) if name} - set(graph.weights)
     values = graph.run(feeds, keep=every)
     types = {
         name: helper.make_tensor_value_info(
-            name, helper.np_dtype_to_tensor_dtype(np_dtype(dtype_of(graph, name, x))), x.shape
+            name, helper.np_dtype_to_tensor_dtype(get_numpy_dtype(find_tensor_dtype(graph, name, x))), x.shape
         )
         for name, x in values.items()
         if isinstance(x, np.ndarray) and x.dtype.kind not in "OUS"
@@ -109,28 +109,30 @@ def instances(
     for place, node in zip(places, graph.nodes):
         if only and node.name not in only:
             continue
-        reason = _reason(node, values, types)
-        inputs, outputs = crossing(model.graph, [place]) if not reason else ([], [])
+        reason = _explain_not_harvested(node, values, types)
+        inputs, outputs = list_crossing_tensors(model.graph, [place]) if not reason else ([], [])
         if not reason and not (inputs and outputs):
             reason = "computed of weights alone, or by nobody taken"
         if reason:
             left_out[reason] = left_out.get(reason, 0) + 1
             continue
-        part = cut(model, inputs, outputs, types)
-        arrays = {name: values[name].astype(np_dtype(dtype_of(graph, name, values[name]))) for name in inputs}
-        yield _instance(graph, node, values, source, part, arrays)
+        part = cut_graph_part(model, inputs, outputs, types)
+        arrays = {
+            name: values[name].astype(get_numpy_dtype(find_tensor_dtype(graph, name, values[name]))) for name in inputs
+        }
+        yield _harvest_node(graph, node, values, source, part, arrays)
 
 
-def dtype_of(graph: EvaluatedGraph, name: str, value: np.ndarray) -> str:
+def find_tensor_dtype(graph: EvaluatedGraph, name: str, value: np.ndarray) -> str:
     """The dtype that a tensor has in the model; of one whose type is not known, float32 for float64 values."""
     return graph.dtypes.get(name) or ("float32" if value.dtype == np.float64 else value.dtype.name)
 
 
-def _constant(proto: Any) -> bool:
+def _is_constant_node(proto: Any) -> bool:
     return proto.op_type == "Constant" and proto.domain in ("", "ai.onnx")
 
 
-def _reason(node: GraphNode, values: Mapping[str, Any], types: Mapping[str, Any]) -> str:
+def _explain_not_harvested(node: GraphNode, values: Mapping[str, Any], types: Mapping[str, Any]) -> str:
     """Why a node is no case; "" for one that is."""
     if node.blocks:
         return "has a graph inside"
@@ -141,7 +143,7 @@ def _reason(node: GraphNode, values: Mapping[str, Any], types: Mapping[str, Any]
     return ""
 
 
-def _instance(
+def _harvest_node(
     graph: EvaluatedGraph,
     node: GraphNode,
     values: Mapping[str, Any],
@@ -149,38 +151,38 @@ def _instance(
     part: Any,
     arrays: Mapping[str, np.ndarray],
 ) -> HarvestedNode:
-    given = [_value(graph, values, name) for name in node.inputs]
+    given = [_find_harvested_value(graph, values, name) for name in node.inputs]
     floating = [x for x in given if x is not None and x.dtype.kind == "f" and x.size]
-    dtypes = [dtype_of(graph, name, x) for name, x in zip(node.inputs, given) if x is not None]
+    dtypes = [find_tensor_dtype(graph, name, x) for name, x in zip(node.inputs, given) if x is not None]
     inexact = [d for d, x in zip(dtypes, (x for x in given if x is not None)) if x.dtype.kind in "fV"]
     finite = [np.abs(x[np.isfinite(x)]).max(initial=0.0) for x in (np.asarray(x, np.float64) for x in floating)]
     return HarvestedNode(
         node.op,
-        _key(graph, node, given),
+        _make_harvest_key(graph, node, given),
         source,
         node.name,
         (inexact or dtypes)[0],
         node.version,
         float(max(finite, default=0.0)),
-        _cancels(graph, node, given, values),
+        _measure_node_cancellation(graph, node, given, values),
         part.SerializeToString(deterministic=True),
         arrays,
     )
 
 
-def _value(graph: EvaluatedGraph, values: Mapping[str, Any], name: str) -> np.ndarray | None:
+def _find_harvested_value(graph: EvaluatedGraph, values: Mapping[str, Any], name: str) -> np.ndarray | None:
     if not name:
         return None
     return np.asarray(values[name] if name in values else graph.weights[name])
 
 
-def _key(graph: EvaluatedGraph, node: GraphNode, given: list[np.ndarray | None]) -> str:
+def _make_harvest_key(graph: EvaluatedGraph, node: GraphNode, given: list[np.ndarray | None]) -> str:
     def describe_input(name: str, x: np.ndarray | None) -> Any:
         if x is None:
             return None
         weight = name in graph.weights
         says = x.tolist() if weight and x.size <= _SMALL and x.dtype.kind in "iub" else None
-        return [dtype_of(graph, name, x), list(x.shape), weight, says]
+        return [find_tensor_dtype(graph, name, x), list(x.shape), weight, says]
 
     attributes = sorted(x.SerializeToString(deterministic=True).hex() for x in node.proto.attribute)
     case = [
@@ -193,12 +195,12 @@ def _key(graph: EvaluatedGraph, node: GraphNode, given: list[np.ndarray | None])
     return hashlib.sha256(json.dumps(case).encode()).hexdigest()[:10]
 
 
-def _cancels(
+def _measure_node_cancellation(
     graph: EvaluatedGraph, node: GraphNode, given: list[np.ndarray | None], values: Mapping[str, Any]
 ) -> float:
     """The largest over the outputs of rms(δ) ÷ (ε · rms(y)), δ from one draw; 0 where there is no answer."""
     try:
-        floors = node_floor(graph, node, given, 1)
+        floors = compute_node_floor(graph, node, given, 1)
     except NoOracle:
         return 0.0
     found = [0.0]

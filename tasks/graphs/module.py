@@ -20,11 +20,11 @@ import numpy as np
 from tasks.arrays import module_state, noise, torch_tree
 from tasks.arrays.widened import MOVEMENT, PRODUCTS
 from tasks.graphs import products
-from tasks.graphs.coarse import rounded_to
+from tasks.graphs.coarse import round_to_precision
 from tasks.graphs.roundings import Read, Round
 from tasks.judge import op_classes
-from tasks.model import EPS, PART, OpClass, is_complex
-from tasks.model.dtypes import holds
+from tasks.model import EPS, PART, OpClass, is_complex_dtype
+from tasks.model.dtypes import does_dtype_hold
 
 #: Of a tensor in float64: the dtype that the module believes it has.
 _OWN = "_own_dtype"
@@ -50,43 +50,43 @@ class SeenOperations:
             self.drawing.append(func.overloadpacket.__name__)
 
 
-def run(module: Any, inputs: Sequence[np.ndarray], gradients: bool = False) -> list[Any]:
+def run_module(module: Any, inputs: Sequence[np.ndarray], gradients: bool = False) -> list[Any]:
     """What eager torch returns on the CPU in the module's own dtypes: flat tensors. gradients: whether they are
     recorded meanwhile. What it raises is passed on."""
-    return call(module, tensors(inputs), gradients)
+    return call_module(module, make_module_tensors(inputs), gradients)
 
 
-def tensors(inputs: Sequence[np.ndarray]) -> list[Any]:
+def make_module_tensors(inputs: Sequence[np.ndarray]) -> list[Any]:
     """Inputs as tensors of memory of their own."""
-    return [torch_tree.from_numpy(np.array(x)) for x in inputs]
+    return [torch_tree.tensor_from_numpy(np.array(x)) for x in inputs]
 
 
-def call(module: Any, given: Sequence[Any], gradients: bool = False) -> list[Any]:
-    """`run` of tensors, which are written to if the module does so."""
+def call_module(module: Any, given: Sequence[Any], gradients: bool = False) -> list[Any]:
+    """`run_module` of tensors, which are written to if the module does so."""
     import torch
 
     with torch.set_grad_enabled(gradients):
         return list(module(*given))
 
 
-def watch_run(module: Any, inputs: Sequence[np.ndarray]) -> tuple[SeenOperations, list[Any]]:
-    """What `run` dispatches, and what it returns where nothing is compiled."""
+def watch_module_run(module: Any, inputs: Sequence[np.ndarray]) -> tuple[SeenOperations, list[Any]]:
+    """What `run_module` dispatches, and what it returns where nothing is compiled."""
     seen = SeenOperations()
-    with _disable_compilation(), watching(seen.note):
-        return seen, run(module, inputs)
+    with _disable_module_compilation(), watch_module_operations(seen.note):
+        return seen, run_module(module, inputs)
 
 
 #: Told of an operation of ATen's that has run: of (it, its arguments, its results).
 Note = Callable[[Any, Any, Any], None]
 
 
-def watching(note: Note) -> contextlib.AbstractContextManager[Any]:
+def watch_module_operations(note: Note) -> contextlib.AbstractContextManager[Any]:
     """In here ``note`` is told of every operation that torch dispatches."""
-    mode: contextlib.AbstractContextManager[Any] = _modes().Watching(note)
+    mode: contextlib.AbstractContextManager[Any] = _make_module_modes().Watching(note)
     return mode
 
 
-def exactly(
+def evaluate_module_exactly(
     module: Any,
     inputs: Sequence[np.ndarray],
     draw: int | None = None,
@@ -107,10 +107,10 @@ def exactly(
     """
     import torch
 
-    modes = _modes()
+    modes = _make_module_modes()
     before = torch.get_default_dtype()
     dispatch = modes.Wide(draw, precision, before, round, read)
-    given = list(map(dispatch.argument, tensors(inputs)))
+    given = list(map(dispatch.argument, make_module_tensors(inputs)))
     put_back = module_state.keep_module_state(module)
     # Writes to what floats go to its twin in float64; the others are written to where they lie.
     whole = [
@@ -120,9 +120,9 @@ def exactly(
     ]
     torch.set_default_dtype(torch.float64)
     try:
-        with torch.no_grad(), _disable_compilation(), dispatch, modes.Believing(dispatch):
+        with torch.no_grad(), _disable_module_compilation(), dispatch, modes.Believing(dispatch):
             made = module(*given)
-        return [_array(dispatch.widen(y)) for y in made]
+        return [_module_output_to_array(dispatch.widen(y)) for y in made]
     finally:
         torch.set_default_dtype(before)
         put_back()
@@ -132,7 +132,7 @@ def exactly(
                     x.copy_(was)
 
 
-def _disable_compilation() -> contextlib.AbstractContextManager[Any]:
+def _disable_module_compilation() -> contextlib.AbstractContextManager[Any]:
     """In here nothing is compiled, whatever the module asks for: torch.cond does so as well."""
     if "torch._dynamo" not in sys.modules:
         return contextlib.nullcontext()  # nobody has, and its import takes seconds
@@ -142,41 +142,41 @@ def _disable_compilation() -> contextlib.AbstractContextManager[Any]:
     return stance
 
 
-def _array(y: Any) -> np.ndarray:
-    return np.array(torch_tree.output(torch_tree.dense(y)), order="C")
+def _module_output_to_array(y: Any) -> np.ndarray:
+    return np.array(torch_tree.make_output_array(torch_tree.dense(y)), order="C")
 
 
 @functools.cache
-def placement(name: str) -> op_classes.Placement:
+def place_aten_operation(name: str) -> op_classes.Placement:
     """How an operation of ATen's is judged by itself."""
     bare = name.strip("_")
     for known in (bare, f"nn.functional.{bare}", f"special.{bare}", bare.replace("linalg_", "linalg.")):
-        found = op_classes.of(f"torch:{known}")
+        found = op_classes.find_op_class(f"torch:{known}")
         if found is not op_classes.UNPLACED:
             return found
     return op_classes.UNPLACED
 
 
-def rounds_nothing(func: Any) -> bool:
+def does_operation_round_nothing(func: Any) -> bool:
     """Whether an operation rounds nothing."""
     name = func.overloadpacket.__name__
-    return func.is_view or name.rstrip("_") in MOVEMENT or placement(name).op_class is OpClass.EXACT
+    return func.is_view or name.rstrip("_") in MOVEMENT or place_aten_operation(name).op_class is OpClass.EXACT
 
 
-def _of_bits(func: Any) -> bool:
+def _is_operation_of_bits(func: Any) -> bool:
     """Whether an operation's result is made of its dtype's own bits: wider numbers have another."""
     name = func.overloadpacket.__name__
-    return str(func).removeprefix("aten.") in _BITS or placement(name).own_dtype
+    return str(func).removeprefix("aten.") in _BITS or place_aten_operation(name).own_dtype
 
 
-def is_structural(x: np.ndarray) -> bool:
+def is_array_structural(x: np.ndarray) -> bool:
     """Whether an array says what is done and not on what: a mask, counts, exponents. No rounding moves whole
     numbers."""
     return bool((np.round(x) == x).all()) if x.dtype.kind == "f" else True
 
 
 @functools.cache
-def _modes() -> Any:
+def _make_module_modes() -> Any:
     import torch
     from torch.overrides import TorchFunctionMode
     from torch.utils._python_dispatch import TorchDispatchMode
@@ -205,7 +205,7 @@ def _modes() -> Any:
     def copy_array(x: Any) -> np.ndarray:
         """An array of its own: torch no longer resizes the memory that NumPy was shown, and a resize_ that fails leaves
         the new sizes."""
-        return torch_tree.to_numpy(x.clone())
+        return torch_tree.tensor_to_numpy(x.clone())
 
     def map_tensors(value: Any, change: Callable[[Any], Any]) -> Any:
         if type(value) in (list, tuple):
@@ -280,7 +280,7 @@ def _modes() -> Any:
                 return x
             made = x.detach().to(wide.get(x.dtype, x.dtype), copy=True)
             setattr(made, _GIVEN, True)
-            if self.draw is not None and made.numel() and not is_structural(copy_array(made)):
+            if self.draw is not None and made.numel() and not is_array_structural(copy_array(made)):
                 self.move(made, x.dtype, True)
             return believe(made, x.dtype)
 
@@ -300,17 +300,17 @@ def _modes() -> Any:
 
         def move(self, x: Any, own: Any, all_of_it: bool) -> None:
             """Move a tensor in place: what its own dtype does not hold exactly, or all of it."""
-            eps = EPS.get(torch_tree.name_of(own), 0.0)
+            eps = EPS.get(torch_tree.name_torch_dtype(own), 0.0)
             eps = eps or EPS.get({torch.complex64: "float32", torch.complex128: "float64"}.get(own, ""), 0.0)
             self.place += 1
             if not eps or not x.numel() or x._is_zerotensor() or x.is_meta:  # without memory, as functorch makes them
                 return
             value = copy_array(x)
-            made = noise.perturb_values(np.ascontiguousarray(value), eps, self.draw or 0, self.place).reshape(
+            made = noise.perturb_by_noise(np.ascontiguousarray(value), eps, self.draw or 0, self.place).reshape(
                 value.shape
             )
             if own in wide and not all_of_it:
-                made = np.where(torch_tree.to_numpy(x.to(own).to(x.dtype)) == value, value, made)
+                made = np.where(torch_tree.tensor_to_numpy(x.to(own).to(x.dtype)) == value, value, made)
             x.copy_(torch.from_numpy(np.ascontiguousarray(made).reshape(value.shape)))
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -322,7 +322,7 @@ def _modes() -> Any:
             if self.autocast is not None and any(part in func.overloadpacket.__name__ for part in PRODUCTS):
                 own, args = self.autocast, map_tensors(args, self.cast_down)
             tensors = [x for x in flat((args, kwargs)) if isinstance(x, torch.Tensor)]
-            given, exact_func = {id(x) for x in tensors}, rounds_nothing(func)
+            given, exact_func = {id(x) for x in tensors}, does_operation_round_nothing(func)
             if func._schema.is_mutable and not exact_func:
                 self.sure = False  # a view of what is written to is not told
             known = self.sure and exact_func and all(getattr(x, _GIVEN, x.dtype not in exact) for x in tensors)
@@ -371,8 +371,8 @@ def _modes() -> Any:
             if self.round is None or x.is_meta or x._is_zerotensor():
                 made = x.to(own).to(x.dtype)
             else:
-                value = np.ascontiguousarray(torch_tree.to_numpy(x))
-                nearest = np.ascontiguousarray(self.round(value, torch_tree.name_of(own), known, ""))
+                value = np.ascontiguousarray(torch_tree.tensor_to_numpy(x))
+                nearest = np.ascontiguousarray(self.round(value, torch_tree.name_torch_dtype(own), known, ""))
                 made = torch.from_numpy(nearest.reshape(tuple(x.shape))).to(x.dtype)  # NumPy makes a row of a scalar
             if x.dtype in exact:
                 setattr(made, _STILL, True)
@@ -383,7 +383,7 @@ def _modes() -> Any:
             its dtype."""
             if not isinstance(x, torch.Tensor) or not getattr(x, _STILL, False) or not x.numel():
                 return x
-            if x.numel() == 1 or is_structural(torch_tree.to_numpy(x)):
+            if x.numel() == 1 or is_array_structural(torch_tree.tensor_to_numpy(x)):
                 return x
             made = believe(x.clone(), find_believed_dtype(x))
             if self.read is None:
@@ -404,8 +404,8 @@ def _modes() -> Any:
         def narrows(x: Any, own: Any) -> bool:
             if not isinstance(x, torch.Tensor) or own not in wide or not (x.is_floating_point() or x.is_complex()):
                 return False
-            after, before = (torch_tree.name_of(d) for d in (own, find_believed_dtype(x)))
-            return is_complex(after) == is_complex(before) and not holds(
+            after, before = (torch_tree.name_torch_dtype(d) for d in (own, find_believed_dtype(x)))
+            return is_complex_dtype(after) == is_complex_dtype(before) and not does_dtype_hold(
                 PART.get(after, after), PART.get(before, before)
             )
 
@@ -421,7 +421,7 @@ def _modes() -> Any:
             return functools.reduce(torch.promote_types, dtypes) if dtypes else self.default
 
         def compute_wide(self, func: Any, args: Any, kwargs: Any) -> Any:
-            if _of_bits(func):
+            if _is_operation_of_bits(func):
                 return self.narrow(func, args, kwargs)
             if torch.Tag.nondeterministic_seeded in func.tags and not func.is_view:
                 return self.compute_seeded(func, args, kwargs)
@@ -440,8 +440,8 @@ def _modes() -> Any:
                 return wide.get(x, x) if isinstance(x, torch.dtype) else x
 
             given, named = map_tensors(args, widest), map_tensors(kwargs, widest)
-            if self.precision and products.is_product(func.overloadpacket.__name__):
-                given = products.with_factors(func, given, self.coarse)
+            if self.precision and products.is_product_operation(func.overloadpacket.__name__):
+                given = products.change_product_factors(func, given, self.coarse)
             return func(*given, **named)
 
         def compute_seeded(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -464,7 +464,9 @@ def _modes() -> Any:
             """A factor of a product in the coarse precision, where it is a weight."""
             if x.dtype is not torch.float64 or x.untyped_storage().data_ptr() not in self.weights:
                 return x
-            return torch.from_numpy(np.ascontiguousarray(rounded_to(x.numpy(), self.precision)).reshape(x.shape))
+            return torch.from_numpy(
+                np.ascontiguousarray(round_to_precision(x.numpy(), self.precision)).reshape(x.shape)
+            )
 
         @staticmethod
         def narrow(func: Any, args: Any, kwargs: Any) -> Any:

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from tasks.graphs.cut import infer_types
-from tasks.graphs.widening import NoOracle, widen_graph
+from tasks.graphs.cut import infer_tensor_types
+from tasks.graphs.widening import NoOracle, widen_onnx_graph
 from tasks.model.dtypes import DTYPE_OF_ELEMENT
 from tasks.operators import table as operators
 from tasks.operators.table import OnnxOperator
@@ -38,7 +38,7 @@ class GraphNode:
     @cached_property
     def operator(self) -> OnnxOperator:
         """What is known of its operator."""
-        return operators.of(self.op)
+        return operators.find_operator(self.op)
 
     @cached_property
     def reads(self) -> tuple[str, ...]:
@@ -85,7 +85,7 @@ class GraphBlock:
         return found
 
 
-def read(model: Any) -> tuple[GraphBlock, dict[str, str]]:
+def read_graph_nodes(model: Any) -> tuple[GraphBlock, dict[str, str]]:
     """The main graph of a ModelProto, and the dtype of every tensor whose type is known, by name.
 
     Functions of the model's own are written out in it; nodes Constant become weights. Raises NoOracle for what it
@@ -99,16 +99,18 @@ def read(model: Any) -> tuple[GraphBlock, dict[str, str]]:
     if outside := [x.name for x in model.graph.initializer if uses_external_data(x)]:
         raise NoOracle(f"the weight {outside[0]} is in a file beside the model that was not loaded")
     weights = {x.name: np.asarray(numpy_helper.to_array(x)) for x in model.graph.initializer}
-    bare = infer_types(model)
-    dtypes = _dtypes(bare.graph) | {x.name: DTYPE_OF_ELEMENT.get(x.data_type, "") for x in model.graph.initializer}
-    widen_graph(bare.graph)
+    bare = infer_tensor_types(model)
+    dtypes = _list_tensor_dtypes(bare.graph) | {
+        x.name: DTYPE_OF_ELEMENT.get(x.data_type, "") for x in model.graph.initializer
+    }
+    widen_onnx_graph(bare.graph)
     versions = {x.domain: x.version for x in bare.opset_import}
     names: set[str] = set()
     inputs = tuple(x.name for x in model.graph.input if x.name not in weights)
-    return _block(bare.graph, weights, inputs, versions, names), dtypes
+    return _read_graph_block(bare.graph, weights, inputs, versions, names), dtypes
 
 
-def _dtypes(graph: Any) -> dict[str, str]:
+def _list_tensor_dtypes(graph: Any) -> dict[str, str]:
     """The dtype of every tensor whose type is known, in subgraphs as well."""
     found = {}
     for value in (*graph.input, *graph.output, *graph.value_info):
@@ -118,7 +120,7 @@ def _dtypes(graph: Any) -> dict[str, str]:
     for node in graph.node:
         for attribute in node.attribute:
             if attribute.HasField("g"):
-                found |= _dtypes(attribute.g)
+                found |= _list_tensor_dtypes(attribute.g)
             elif node.op_type == "Constant" and attribute.HasField("t"):
                 found[node.output[0]] = DTYPE_OF_ELEMENT.get(attribute.t.data_type, "")
             elif node.op_type == "Constant" and attribute.name.startswith("value_float"):
@@ -126,19 +128,19 @@ def _dtypes(graph: Any) -> dict[str, str]:
     return found
 
 
-def _block(
+def _read_graph_block(
     graph: Any, weights: Mapping[str, np.ndarray], inputs: Sequence[str], versions: Mapping[str, int], names: set[str]
 ) -> GraphBlock:
     weights, nodes = dict(weights), []
     for proto in graph.node:
         if proto.op_type == "Constant" and proto.domain in ("", "ai.onnx"):
-            weights[proto.output[0]] = _constant(proto)
+            weights[proto.output[0]] = _read_constant_node(proto)
         else:
-            nodes.append(_node(proto, versions, names))
+            nodes.append(_read_graph_node(proto, versions, names))
     return GraphBlock(tuple(inputs), tuple(x.name for x in graph.output), tuple(nodes), weights)
 
 
-def _constant(proto: Any) -> np.ndarray:
+def _read_constant_node(proto: Any) -> np.ndarray:
     from onnx import helper, numpy_helper
 
     (attribute,) = proto.attribute
@@ -154,7 +156,7 @@ def _constant(proto: Any) -> np.ndarray:
     raise NoOracle(f"a constant given as {attribute.name} has no float64 evaluation here")
 
 
-def _node(proto: Any, versions: Mapping[str, int], names: set[str]) -> GraphNode:
+def _read_graph_node(proto: Any, versions: Mapping[str, int], names: set[str]) -> GraphNode:
     import onnx
     from onnx import helper, numpy_helper
 
@@ -171,7 +173,7 @@ def _node(proto: Any, versions: Mapping[str, int], names: set[str]) -> GraphNode
         if attribute.type == onnx.AttributeProto.GRAPH:
             own = {x.name: np.asarray(numpy_helper.to_array(x)) for x in attribute.g.initializer}
             inner = [x.name for x in attribute.g.input]
-            blocks[attribute.name] = _block(attribute.g, own, inner, versions, names)
+            blocks[attribute.name] = _read_graph_block(attribute.g, own, inner, versions, names)
             continue
         value = helper.get_attribute_value(attribute)
         if isinstance(value, bytes):

@@ -33,21 +33,21 @@ _ADDED, _ADDS = "bias", ("add", "badd", "sparse_sampled_add")
 
 
 @functools.cache
-def is_product(name: str) -> bool:
+def is_product_operation(name: str) -> bool:
     """Whether a kernel of ATen ("addmm", "_scaled_dot_product_flash_attention") computes sums of products."""
     bare = name.strip("_")
     plain = bare.removeprefix("linalg_")
-    classes = {op_classes.of(f"torch:{x}").op_class for x in (bare, plain, f"linalg.{plain}")}
+    classes = {op_classes.find_op_class(f"torch:{x}").op_class for x in (bare, plain, f"linalg.{plain}")}
     return name in _FUSED or name in _list_counted_kernels() or not classes.isdisjoint(_CLASSES)
 
 
 @functools.cache
-def is_transform(name: str) -> bool:
+def is_fourier_operation(name: str) -> bool:
     """Whether a kernel of ATen or an operator of ONNX is a Fourier transform, whose sums of products no matrix unit
     computes."""
     from tasks.operators import table as operators
 
-    return name.startswith("_fft_") or operators.of(name).sums == "transform"
+    return name.startswith("_fft_") or operators.find_operator(name).sums == "transform"
 
 
 @functools.cache
@@ -59,7 +59,7 @@ def _list_counted_kernels() -> frozenset[str]:
 
 
 @contextlib.contextmanager
-def in_torch(change: Change | None = None, stepwise: bool = True) -> Iterator[list[str]]:
+def watch_products_in_torch(change: Change | None = None, stepwise: bool = True) -> Iterator[list[str]]:
     """In here the products and transforms that torch calls are noted, and each wide factor of a product is what
     ``change`` makes of it.
 
@@ -69,12 +69,12 @@ def in_torch(change: Change | None = None, stepwise: bool = True) -> Iterator[li
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     found: list[str] = []
-    with sdpa_kernel(SDPBackend.MATH) if stepwise else contextlib.nullcontext(), _watched_calls()(found, change):
+    with sdpa_kernel(SDPBackend.MATH) if stepwise else contextlib.nullcontext(), _make_product_mode()(found, change):
         yield found
 
 
 @functools.cache
-def _watched_calls() -> Any:
+def _make_product_mode() -> Any:
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Watched(TorchDispatchMode):
@@ -84,15 +84,15 @@ def _watched_calls() -> Any:
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             name = func.overloadpacket.__name__
-            self.found.extend([name] * (is_product(name) or is_transform(name)))
-            if self.change is not None and is_product(name):
-                args = with_factors(func, args, lambda x: _changed_tensor(x, self.change, self.places))
+            self.found.extend([name] * (is_product_operation(name) or is_fourier_operation(name)))
+            if self.change is not None and is_product_operation(name):
+                args = change_product_factors(func, args, lambda x: _change_factor_tensor(x, self.change, self.places))
             return func(*args, **(kwargs or {}))
 
     return Watched
 
 
-def with_factors(func: Any, args: Sequence[Any], change: Callable[[Any], Any]) -> list[Any]:
+def change_product_factors(func: Any, args: Sequence[Any], change: Callable[[Any], Any]) -> list[Any]:
     """The arguments of a product of ATen's, each tensor that is a factor being what ``change`` makes of it."""
     import torch
 
@@ -106,7 +106,7 @@ def with_factors(func: Any, args: Sequence[Any], change: Callable[[Any], Any]) -
     return [x if k < first or named[k] == _ADDED else change_factors(x) for k, x in enumerate(args)]
 
 
-def _changed_tensor(value: Any, change: Change | None, places: Iterator[int]) -> Any:
+def _change_factor_tensor(value: Any, change: Change | None, places: Iterator[int]) -> Any:
     import torch
 
     wide = value.dtype in (torch.float64, torch.complex128)

@@ -14,10 +14,10 @@ import numpy as np
 from tasks.arrays import torch_tree
 from tasks.arrays.pack import ArrayPack
 from tasks.arrays.training import TrainingStep
-from tasks.arrays.tree import NotEncodable, TensorSpec, decode, encode, encode_tensor
+from tasks.arrays.tree import NotEncodable, TensorSpec, decode_argument_tree, encode_argument_tree, encode_tensor_spec
 from tasks.arrays.widened import compute_in_float64
 from tasks.model import Form, Unsupported, round_to_dtype
-from tasks.model.dtypes import holds
+from tasks.model.dtypes import does_dtype_hold
 from tasks.older_python import zip_equal
 
 #: The operation that picks one of several results, in a traced program and in a stored one.
@@ -32,7 +32,7 @@ class ProgramPart:
     outputs: tuple[str, ...]
 
 
-def trace_module(call: Any, args: Sequence[Any]) -> Any:
+def trace_torch_module(call: Any, args: Sequence[Any]) -> Any:
     """The graph of operations (a torch.fx.GraphModule) that a torch module is for these arguments, with its weights.
 
     What writes to a part of a tensor makes a new one instead: no edge would lead from there to what reads the whole.
@@ -54,7 +54,7 @@ def trace_module(call: Any, args: Sequence[Any]) -> Any:
     return _prune_program(graph, "torch.export does not take the module")
 
 
-def trace_step(step: TrainingStep, args: Sequence[Any]) -> tuple[Any, list[Any]]:
+def trace_training_step(step: TrainingStep, args: Sequence[Any]) -> tuple[Any, list[Any]]:
     """(the graph of operations of a training step in float32, backward ones among them, whose results are the loss and
     the gradients; its arguments: the parameters and buffers, then the step's own). Raises Unsupported where it computes
     under autocast or cannot be traced.
@@ -96,7 +96,7 @@ def _prune_program(graph: Callable[[bool], Any], failed: str) -> Any:
     where that cannot be done. Raises Unsupported."""
     try:
         found = graph(False)
-        if any(map(_writes_apart, found.graph.nodes)):
+        if any(map(_does_operation_write_apart, found.graph.nodes)):
             found = graph(True)
     except Exception as error:
         first = (str(error).strip().splitlines() or [""])[0]
@@ -109,7 +109,7 @@ def _prune_program(graph: Callable[[bool], Any], failed: str) -> Any:
     return found
 
 
-def _writes_apart(node: Any) -> bool:
+def _does_operation_write_apart(node: Any) -> bool:
     """Whether an operation writes to what others read by another name, or to an argument or a weight, and not only for
     the next call (a count of batches)."""
     if not getattr(getattr(node.target, "_schema", None), "is_mutable", False):
@@ -121,13 +121,13 @@ def _writes_apart(node: Any) -> bool:
     return bool(views or others) or (read if given else not read)
 
 
-def operation(node: Any) -> str:
+def name_operation(node: Any) -> str:
     """What a node of a graph calls: "linear" of aten.linear.default."""
     packet = getattr(node.target, "overloadpacket", node.target)
     return str(getattr(packet, "__name__", packet))
 
 
-def part(program: Any, wanted: ProgramPart) -> Any:
+def cut_program_part(program: Any, wanted: ProgramPart) -> Any:
     """A GraphModule of a part of a traced program, with the weights of the whole. Its arguments are the part's inputs.
 
     Raises ValueError for a tensor that the program does not have, or where the part reads an argument that is not
@@ -158,7 +158,7 @@ def part(program: Any, wanted: ProgramPart) -> Any:
     return torch.fx.GraphModule(program, graph)
 
 
-def lift_weights(program: Any) -> tuple[Any, dict[str, np.ndarray]]:
+def lift_program_weights(program: Any) -> tuple[Any, dict[str, np.ndarray]]:
     """(a traced program whose weights are arguments after its own, these weights by name). Raises Unsupported for a
     weight that is no tensor, as the body of a loop is none."""
     import torch
@@ -169,51 +169,60 @@ def lift_weights(program: Any) -> tuple[Any, dict[str, np.ndarray]]:
             value = operator.attrgetter(node.target)(program)
             if not isinstance(value, torch.Tensor):
                 raise Unsupported(f"{node.name} of the program is no tensor")
-            weights[node.name], node.meta["val"] = torch_tree.to_numpy(value.detach()), value
-    return part(program, ProgramPart((*given, *weights), tuple(dict.fromkeys(output_names(program))))), weights
+            weights[node.name], node.meta["val"] = torch_tree.tensor_to_numpy(value.detach()), value
+    return cut_program_part(
+        program, ProgramPart((*given, *weights), tuple(dict.fromkeys(list_program_outputs(program))))
+    ), weights
 
 
 def encode_program(program: Any) -> dict[str, Any]:
-    """A traced program without weights (`lift_weights`) as JSON, of which `read` makes it again. Raises Unsupported for
+    """A traced program without weights (`lift_program_weights`) as JSON, of which `decode_program` makes it again. Raises Unsupported for
     what is no operation of ATen's, or takes what cannot be stored."""
     import torch
 
     def leaf(x: Any) -> Any | None:
-        return {"$": "node", "name": x.name} if isinstance(x, torch.fx.Node) else torch_tree.word(x)
+        return {"$": "node", "name": x.name} if isinstance(x, torch.fx.Node) else torch_tree.encode_torch_word(x)
 
     nodes = list[dict[str, Any]]()
     for node in program.graph.nodes:
         if node.op == "output":
             continue
         value, name = node.meta.get("val"), PICK if node.target is operator.getitem else str(node.target)
-        one = {"name": node.name, "dtype": torch_tree.name_of(value.dtype) if isinstance(value, torch.Tensor) else ""}
+        one = {
+            "name": node.name,
+            "dtype": torch_tree.name_torch_dtype(value.dtype) if isinstance(value, torch.Tensor) else "",
+        }
         if node.op == "call_function":
-            function(name)
+            find_program_function(name)
             try:
-                one |= {"op": name, "args": encode(tuple(node.args), leaf), "kwargs": encode(dict(node.kwargs), leaf)}
+                one |= {
+                    "op": name,
+                    "args": encode_argument_tree(tuple(node.args), leaf),
+                    "kwargs": encode_argument_tree(dict(node.kwargs), leaf),
+                }
             except NotEncodable as error:
                 raise Unsupported(f"{node.name} of the program: {error}") from None
         nodes.append(one)
-    return {"nodes": nodes, "outputs": output_names(program)}
+    return {"nodes": nodes, "outputs": list_program_outputs(program)}
 
 
-def read(stored: Mapping[str, Any]) -> Any:
+def decode_program(stored: Mapping[str, Any]) -> Any:
     """The program (a torch.fx.GraphModule) that was `encode_program`. Raises Unsupported."""
     import torch
 
     graph, made = torch.fx.Graph(), dict[str, Any]()
-    words = torch_tree.decoder(lambda i: np.empty(0), "cpu")
+    words = torch_tree.make_tensor_decoder(lambda i: np.empty(0), "cpu")
 
     def leaf(kind: str, node: dict[str, Any]) -> Any:
         return made[node["name"]] if kind == "node" else words(kind, node)
 
     for one in stored["nodes"]:
         if "op" in one:
-            args, kwargs = decode(one["args"], leaf), decode(one["kwargs"], leaf)
-            named = {_name(name): x for name, x in kwargs.items()}
-            node = graph.create_node("call_function", function(one["op"]), args, named, one["name"])
+            args, kwargs = decode_argument_tree(one["args"], leaf), decode_argument_tree(one["kwargs"], leaf)
+            named = {_check_program_name(name): x for name, x in kwargs.items()}
+            node = graph.create_node("call_function", find_program_function(one["op"]), args, named, one["name"])
         else:
-            node = graph.placeholder(_name(one["name"]))
+            node = graph.placeholder(_check_program_name(one["name"]))
         if one["dtype"]:
             node.meta["val"] = torch.empty(0, dtype=getattr(torch, one["dtype"]), device="meta")
         made[one["name"]] = node
@@ -221,7 +230,7 @@ def read(stored: Mapping[str, Any]) -> Any:
     return torch.fx.GraphModule(torch.nn.Module(), graph)
 
 
-def _name(text: Any) -> str:
+def _check_program_name(text: Any) -> str:
     """A name of a stored program: torch.fx writes it into source that it runs. Raises Unsupported for what is more than
     a name."""
     if not isinstance(text, str) or not text.isidentifier():
@@ -229,7 +238,7 @@ def _name(text: Any) -> str:
     return text
 
 
-def function(name: str) -> Any:
+def find_program_function(name: str) -> Any:
     """What an operation of a stored program calls, "aten.linear.default". It comes from a file: nothing but ATen's
     operations and the choice of one of several results is taken, and no operation that opens files. Raises
     Unsupported."""
@@ -260,14 +269,14 @@ def evaluate_program(
     import torch
 
     kept: dict[str, Any] = {}
-    known = {name: _wide(x) for name, x in (given or {}).items()}
+    known = {name: _widen_program_tensor(x) for name, x in (given or {}).items()}
 
     class Wide(torch.fx.Interpreter):
         def run_node(self, node: Any) -> Any:
             made = known[node.name] if node.name in known else super().run_node(node)
             if isinstance(made, torch.Tensor):
                 made = made.double() if made.is_floating_point() else made
-                if node.name not in known and (narrow := _cast_to(node)):
+                if node.name not in known and (narrow := _find_cast_dtype(node)):
                     made = torch.from_numpy(np.ascontiguousarray(round_to_dtype(made.numpy(), narrow))).reshape(
                         made.shape
                     )
@@ -278,59 +287,59 @@ def evaluate_program(
                     kept[node.name] = made.detach().clone()
             return made
 
-    arguments = [_wide(feeds[node.name]) for node in program.graph.nodes if node.op == "placeholder"]
+    arguments = [_widen_program_tensor(feeds[node.name]) for node in program.graph.nodes if node.op == "placeholder"]
     with torch.no_grad(), compute_in_float64():
         outputs = Wide(program).run(*arguments)
-    return kept | dict(zip(output_names(program), torch_tree.leaves(outputs)))
+    return kept | dict(zip(list_program_outputs(program), torch_tree.list_output_tensors(outputs)))
 
 
-def _cast_to(node: Any) -> str:
+def _find_cast_dtype(node: Any) -> str:
     """The dtype of a cast to one that does not have every number of the one before: the program rounds there. "" for
     anything else."""
     import torch
 
-    if node.op != "call_function" or operation(node) not in ("_to_copy", "to") or not node.all_input_nodes:
+    if node.op != "call_function" or name_operation(node) not in ("_to_copy", "to") or not node.all_input_nodes:
         return ""
     before, after = (x.meta.get("val") for x in (node.all_input_nodes[0], node))
     if not all(isinstance(x, torch.Tensor) and x.is_floating_point() for x in (before, after)):
         return ""
-    narrow = torch_tree.name_of(after.dtype)
-    return "" if holds(narrow, torch_tree.name_of(before.dtype)) else narrow
+    narrow = torch_tree.name_torch_dtype(after.dtype)
+    return "" if does_dtype_hold(narrow, torch_tree.name_torch_dtype(before.dtype)) else narrow
 
 
-def _wide(x: Any) -> Any:
+def _widen_program_tensor(x: Any) -> Any:
     import torch
 
-    tensor = x if isinstance(x, torch.Tensor) else torch_tree.from_numpy(np.array(x))
+    tensor = x if isinstance(x, torch.Tensor) else torch_tree.tensor_from_numpy(np.array(x))
     return tensor.double() if tensor.is_floating_point() else tensor
 
 
-def output_names(program: Any) -> list[str]:
+def list_program_outputs(program: Any) -> list[str]:
     """Names of the tensors that a traced program returns, flat."""
     import torch
 
     (node,) = [x for x in program.graph.nodes if x.op == "output"]
-    return [x.name for x in torch_tree.leaves(node.args[0]) if isinstance(x, torch.fx.Node)]
+    return [x.name for x in torch_tree.list_output_tensors(node.args[0]) if isinstance(x, torch.fx.Node)]
 
 
-def arguments(form: Form) -> list[Any]:
+def list_form_arguments(form: Form) -> list[Any]:
     """The arguments of a torch form, in order. Raises Unsupported where some have names."""
-    leaf = torch_tree.decoder(form.arrays.__getitem__, "cpu")
-    if decode(form.kwargs, leaf):
+    leaf = torch_tree.make_tensor_decoder(form.arrays.__getitem__, "cpu")
+    if decode_argument_tree(form.kwargs, leaf):
         raise Unsupported("the torch form takes arguments by name")
-    return list(decode(form.args, leaf))
+    return list(decode_argument_tree(form.args, leaf))
 
 
-def name_arguments(program: Any, given: Sequence[Any]) -> dict[str, np.ndarray]:
+def name_program_arguments(program: Any, given: Sequence[Any]) -> dict[str, np.ndarray]:
     """Arguments (torch tensors) of a traced program by their names in it."""
     names = [node.name for node in program.graph.nodes if node.op == "placeholder"]
-    return {name: torch_tree.to_numpy(x) for name, x in zip_equal(names, given)}
+    return {name: torch_tree.tensor_to_numpy(x) for name, x in zip_equal(names, given)}
 
 
-def of_form(form: Form, pack: ArrayPack) -> Form:
+def cut_program_of_form(form: Form, pack: ArrayPack) -> Form:
     """The part of a form's program that a pack names (`inputs`, `outputs`), on the pack's arrays."""
-    program = trace_module(form.call, arguments(form))
-    made = part(program, ProgramPart(tuple(pack.header["inputs"]), tuple(pack.header["outputs"])))
+    program = trace_torch_module(form.call, list_form_arguments(form))
+    made = cut_program_part(program, ProgramPart(tuple(pack.header["inputs"]), tuple(pack.header["outputs"])))
     arrays = [pack.array(i).copy() for i in range(len(pack.header["inputs"]))]
-    args = {"$": "tuple", "v": [encode_tensor(TensorSpec(i)) for i in range(len(arrays))]}
+    args = {"$": "tuple", "v": [encode_tensor_spec(TensorSpec(i)) for i in range(len(arrays))]}
     return replace(copy.copy(form), call=made, arrays=arrays, args=args)

@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tasks.judge.plain import spacing_of
-from tasks.model import EPS, SMALLEST_NORMAL, round_to_dtype, row_floor
-from tasks.model.dtypes import is_complex
+from tasks.judge.plain import compute_ulp_spacing
+from tasks.model import EPS, SMALLEST_NORMAL, compute_row_floor, round_to_dtype
+from tasks.model.dtypes import is_complex_dtype
 
 #: What a cast to a narrower dtype makes of float64 values: of (the values, the dtype, whether they were given exactly,
 #: a node's name).
@@ -63,33 +63,33 @@ class CastRoundings:
         def round(x: np.ndarray, dtype: str, exact: bool, node: str) -> np.ndarray:
             before, made, exact = next(known, (x, None, exact))
             if made is not None and before.shape == x.shape:
-                return made if exact else _either_way(before, x, dtype)
+                return made if exact else _round_either_way(before, x, dtype)
             return round_to_dtype(x, dtype)
 
         return round
 
 
-def uncast(x: np.ndarray, dtype: str, exact: bool, node: str) -> np.ndarray:
+def leave_out_cast(x: np.ndarray, dtype: str, exact: bool, node: str) -> np.ndarray:
     """A cast that is left out."""
     return x
 
 
-def _either_way(exact: np.ndarray, moved: np.ndarray, dtype: str) -> np.ndarray:
-    if is_complex(dtype):
+def _round_either_way(exact: np.ndarray, moved: np.ndarray, dtype: str) -> np.ndarray:
+    if is_complex_dtype(dtype):
         return round_to_dtype(moved, dtype)
     with np.errstate(all="ignore"):
         near, far = round_to_dtype(moved, dtype), exact + REACH * (moved - exact)
-        step = spacing_of(np.abs(near), EPS[dtype], SMALLEST_NORMAL[dtype]) if dtype in EPS else 1.0
+        step = compute_ulp_spacing(np.abs(near), EPS[dtype], SMALLEST_NORMAL[dtype]) if dtype in EPS else 1.0
         return np.where(
             np.isfinite(near) & np.isfinite(far), round_to_dtype(np.clip(far, near - step, near + step), dtype), near
         )
 
 
-def jumping(steady: np.ndarray, found: np.ndarray) -> np.ndarray:
+def compute_jumping_floor(steady: np.ndarray, found: np.ndarray) -> np.ndarray:
     """The noise floor of casts that may round either way: pooled over the rows most of which move with them, as where
     each element is a sum over many of what was cast. Elsewhere an element that does not move has none, whatever its
     neighbours do."""
     if not (found.ndim and found.size):
         return found
-    many = (found > DENSE * row_floor(steady)).mean(-1, keepdims=True) >= SHARE
-    return np.where(many, row_floor(found), found)
+    many = (found > DENSE * compute_row_floor(steady)).mean(-1, keepdims=True) >= SHARE
+    return np.where(many, compute_row_floor(found), found)

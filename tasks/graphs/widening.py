@@ -17,25 +17,25 @@ WIDENED = (*NARROW, "float64")
 _DTYPE_ATTRIBUTES = ("to", "dtype", "output_datatype", "stash_type", "softmax_precision", "output_dtype")
 
 
-def is_floating(value: Any) -> bool:
+def is_value_widened(value: Any) -> bool:
     """Whether there is a number in ``value`` (an array or a list of them) that is widened."""
     if isinstance(value, list):
-        return any(is_floating(x) for x in value)
+        return any(is_value_widened(x) for x in value)
     return isinstance(value, np.ndarray) and value.dtype.name in WIDENED
 
 
-def widen(value: Any, move: Callable[[np.ndarray, float], np.ndarray] | None = None) -> Any:
+def widen_model_value(value: Any, move: Callable[[np.ndarray, float], np.ndarray] | None = None) -> Any:
     """float64 twin of an array (or list of them) of a narrow dtype, as ``move`` moves it by ε; anything else as it
     is."""
     if isinstance(value, list):
-        return [widen(x, move) for x in value]
+        return [widen_model_value(x, move) for x in value]
     if not isinstance(value, np.ndarray) or value.dtype.name not in WIDENED:
         return value
     wide = value.astype(np.float64)
     return wide if move is None else move(wide, EPS[value.dtype.name])
 
 
-def widen_graph(graph: Any) -> None:
+def widen_onnx_graph(graph: Any) -> None:
     """Turn every float32, float16 and bfloat16 of a GraphProto into double, in place."""
     import onnx
     from onnx import numpy_helper
@@ -55,7 +55,7 @@ def widen_graph(graph: Any) -> None:
     for node in graph.node:
         for attribute in node.attribute:
             if attribute.HasField("g"):
-                widen_graph(attribute.g)
+                widen_onnx_graph(attribute.g)
             if attribute.HasField("t"):
                 tensor(attribute.t)
             if attribute.name in _DTYPE_ATTRIBUTES and attribute.i in narrow:

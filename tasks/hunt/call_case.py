@@ -11,9 +11,15 @@ import numpy as np
 
 from tasks import catalogs
 from tasks.arrays import layouts
-from tasks.arrays.tree import TensorSpec, contiguous, encode_tensor, tensor_specs, with_tensors
+from tasks.arrays.tree import (
+    TensorSpec,
+    encode_tensor_spec,
+    list_tensor_specs,
+    make_contiguous_tensor,
+    map_tree_tensors,
+)
 from tasks.catalogs.base import Sample
-from tasks.hunt.case import digest_case, list_case_integers, with_integers
+from tasks.hunt.case import digest_hunted_case, list_case_integers, put_case_integers
 from tasks.hunt.dialogue import Unfit
 from tasks.model import Group
 from tasks.prepare import derived
@@ -40,24 +46,26 @@ class CallCase:
         any."""
         given = Sample(0, self.args, self.kwargs, arrays=list(self.stored))
         try:
-            found = catalogs.get(self.group.catalog).ordinary(self.group, given, "" if every else self.structure, seed)
+            found = catalogs.get_catalog(self.group.catalog).ordinary(
+                self.group, given, "" if every else self.structure, seed
+            )
         except (ValueError, KeyError, TypeError):
             return None
         return self.with_arrays({str(place): x for place, x in found.items()}) if found else None
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:
-        specs = tensor_specs(self.args) + tensor_specs(self.kwargs)
+        specs = list_tensor_specs(self.args) + list_tensor_specs(self.kwargs)
         plain = [x for x in specs if x.layout == "strided"]
-        return {str(x.id): contiguous(self.stored[x.id], x) for x in plain}
+        return {str(x.id): make_contiguous_tensor(self.stored[x.id], x) for x in plain}
 
     def with_arrays(self, arrays: Mapping[str, np.ndarray]) -> CallCase:
         """The case with other arrays, which lie in memory as those did whose place they take."""
-        return self._with({name: _store_array(x, self._specs[name]) for name, x in arrays.items()})
+        return self._with({name: _store_hunted_array(x, self._specs[name]) for name, x in arrays.items()})
 
     @property
     def _specs(self) -> dict[str, TensorSpec]:
-        return {str(x.id): x for x in tensor_specs([self.args, self.kwargs]) if x.layout == "strided"}
+        return {str(x.id): x for x in list_tensor_specs([self.args, self.kwargs]) if x.layout == "strided"}
 
     def _with(self, placed: Mapping[str, tuple[np.ndarray, TensorSpec]]) -> CallCase:
         """The case with other storages, and other views of them."""
@@ -67,9 +75,9 @@ class CallCase:
 
         def node(one: dict[str, Any]) -> Any:
             found = placed.get(str(one["id"]))
-            return one if found is None else encode_tensor(replace(found[1], flags=one.get("flags", "")))
+            return one if found is None else encode_tensor_spec(replace(found[1], flags=one.get("flags", "")))
 
-        args, kwargs = (with_tensors(tree, node) for tree in (self.args, self.kwargs))
+        args, kwargs = (map_tree_tensors(tree, node) for tree in (self.args, self.kwargs))
         return replace(self, args=args, kwargs=kwargs, stored=tuple(stored))
 
     @property
@@ -77,14 +85,14 @@ class CallCase:
         return dict([*list_case_integers(self.args, ("args",)), *list_case_integers(self.kwargs, ("kwargs",))])
 
     def with_integers(self, integers: Mapping[str, int]) -> CallCase:
-        return replace(self, **with_integers({"args": self.args, "kwargs": self.kwargs}, integers))
+        return replace(self, **put_case_integers({"args": self.args, "kwargs": self.kwargs}, integers))
 
     def simpler(self) -> Iterator[tuple[str, CallCase]]:
         for name, spec in self._specs.items():
             if spec.strides is not None:
                 yield (
                     f"layout of {self.tensor_names[name]}",
-                    self._with({name: _store_array(self.arrays[name], TensorSpec(spec.id))}),
+                    self._with({name: _store_hunted_array(self.arrays[name], TensorSpec(spec.id))}),
                 )
         if self.group.catalog == "user":
             return  # a kernel's arguments are declared with it
@@ -104,7 +112,7 @@ class CallCase:
         """What its tensors are called, by their number."""
         found = dict[str, str]()
         for name, node in self.named_arguments:
-            specs = tensor_specs(node)
+            specs = list_tensor_specs(node)
             found |= {str(x.id): name if len(specs) == 1 else f"{name}[{k}]" for k, x in enumerate(specs)}
         return found
 
@@ -132,7 +140,9 @@ class CallCase:
     def _made(self) -> tuple[Group, Sample]:
         given = Sample(0, self.args, self.kwargs, arrays=list(self.stored))
         try:
-            sample = derived.remade(catalogs.get(self.group.catalog), self.group, given, self.draws)
+            sample = derived.remake_derived_sample(
+                catalogs.get_catalog(self.group.catalog), self.group, given, self.draws
+            )
         except Exception as error:
             raise Unfit(f"{type(error).__name__}: {error}") from None
         if sample.failure is not None:
@@ -147,10 +157,10 @@ class CallCase:
         return replace(CallCase.of(self.make_sample()[1], self.group, self.draws), structure=self.structure)
 
     def key(self) -> Any:
-        return digest_case([self.args, self.kwargs], self.arrays)
+        return digest_hunted_case([self.args, self.kwargs], self.arrays)
 
 
-def _store_array(x: np.ndarray, like: TensorSpec) -> tuple[np.ndarray, TensorSpec]:
+def _store_hunted_array(x: np.ndarray, like: TensorSpec) -> tuple[np.ndarray, TensorSpec]:
     """The storage of an array that lies in memory as a view does, and the view of it."""
     if like.strides is not None and like.shape is not None and len(like.shape) == x.ndim:
         return layouts.lay_out_like(x, like)

@@ -34,7 +34,7 @@ class ChosenCase:
     @cached_property
     def _sample(self) -> Sample | str:
         try:
-            sample = catalogs.get(self.group.catalog).chosen(self.group, self.choose, self.draws)
+            sample = catalogs.get_catalog(self.group.catalog).chosen(self.group, self.choose, self.draws)
         except Exception as error:
             return f"{type(error).__name__}: {error}"
         return sample if sample.failure is None else sample.failure.error

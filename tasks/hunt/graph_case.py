@@ -12,18 +12,18 @@ import numpy as np
 
 from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Sample
-from tasks.graphs.cut import reads
-from tasks.graphs.expected import compute_expected
+from tasks.graphs.cut import list_node_reads
+from tasks.graphs.expected import compute_graph_leaves
 from tasks.graphs.widening import NoOracle
-from tasks.hunt.case import build_group
+from tasks.hunt.case import build_hunted_group
 from tasks.hunt.dialogue import Unfit
 from tasks.hunt.onnx_program import OnnxProgram
-from tasks.model import Group, Leaf, OpClass, np_dtype
-from tasks.model.dtypes import ELEMENT_TYPE, dtype_name
-from tasks.model.errors import text_of
+from tasks.model import Group, Leaf, OpClass, get_numpy_dtype
+from tasks.model.dtypes import ELEMENT_TYPE, name_numpy_dtype
+from tasks.model.errors import find_error_text
 from tasks.older_python import zip_equal
 from tasks.operators import table as operators
-from tasks.prepare.derived.batch_invariance import by_row
+from tasks.prepare.derived.batch_invariance import does_reference_go_by_row
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +52,7 @@ class GraphCase:
     def with_arrays(self, arrays: Mapping[str, np.ndarray]) -> GraphCase:
         from onnx import numpy_helper
 
-        model = copy_model(self.model)
+        model = copy_hunted_model(self.model)
         for place, tensor in enumerate(model.graph.initializer):
             if tensor.name in arrays and tensor.name not in self.feeds:
                 made = numpy_helper.from_array(np.ascontiguousarray(arrays[tensor.name]), tensor.name)
@@ -61,7 +61,7 @@ class GraphCase:
         feeds = {name: arrays.get(name, value) for name, value in self.feeds.items()}
         for value in model.graph.input:
             if isinstance(feeds.get(value.name), np.ndarray):
-                _set_shape(value, feeds[value.name].shape)
+                _set_graph_case_shape(value, feeds[value.name].shape)
         return replace(self, model=model, feeds=feeds)
 
     @property
@@ -76,7 +76,7 @@ class GraphCase:
         return found
 
     def with_integers(self, integers: Mapping[str, int]) -> GraphCase:
-        model = copy_model(self.model)
+        model = copy_hunted_model(self.model)
         for place, value in integers.items():
             number, name, k = place.split(".")
             attribute = next(x for x in model.graph.node[int(number)].attribute if x.name == name)
@@ -90,7 +90,7 @@ class GraphCase:
         graph = self.model.graph
         outputs = [x.name for x in graph.output]
         for name in outputs if len(outputs) > 1 else ():
-            model = copy_model(self.model)
+            model = copy_hunted_model(self.model)
             model.graph.output.remove(model.graph.output[outputs.index(name)])
             yield f"output {name}", replace(self, model=model).tidy()
         if any(node.op_type == "Constant" for node in graph.node):
@@ -104,7 +104,7 @@ class GraphCase:
                     yield f"{node.op_type} input {k}", self._without_input(n, k)
 
     def _without_attribute(self, place: int, name: str) -> GraphCase:
-        model = copy_model(self.model)
+        model = copy_hunted_model(self.model)
         node = model.graph.node[place]
         kept = [x for x in node.attribute if x.name != name]
         del node.attribute[:]
@@ -112,7 +112,7 @@ class GraphCase:
         return replace(self, model=model)
 
     def _without_input(self, place: int, k: int) -> GraphCase:
-        model = copy_model(self.model)
+        model = copy_hunted_model(self.model)
         names = list(model.graph.node[place].input)
         names[k] = ""
         while names and not names[-1]:
@@ -124,7 +124,7 @@ class GraphCase:
         """With what nodes Constant give as initializers."""
         from onnx import helper, numpy_helper
 
-        model = copy_model(self.model)
+        model = copy_hunted_model(self.model)
         kept = []
         for node in model.graph.node:
             value = helper.get_attribute_value(node.attribute[0]) if node.op_type == "Constant" else None
@@ -164,7 +164,7 @@ class GraphCase:
         piece = self._program.piece(places, given)
         model, feeds = piece.program, piece.feeds
         inputs = [
-            x if x.name in self.feeds else _value_info(x.name, feeds[x.name])
+            x if x.name in self.feeds else _find_graph_case_value(x.name, feeds[x.name])
             for x in model.graph.input
             if x.name in feeds
         ]
@@ -174,8 +174,10 @@ class GraphCase:
 
     def tidy(self) -> GraphCase:
         """Without the inputs and weights that no node reads, and without what is told of tensors in between."""
-        model = copy_model(self.model)
-        read = {name for node in model.graph.node for name in reads(node)} | {x.name for x in model.graph.output}
+        model = copy_hunted_model(self.model)
+        read = {name for node in model.graph.node for name in list_node_reads(node)} | {
+            x.name for x in model.graph.output
+        }
         for values in (model.graph.input, model.graph.initializer):
             kept = [x for x in values if x.name in read]
             del values[:]
@@ -208,7 +210,7 @@ class GraphCase:
         """The group of the case: its ops instead of the one that it comes from, unless it has all of its nodes."""
         if self._is_whole:
             return Group(f"onnx:{self.group.op_name}", self.group.variant, self.group.dtype, 1)
-        return build_group("onnx", self.ops, self.group.dtype)
+        return build_hunted_group("onnx", self.ops, self.group.dtype)
 
     def make_sample(self) -> tuple[Group, Sample]:
         return self._made
@@ -221,11 +223,11 @@ class GraphCase:
         leaves, op_class = self._compute_expected() if self.judged else ([], OpClass.COMPOSITE)
         if self.whole is not None and self._is_whole:
             op_class = self.whole[1]
-        model = copy_model(self.model)
+        model = copy_hunted_model(self.model)
         for value, leaf in zip(model.graph.output, leaves):
             if leaf.dtype != "str" and leaf.dtype in ELEMENT_TYPE:
                 value.type.tensor_type.elem_type = ELEMENT_TYPE[leaf.dtype]
-                _set_shape(value, leaf.shape)
+                _set_graph_case_shape(value, leaf.shape)
         self._check(model)
         arrays: list[np.ndarray] = []
         args = tuple(_encode_graph_input(self.feeds[x.name], arrays) for x in model.graph.input if x.name in self.feeds)
@@ -245,13 +247,13 @@ class GraphCase:
         def reference(given: list[np.ndarray]) -> list[np.ndarray]:
             return list(graph.run(dict(zip_equal(names, given))).values())
 
-        if not places or not by_row(reference, arrays, places):
+        if not places or not does_reference_go_by_row(reference, arrays, places):
             raise Unfit("no input has rows computed independently")
         return places
 
     def _compute_expected(self) -> tuple[list[Leaf], OpClass]:
         try:
-            leaves, op_class = compute_expected(self._program.evaluated, self.feeds, self.draws)
+            leaves, op_class = compute_graph_leaves(self._program.evaluated, self.feeds, self.draws)
         except NoOracle as error:
             raise Unfit(str(error)) from None
         except Exception as error:  # shape inference, a reader: whatever it is, this is no case
@@ -263,7 +265,7 @@ class GraphCase:
     def _check_zeros(self) -> None:
         arrays = self.arrays
         for node in self._computing:
-            for place in operators.of(node.op_type).not_zero:
+            for place in operators.find_operator(node.op_type).not_zero:
                 given = arrays.get(node.input[place]) if place < len(node.input) else None
                 if given is not None and not given.all():
                     raise Unfit(f"input {place} of {node.op_type} is 0: the specification does not say what that is")
@@ -275,7 +277,7 @@ class GraphCase:
             onnx.checker.check_model(model)
             onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
         except Exception as error:
-            raise Unfit(f"ONNX's checker: {text_of(error)}") from None
+            raise Unfit(f"ONNX's checker: {find_error_text(error)}") from None
 
     def key(self) -> Any:
         digest = hashlib.sha256(self.model.SerializeToString(deterministic=True))
@@ -289,7 +291,7 @@ class GraphCase:
 
     def shorten_names(self) -> GraphCase:
         """With short names: inputs x, x1 …, weights w …, what nodes make y …; nodes have none."""
-        model, names = copy_model(self.model), {"": ""}
+        model, names = copy_hunted_model(self.model), {"": ""}
         if any(a.HasField("g") or a.graphs for node in model.graph.node for a in node.attribute):
             return self  # what is inside reads names from outside
         graph = model.graph
@@ -307,7 +309,7 @@ class GraphCase:
         return replace(self, model=model, feeds=feeds, batched=tuple(names.get(k, k) for k in self.batched))
 
 
-def copy_model(model: Any) -> Any:
+def copy_hunted_model(model: Any) -> Any:
     """A ModelProto of its own."""
     import onnx
 
@@ -316,7 +318,7 @@ def copy_model(model: Any) -> Any:
     return made
 
 
-def _set_shape(value: Any, shape: Sequence[int]) -> None:
+def _set_graph_case_shape(value: Any, shape: Sequence[int]) -> None:
     """Say the sizes of a tensor whose sizes are said; those that are open stay so."""
     kind = value.type.tensor_type
     if not kind.HasField("shape") or len(kind.shape.dim) != len(shape):
@@ -329,7 +331,7 @@ def _set_shape(value: Any, shape: Sequence[int]) -> None:
             dim.dim_value = size
 
 
-def _value_info(name: str, value: Any) -> Any:
+def _find_graph_case_value(name: str, value: Any) -> Any:
     from onnx import helper
 
     return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
@@ -342,6 +344,6 @@ def _encode_graph_input(value: Any, arrays: list[np.ndarray]) -> Any:
     if isinstance(value, list):
         return [_encode_graph_input(x, arrays) for x in value]
     made = np.asarray(value, order="C")
-    np_dtype(dtype_name(made.dtype))
+    get_numpy_dtype(name_numpy_dtype(made.dtype))
     arrays.append(made)
     return TensorSpec(len(arrays) - 1)

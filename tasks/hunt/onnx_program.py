@@ -9,16 +9,23 @@ from typing import Any
 import numpy as np
 
 from tasks.graphs.branches import inline_branches
-from tasks.graphs.cut import add_outputs, crossing, cut, producers, reads, types_of
+from tasks.graphs.cut import (
+    add_graph_outputs,
+    cut_graph_part,
+    index_tensor_producers,
+    list_crossing_tensors,
+    list_node_reads,
+    list_tensor_types,
+)
 from tasks.graphs.evaluate import EvaluatedGraph
-from tasks.graphs.floor import node_floor, reference_and_floor
+from tasks.graphs.floor import compute_node_floor, reference_and_floor
 from tasks.graphs.widening import NoOracle
 from tasks.hunt.dialogue import DialoguePiece
 from tasks.hunt.program import HuntProgram, Move
-from tasks.model.dtypes import DTYPE_OF_ELEMENT, np_dtype
+from tasks.model.dtypes import DTYPE_OF_ELEMENT, get_numpy_dtype
 
 
-def inline_functions(model: Any) -> Any:
+def inline_model_functions(model: Any) -> Any:
     """The ModelProto without functions of its own: what they are made of are nodes as well."""
     import onnx
 
@@ -35,11 +42,11 @@ class OnnxProgram(HuntProgram):
     @classmethod
     def inlined(cls, model: Any, feeds: Mapping[str, Any], dtype: str = "float32") -> OnnxProgram:
         """With the nodes of functions and of the branches that are taken in their place. Raises NoOracle."""
-        return cls(inline_branches(inline_functions(model), feeds), feeds, dtype)
+        return cls(inline_branches(inline_model_functions(model), feeds), feeds, dtype)
 
     @functools.cached_property
     def types(self) -> dict[str, Any]:
-        return types_of(self.model)
+        return list_tensor_types(self.model)
 
     @property
     def graph(self) -> Any:
@@ -52,7 +59,7 @@ class OnnxProgram(HuntProgram):
 
     @functools.cached_property
     def producer(self) -> dict[str, int]:
-        return producers(self.graph)
+        return index_tensor_producers(self.graph)
 
     def op(self, place: int) -> str:
         return str(self.graph.node[place].op_type)
@@ -98,7 +105,7 @@ class OnnxProgram(HuntProgram):
         if node.blocks:
             part = EvaluatedGraph(self.piece([place], feeds).program)
             return dict(zip(part.outputs, reference_and_floor(part, dict(feeds), draws).floors))
-        return dict(zip(node.outputs, node_floor(self.evaluated, node, inputs, draws)))
+        return dict(zip(node.outputs, compute_node_floor(self.evaluated, node, inputs, draws)))
 
     def _call(self, place: int, feeds: Mapping[str, np.ndarray]) -> tuple[Any, list[Any]]:
         """A node of the evaluation and its inputs by place. Raises NoOracle where one is not to be had."""
@@ -118,11 +125,11 @@ class OnnxProgram(HuntProgram):
         known = self.types.get(name)
         dtype = DTYPE_OF_ELEMENT.get(known.type.tensor_type.elem_type, "") if known is not None else ""
         with np.errstate(all="ignore"):
-            return value.astype(np_dtype(dtype or self.dtype))
+            return value.astype(get_numpy_dtype(dtype or self.dtype))
 
     def border(self, place: int) -> tuple[list[str], list[str]]:
         node = self.graph.node[place]
-        inside = [x for x in reads(node) if x in self._variable]
+        inside = [x for x in list_node_reads(node) if x in self._variable]
         return inside, [x for x in node.output if x and x in self._taken]
 
     @functools.cached_property
@@ -133,22 +140,22 @@ class OnnxProgram(HuntProgram):
 
     @functools.cached_property
     def _taken(self) -> set[str]:
-        return {x for node in self.graph.node for x in reads(node)} | set(self.outputs)
+        return {x for node in self.graph.node for x in list_node_reads(node)} | set(self.outputs)
 
     def piece(self, places: Collection[int], given: Mapping[str, np.ndarray] | None = None) -> DialoguePiece:
         """Its own inputs come first, in their order, then what other nodes make."""
         given, read = self.exact if given is None else given, self._reads(places)
-        crossed, outputs = crossing(self.graph, places)
+        crossed, outputs = list_crossing_tensors(self.graph, places)
         inputs = list(dict.fromkeys([*(name for name in self.feeds if name in read), *crossed]))
         known = {name: source[name] for name in inputs for source in (self.feeds, given) if name in source}
-        return DialoguePiece(cut(self.model, inputs, outputs, self.types), known, tuple(outputs))
+        return DialoguePiece(cut_graph_part(self.model, inputs, outputs, self.types), known, tuple(outputs))
 
     def _reads(self, places: Collection[int]) -> set[str]:
-        return {name for place in places for name in reads(self.graph.node[place])}
+        return {name for place in places for name in list_node_reads(self.graph.node[place])}
 
     def probed(self, names: Sequence[str]) -> DialoguePiece:
         further = [name for name in dict.fromkeys(names) if name not in self.outputs]
-        return DialoguePiece(add_outputs(self.model, further, self.types), self.feeds, (*self.outputs, *further))
+        return DialoguePiece(add_graph_outputs(self.model, further, self.types), self.feeds, (*self.outputs, *further))
 
     def with_values(self, values: Mapping[str, np.ndarray]) -> list[Any]:
         later = self._after(values)
@@ -156,8 +163,12 @@ class OnnxProgram(HuntProgram):
         wanted = [name for name in self.outputs if self.producer.get(name) in later and name not in values]
         if wanted:
             read = self._reads(later)
-            inputs = list(dict.fromkeys([*crossing(self.graph, later)[0], *(name for name in values if name in read)]))
-            part = cut(self.model, inputs, wanted, self.types)
+            inputs = list(
+                dict.fromkeys(
+                    [*list_crossing_tensors(self.graph, later)[0], *(name for name in values if name in read)]
+                )
+            )
+            part = cut_graph_part(self.model, inputs, wanted, self.types)
             left = {x.name for x in part.graph.input}
             known |= EvaluatedGraph(part).run({name: known[name] for name in inputs if name in left})
         return [self.rounded(name, np.asarray(known[name])) for name in self.outputs]
@@ -167,7 +178,7 @@ class OnnxProgram(HuntProgram):
         reached, later = set(names), set()
         for place in self.places:
             node = self.graph.node[place]
-            if reached.intersection(reads(node)) and not set(filter(None, node.output)) <= set(names):
+            if reached.intersection(list_node_reads(node)) and not set(filter(None, node.output)) <= set(names):
                 later.add(place)
                 reached |= set(node.output)
         return later

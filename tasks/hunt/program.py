@@ -63,8 +63,8 @@ class HuntProgram:
     def blame(self, first: int, last: int | None = None) -> str:
         """A node as a culprit, or those from the first to the last."""
         if last is None or last == first:
-            return culprit.of_node(self.name(first), self.op(first))
-        return culprit.of_window(self.name(first), self.name(last))
+            return culprit.name_node_culprit(self.name(first), self.op(first))
+        return culprit.name_window_culprit(self.name(first), self.name(last))
 
     def makes(self, place: int) -> Sequence[str]:
         """Names of the tensors that a node makes."""
@@ -121,7 +121,7 @@ class HuntProgram:
         known = self.exact | dict(self.weights)
 
         def tensors(names: Sequence[str]) -> list[str]:
-            return [f"{x} {_format_type(known[x])}" if x in known else x for x in names if x]
+            return [f"{x} {_format_tensor_type(known[x])}" if x in known else x for x in names if x]
 
         found = {"name": self.name(place), "op": self.op(place), "module": self.module(place)}
         attributes = {name: x[:100] for name, x in self.attributes(place).items()}
@@ -143,6 +143,6 @@ class HuntProgram:
         return [self.rounded(name, np.asarray(found[name])) for name in self.outputs]
 
 
-def _format_type(x: Any) -> str:
+def _format_tensor_type(x: Any) -> str:
     """A tensor for people: "float32[2, 3]"."""
     return f"{x.dtype.name}[{', '.join(map(str, x.shape))}]" if isinstance(x, np.ndarray) else type(x).__name__

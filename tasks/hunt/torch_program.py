@@ -15,33 +15,33 @@ from tasks.graphs.widening import NoOracle
 from tasks.hunt.dialogue import DialoguePiece
 from tasks.hunt.program import HuntProgram, Move
 from tasks.model import Form, OpClass
-from tasks.model.dtypes import EPS, dtype_name, np_dtype
+from tasks.model.dtypes import EPS, get_numpy_dtype, name_numpy_dtype
 
 
 class TorchProgram(HuntProgram):
-    """program: as `tasks.graphs.program.trace_module` makes it; feeds: its arguments by name. A node of several outputs
+    """program: as `tasks.graphs.program.trace_torch_module` makes it; feeds: its arguments by name. A node of several outputs
     stands for those that pick them out of it as well."""
 
     maker = "capture"
 
     def __init__(self, program: Any, feeds: Mapping[str, np.ndarray], dtype: str = "float32") -> None:
-        super().__init__(feeds, dtype, programs.output_names(program))
+        super().__init__(feeds, dtype, programs.list_program_outputs(program))
         self.program, self._graph = program, list(program.graph.nodes)
 
     @classmethod
     def traced(cls, form: Form, dtype: str) -> TorchProgram:
         """That of a torch form. Raises Unsupported where it is no module that can be traced."""
-        given = programs.arguments(form)
-        program = programs.trace_module(form.call, given)
-        return cls(program, programs.name_arguments(program, given), dtype)
+        given = programs.list_form_arguments(form)
+        program = programs.trace_torch_module(form.call, given)
+        return cls(program, programs.name_program_arguments(program, given), dtype)
 
     @functools.cached_property
     def _parts(self) -> dict[int, list[str]]:
         """Tensors of each operation by its place: its own, or those picked out of it."""
         found = {}
         for place, node in enumerate(self._graph):
-            if node.op == "call_function" and programs.operation(node) != programs.PICK:
-                picked = [x.name for x in node.users if programs.operation(x) == programs.PICK]
+            if node.op == "call_function" and programs.name_operation(node) != programs.PICK:
+                picked = [x.name for x in node.users if programs.name_operation(x) == programs.PICK]
                 found[place] = [x for x in picked or [node.name] if x in self.tensors]
         return {place: names for place, names in found.items() if names}
 
@@ -65,7 +65,7 @@ class TorchProgram(HuntProgram):
         return {name: place for place, names in self._parts.items() for name in names}
 
     def op(self, place: int) -> str:
-        return programs.operation(self._graph[place])
+        return programs.name_operation(self._graph[place])
 
     def _reads(self, place: int) -> list[str]:
         return [x.name for x in self._graph[place].all_input_nodes if x.name in self.tensors]
@@ -73,7 +73,7 @@ class TorchProgram(HuntProgram):
     def rounded(self, name: str, value: Any) -> Any:
         array = np.asarray(value)
         with np.errstate(all="ignore"):
-            return array.astype(np_dtype(self.tensors.get(name, dtype_name(array.dtype))))
+            return array.astype(get_numpy_dtype(self.tensors.get(name, name_numpy_dtype(array.dtype))))
 
     def evaluate(
         self, keep: Sequence[str] = (), move: Move | None = None, given: Mapping[str, Any] | None = None
@@ -99,10 +99,12 @@ class TorchProgram(HuntProgram):
         """Of the outputs ``exact``: arguments and weights move, and of several operations what each of them makes."""
         references = [np.asarray(y) for y in exact.values()]
         made = [
-            x.name for x in program.graph.nodes if x.op == "call_function" and programs.operation(x) != programs.PICK
+            x.name
+            for x in program.graph.nodes
+            if x.op == "call_function" and programs.name_operation(x) != programs.PICK
         ]
         still = set(made) if len(made) == 1 else set[str]()
-        still |= {x.name for x in program.graph.nodes if still and programs.operation(x) == programs.PICK}
+        still |= {x.name for x in program.graph.nodes if still and programs.name_operation(x) == programs.PICK}
         places = {node.name: k for k, node in enumerate(program.graph.nodes)}
 
         def evaluate(drawn: Sequence[int]) -> Iterator[list[np.ndarray]]:
@@ -110,7 +112,7 @@ class TorchProgram(HuntProgram):
 
                 def move(name: str, x: np.ndarray, draw: int = draw) -> np.ndarray:
                     eps = EPS.get(self.tensors.get(name, self.dtype), 0.0)
-                    return x if name in still else noise.perturb_values(x, eps, draw, places[name])
+                    return x if name in still else noise.perturb_by_noise(x, eps, draw, places[name])
 
                 found = self._evaluate(program, feeds, move=move)
                 yield [found[name] for name in exact]
@@ -158,7 +160,7 @@ class TorchProgram(HuntProgram):
 
     @functools.cache  # noqa: B019  a search has one subject
     def _alone(self, place: int) -> Any:
-        return programs.part(self.program, ProgramPart(*map(tuple, self.border(place))))
+        return programs.cut_program_part(self.program, ProgramPart(*map(tuple, self.border(place))))
 
     def floor_of(self, place: int, feeds: Mapping[str, np.ndarray], draws: int) -> dict[str, np.ndarray]:
         inputs, outputs = self.border(place)

@@ -11,7 +11,7 @@ import numpy as np
 
 from tasks.arrays import torch_tree
 from tasks.arrays.training import TrainingStep
-from tasks.arrays.tree import TensorSpec, encode
+from tasks.arrays.tree import TensorSpec, encode_argument_tree
 from tasks.catalogs.base import Sample
 from tasks.graphs import program as programs
 from tasks.graphs.program import ProgramPart
@@ -35,22 +35,22 @@ class TracedCase:
     @classmethod
     def trace_form(cls, form: Form, group: Group, draws: int) -> TracedCase:
         """That of a torch form. Raises Unsupported where that is no module, or training step, that can be traced."""
-        given = programs.arguments(form)
+        given = programs.list_form_arguments(form)
         if isinstance(form.call, TrainingStep):
-            program, given = programs.trace_step(form.call, given)
+            program, given = programs.trace_training_step(form.call, given)
         else:
-            program = programs.trace_module(form.call, given)
-        return cls.of_program(program, programs.name_arguments(program, given), group, draws)
+            program = programs.trace_torch_module(form.call, given)
+        return cls.of_program(program, programs.name_program_arguments(program, given), group, draws)
 
     @classmethod
     def of_program(cls, program: Any, feeds: Mapping[str, np.ndarray], group: Group, draws: int) -> TracedCase:
         """That of a traced program. Raises Unsupported for one that cannot be stored."""
-        made, weights = programs.lift_weights(program)
+        made, weights = programs.lift_program_weights(program)
         return cls(programs.encode_program(made), {**feeds, **weights}, group, draws)._tidy()
 
     @functools.cached_property
     def _operations(self) -> TorchProgram:
-        return TorchProgram(programs.read(self.program), self.arrays, self.group.dtype)
+        return TorchProgram(programs.decode_program(self.program), self.arrays, self.group.dtype)
 
     def with_arrays(self, arrays: Mapping[str, np.ndarray]) -> TracedCase:
         made = {name: np.ascontiguousarray(x).reshape(x.shape) for name, x in arrays.items()}
@@ -67,7 +67,7 @@ class TracedCase:
         return dict(found for path, tree in given for found in cases.list_case_integers(tree, path))
 
     def with_integers(self, integers: Mapping[str, int]) -> TracedCase:
-        return replace(self, program=cases.with_integers(self.program, integers))
+        return replace(self, program=cases.put_case_integers(self.program, integers))
 
     def simpler(self) -> Iterator[tuple[str, TracedCase]]:
         outputs = self.program["outputs"]
@@ -83,8 +83,8 @@ class TracedCase:
 
     def _tidy(self) -> TracedCase:
         """Without the arguments and operations that no output needs."""
-        part = programs.part(
-            programs.read(self.program), ProgramPart(tuple(self.arrays), tuple(self.program["outputs"]))
+        part = programs.cut_program_part(
+            programs.decode_program(self.program), ProgramPart(tuple(self.arrays), tuple(self.program["outputs"]))
         )
         used = {node.name for node in part.graph.nodes if node.op != "placeholder" or node.users}
         made = programs.encode_program(part)
@@ -108,7 +108,7 @@ class TracedCase:
     def of(self, places: Collection[int], given: Mapping[str, np.ndarray]) -> TracedCase:
         """Some of its operations. given: values of the tensors that come to them from the others."""
         piece = self._operations.piece(places, given)
-        made = programs.encode_program(programs.part(self._operations.program, piece.program))
+        made = programs.encode_program(programs.cut_program_part(self._operations.program, piece.program))
         return replace(self, program=made, arrays=dict(piece.feeds))
 
     @property
@@ -147,7 +147,7 @@ class TracedCase:
             op_class=OpClass.COMPOSITE,
             program=self.program,
         )
-        return cases.build_group("torch", self.ops, self.group.dtype), sample
+        return cases.build_hunted_group("torch", self.ops, self.group.dtype), sample
 
     def _leaf(self, name: str, y: np.ndarray, floor: np.ndarray) -> Leaf:
         return Leaf(
@@ -158,7 +158,7 @@ class TracedCase:
         )
 
     def key(self) -> Any:
-        return cases.digest_case(self.program, self.arrays)
+        return cases.digest_hunted_case(self.program, self.arrays)
 
     def shorten_names(self) -> TracedCase:
         """With short names of its arguments: x, x1 …"""
@@ -179,8 +179,12 @@ class TracedCase:
 
 def list_operation_options(one: Mapping[str, Any]) -> Iterator[tuple[str, Any, dict[str, Any]]]:
     """(name, encoded value, the operation without it) of each argument of an operation that is not the default."""
-    known = () if one["op"] == programs.PICK else programs.function(one["op"])._schema.arguments
-    usual = {x.name: encode(x.default_value, torch_tree.word) for x in known if x.has_default_value()}
+    known = () if one["op"] == programs.PICK else programs.find_program_function(one["op"])._schema.arguments
+    usual = {
+        x.name: encode_argument_tree(x.default_value, torch_tree.encode_torch_word)
+        for x in known
+        if x.has_default_value()
+    }
     args, kwargs = one["args"]["v"], one["kwargs"]["v"]
     for k, (argument, value) in enumerate(zip(known, args)):
         if argument.name in usual and value != usual[argument.name]:

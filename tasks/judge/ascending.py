@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tasks.model.dtypes import dtype_name, np_dtype
+from tasks.model.dtypes import get_numpy_dtype, name_numpy_dtype
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,27 +35,27 @@ class AscendingInputs:
         """The place in ``values`` of each number (in the inputs' dtype); an arbitrary place for one that is not
         there."""
         if self.by_bits is not None:
-            return np.asarray(self.by_bits[numbers.view(_bits(numbers.dtype))])
+            return np.asarray(self.by_bits[numbers.view(_name_ordered_bits(numbers.dtype))])
         return np.minimum(np.searchsorted(self.values, numbers.astype(np.float64)), len(self.values) - 1)
 
 
-def ascending(given: np.ndarray) -> AscendingInputs:
+def sort_inputs_ascending(given: np.ndarray) -> AscendingInputs:
     """The inputs, of any shape, in ascending order; equal ones as they came."""
-    return _of(given.tobytes(), dtype_name(given.dtype))
+    return _sort_ascending_once(given.tobytes(), name_numpy_dtype(given.dtype))
 
 
 @functools.lru_cache(maxsize=8)
-def _of(data: bytes, dtype: str) -> AscendingInputs:
-    given = np.frombuffer(data, np_dtype(dtype))
+def _sort_ascending_once(data: bytes, dtype: str) -> AscendingInputs:
+    given = np.frombuffer(data, get_numpy_dtype(dtype))
     x = given.astype(np.float64)
     order = np.argsort(x, kind="stable")
     order = order[: len(x) - int(np.count_nonzero(np.isnan(x)))]  # NaN comes last
     by_bits = None
     if given.itemsize <= 2:
         by_bits = np.zeros(1 << 8 * given.itemsize, np.intp)
-        by_bits[given.view(_bits(given.dtype))[order]] = np.arange(len(order))
+        by_bits[given.view(_name_ordered_bits(given.dtype))[order]] = np.arange(len(order))
     return AscendingInputs(order, x[order], by_bits)
 
 
-def _bits(dtype: np.dtype) -> str:
+def _name_ordered_bits(dtype: np.dtype) -> str:
     return f"u{dtype.itemsize}"

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tasks.judge.plain import compare, error_unit
-from tasks.judge.policy import Policy, judge
-from tasks.model import Leaf, OpClass, Status, is_inexact
+from tasks.judge.plain import compare_outputs, compute_error_units
+from tasks.judge.policy import Policy, judge_by_policy
+from tasks.model import Leaf, OpClass, Status, is_inexact_dtype
 
 #: Precisions that runtimes take for float32 without being asked. float16 has as many digits as TF32, which stands for
 #: both.
@@ -31,7 +31,7 @@ class PrecisionSuspicion:
     alike: float
 
 
-def suspect_precision(
+def suspect_coarser_precision(
     actual: Sequence[np.ndarray],
     expected: Sequence[Leaf],
     twins: Mapping[str, Sequence[np.ndarray]],
@@ -53,21 +53,23 @@ def suspect_precision(
         {name: _compute_signed_errors(found, expected) for name, found in twins.items()},
     )
     for precision, theirs in errors.items():
-        metrics = compare(actual, expected, OpClass.MODEL, precision)
-        if judge(metrics, policy, label, OpClass.MODEL, dtype, "float64", precision)[0] is not Status.PASS:
+        metrics = compare_outputs(actual, expected, OpClass.MODEL, precision)
+        if judge_by_policy(metrics, policy, label, OpClass.MODEL, dtype, "float64", precision)[0] is not Status.PASS:
             continue
         one, other = float(np.linalg.norm(ours)), float(np.linalg.norm(theirs))
         if not (one and other and TIMES[0] <= one / other <= TIMES[1]):
             continue
         chance = CHANCE / min(_count_error_carriers(ours), _count_error_carriers(theirs)) ** 0.5
-        shared = max((abs(_alike(theirs, x)) for name, x in errors.items() if name != precision), default=0.0)
-        alike = _alike(ours, theirs)
+        shared = max(
+            (abs(_measure_errors_alike(theirs, x)) for name, x in errors.items() if name != precision), default=0.0
+        )
+        alike = _measure_errors_alike(ours, theirs)
         if alike >= max(ALIKE, chance, APART * shared) and (best is None or alike > best.alike):
             best = PrecisionSuspicion(precision, alike)
     return best
 
 
-def _alike(a: np.ndarray, b: np.ndarray) -> float:
+def _measure_errors_alike(a: np.ndarray, b: np.ndarray) -> float:
     scale = float(np.linalg.norm(a) * np.linalg.norm(b))
     return float(a @ b) / scale if scale else 0.0
 
@@ -83,8 +85,8 @@ def _compute_signed_errors(found: Sequence[np.ndarray], expected: Sequence[Leaf]
     parts = []
     with np.errstate(all="ignore"):
         for a, leaf in zip(found, expected):
-            if leaf.reference is None or not is_inexact(leaf.dtype):
+            if leaf.reference is None or not is_inexact_dtype(leaf.dtype):
                 continue
-            errors = (np.asarray(a, np.float64) - leaf.reference) / error_unit(leaf, OpClass.MODEL)
+            errors = (np.asarray(a, np.float64) - leaf.reference) / compute_error_units(leaf, OpClass.MODEL)
             parts.append(np.where(np.isfinite(errors), errors, 0.0).reshape(-1))
     return np.concatenate(parts) if parts else np.zeros(0)

@@ -8,28 +8,28 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tasks.judge.plain import unit_of
-from tasks.model import PART, Leaf, OpClass, is_complex, is_inexact, round_to_dtype
+from tasks.judge.plain import find_error_unit_parts
+from tasks.model import PART, Leaf, OpClass, is_complex_dtype, is_inexact_dtype, round_to_dtype
 
 #: Numbers of a signature; elements of one output that are looked at, spread evenly over it.
 LENGTH, LOOKED_AT = 16, 4096
 
 
 @functools.cache
-def _name(dtype: np.dtype) -> str:
+def _name_digest_dtype(dtype: np.dtype) -> str:
     return dtype.name  # slow, and asked for every output
 
 
-def digest(outputs: Sequence[np.ndarray]) -> str:
+def digest_judged_outputs(outputs: Sequence[np.ndarray]) -> str:
     """SHA-256 of the outputs' dtypes, shapes and bytes, first 16 hex digits: equal for the very same result alone."""
     found = hashlib.sha256()
     for array in outputs:
-        found.update(f"{_name(array.dtype)}{array.shape}".encode())
+        found.update(f"{_name_digest_dtype(array.dtype)}{array.shape}".encode())
         found.update(repr(array.tolist()).encode() if array.dtype.hasobject else array.tobytes())
     return found.hexdigest()[:16]
 
 
-def signature(
+def compute_error_signature(
     outputs: Sequence[np.ndarray], expected: Sequence[Leaf], op_class: OpClass, precision: str = ""
 ) -> list[float] | None:
     """At most `LENGTH` signed errors (a − y) / (ε·|y| + δ + tiny) of a result, by which two results are told apart.
@@ -65,27 +65,29 @@ def _compute_signed_errors(a: np.ndarray, leaf: Leaf, op_class: OpClass, precisi
     assert leaf.reference is not None
     dtype, step = leaf.dtype, -(-a.size // LOOKED_AT) or 1
     a, y = a.reshape(-1)[::step], leaf.reference.reshape(-1)[::step]
-    if not is_inexact(dtype):
+    if not is_inexact_dtype(dtype):
         return a.astype(np.float64) - y.astype(np.float64)
     off = a.astype(y.dtype)
     off -= y
-    eps, smallest, noise = unit_of(leaf, op_class, precision)
+    eps, smallest, noise = find_error_unit_parts(leaf, op_class, precision)
     tolerance = np.abs(y)
     tolerance *= eps
     tolerance += eps * smallest
     if noise is not None:
         tolerance += noise.reshape(-1)[::step]
-    if is_complex(dtype):
+    if is_complex_dtype(dtype):
         off, tolerance = np.concatenate([off.real, off.imag]), np.concatenate([tolerance, tolerance])
     off /= tolerance
-    return off if np.isfinite(off).all() else _fill_nonfinite(off, a, y, tolerance, dtype)
+    return off if np.isfinite(off).all() else _fill_nonfinite_errors(off, a, y, tolerance, dtype)
 
 
-def _fill_nonfinite(errors: np.ndarray, a: np.ndarray, y: np.ndarray, tolerance: np.ndarray, dtype: str) -> np.ndarray:
+def _fill_nonfinite_errors(
+    errors: np.ndarray, a: np.ndarray, y: np.ndarray, tolerance: np.ndarray, dtype: str
+) -> np.ndarray:
     """``errors`` where they are not finite: 0 for a NaN or Inf where the reference has it, infinite where it has
     none."""
     a = a.astype(y.dtype)
-    if is_complex(dtype):
+    if is_complex_dtype(dtype):
         a, y = np.concatenate([a.real, a.imag]), np.concatenate([y.real, y.imag])
         dtype = PART[dtype]
     cast = round_to_dtype(y, dtype)
@@ -93,7 +95,7 @@ def _fill_nonfinite(errors: np.ndarray, a: np.ndarray, y: np.ndarray, tolerance:
     return np.where(np.isfinite(errors), errors, np.where(same, 0.0, np.where(np.isnan(errors), np.inf, errors)))
 
 
-def distance(one: Sequence[float], other: Sequence[float]) -> float:
+def measure_signature_distance(one: Sequence[float], other: Sequence[float]) -> float:
     """Largest difference of two signatures of one case: at most what the two results are apart, in error units."""
     if len(one) != len(other):
         return float("inf")

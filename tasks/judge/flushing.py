@@ -6,24 +6,24 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tasks.judge.plain import spacing_of
-from tasks.model import EPS, SMALLEST_NORMAL, Flushes, Leaf, is_inexact
-from tasks.model.dtypes import dtype_name, round_to_dtype
+from tasks.judge.plain import compute_ulp_spacing
+from tasks.model import EPS, SMALLEST_NORMAL, Flushes, Leaf, is_inexact_dtype
+from tasks.model.dtypes import name_numpy_dtype, round_to_dtype
 
 #: Spacings within which a result is f(0).
 _NEAR = 4.0
 
 
-def may_matter(expected: Sequence[Leaf], given: np.ndarray | None) -> tuple[str, ...]:
+def may_flushing_matter(expected: Sequence[Leaf], given: np.ndarray | None) -> tuple[str, ...]:
     """Dtypes of subnormal numbers among exact results, and of the one input of an op of single elements (None: of
     another)."""
-    found = [leaf.dtype for leaf in expected if _mask_subnormal(leaf.reference, leaf.dtype).any()]
-    if given is not None and _mask_subnormal(given, dtype := dtype_name(given.dtype)).any():
+    found = [leaf.dtype for leaf in expected if _mask_subnormal_results(leaf.reference, leaf.dtype).any()]
+    if given is not None and _mask_subnormal_results(given, dtype := name_numpy_dtype(given.dtype)).any():
         found.append(dtype)
     return tuple(dict.fromkeys(found))
 
 
-def restore_flushed(
+def restore_flushed_results(
     actual: list[np.ndarray], expected: Sequence[Leaf], flushes: Flushes, given: np.ndarray | None
 ) -> list[np.ndarray]:
     """The outputs with what the device makes 0 put right. given: of an op of single elements, its input, which has both
@@ -33,17 +33,20 @@ def restore_flushed(
         y = leaf.reference
         if y is not None and a.shape == y.shape and y.dtype == np.float64 and a.dtype.kind != "c":
             if leaf.dtype in flushes.results:
-                a = _restore_flushed_elements(a, y, (a == 0) & _mask_subnormal(y, leaf.dtype))
+                a = _restore_flushed_elements(a, y, (a == 0) & _mask_subnormal_results(y, leaf.dtype))
         if y is not None and a.shape == y.shape and given is not None and given.shape == y.shape:
-            if (dtype := dtype_name(given.dtype)) in flushes.inputs:
+            if (dtype := name_numpy_dtype(given.dtype)) in flushes.inputs:
                 a = _restore_flushed_elements(
-                    a, y, _mask_subnormal(given, dtype) & _mask_near(a, _compute_result_at_zero(given, y), leaf.dtype)
+                    a,
+                    y,
+                    _mask_subnormal_results(given, dtype)
+                    & _mask_near_results(a, _compute_result_at_zero(given, y), leaf.dtype),
                 )
         made.append(a)
     return made + actual[len(made) :]
 
 
-def _mask_subnormal(x: np.ndarray | None, dtype: str) -> np.ndarray:
+def _mask_subnormal_results(x: np.ndarray | None, dtype: str) -> np.ndarray:
     """A mask of the subnormal numbers."""
     if x is None or dtype not in SMALLEST_NORMAL or x.dtype.kind == "c" or x.dtype == object:
         return np.zeros(() if x is None else x.shape, bool)
@@ -67,11 +70,11 @@ def _compute_result_at_zero(given: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.where(negative, flat[minus[0]], flat[plus[0]])
 
 
-def _mask_near(a: np.ndarray, y: np.ndarray, dtype: str) -> np.ndarray:
+def _mask_near_results(a: np.ndarray, y: np.ndarray, dtype: str) -> np.ndarray:
     """A mask of the results that are ``y`` within a few roundings."""
-    if not is_inexact(dtype):
+    if not is_inexact_dtype(dtype):
         return np.asarray(a == y)
     wide, cast = a.astype(np.float64), round_to_dtype(y, dtype)
     with np.errstate(all="ignore"):
-        near = np.abs(wide - y) <= _NEAR * spacing_of(np.abs(y), EPS[dtype], SMALLEST_NORMAL[dtype])
+        near = np.abs(wide - y) <= _NEAR * compute_ulp_spacing(np.abs(y), EPS[dtype], SMALLEST_NORMAL[dtype])
     return near | (wide == cast) | (np.isnan(wide) & np.isnan(cast))

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from tasks.judge.plain import USUAL_UNITS, Metrics, error_unit
-from tasks.model.dtypes import SMALLEST_NORMAL, is_complex, is_inexact
+from tasks.judge.plain import USUAL_UNITS, Metrics, compute_error_units
+from tasks.model.dtypes import SMALLEST_NORMAL, is_complex_dtype, is_inexact_dtype
 from tasks.model.leaf import Leaf
 from tasks.model.op_class import OpClass
 from tasks.operators.formulas import compute_softmax
@@ -35,7 +35,7 @@ class ModelMeaning:
     above: float = 0.5
 
 
-def parse_meaning(text: str) -> ModelMeaning | None:
+def parse_output_meaning(text: str) -> ModelMeaning | None:
     """That of "logits", "logits axis 1", "mask above 0.3" …; None of "". Raises ValueError for any other text."""
     if not text:
         return None
@@ -52,7 +52,7 @@ def parse_meaning(text: str) -> ModelMeaning | None:
     )
 
 
-def interpret(
+def interpret_meaning(
     metrics: Metrics,
     actual: Sequence[Any],
     expected: Sequence[Leaf],
@@ -71,45 +71,47 @@ def interpret(
         return
     limit = TIE if limit is None else limit
     for a, leaf in zip(map(np.asarray, actual), expected):
-        meaning = parse_meaning(leaf.meaning)
+        meaning = parse_output_meaning(leaf.meaning)
         if meaning is None or meaning.word == "embedding" or leaf.reference is None or not a.size:
             continue
-        if not is_inexact(leaf.dtype) or is_complex(leaf.dtype):
+        if not is_inexact_dtype(leaf.dtype) or is_complex_dtype(leaf.dtype):
             continue
         with np.errstate(all="ignore"):
-            a, y, tolerance = a.astype(np.float64), leaf.reference, error_unit(leaf, op_class, precision)
+            a, y, tolerance = a.astype(np.float64), leaf.reference, compute_error_units(leaf, op_class, precision)
             if meaning.word == "mask":
-                _compare_masks(metrics, a, y, tolerance, meaning.above, limit)
+                _compare_threshold_masks(metrics, a, y, tolerance, meaning.above, limit)
             else:
                 rows = (np.moveaxis(x, meaning.axis, -1) for x in np.broadcast_arrays(a, y, tolerance))
                 a, y, tolerance = (x.reshape(-1, x.shape[-1]) for x in rows)
-                _compare_choices(metrics, a, y, tolerance, limit)
+                _compare_largest_choices(metrics, a, y, tolerance, limit)
                 p, q = (y, a) if meaning.word == "probabilities" else (compute_softmax(y), compute_softmax(a))
                 metrics.divergence = max(
                     metrics.divergence or 0.0, _compute_divergence(p, q, SMALLEST_NORMAL[leaf.dtype])
                 )
 
 
-def _compare_choices(metrics: Metrics, a: np.ndarray, y: np.ndarray, tolerance: np.ndarray, limit: float) -> None:
+def _compare_largest_choices(
+    metrics: Metrics, a: np.ndarray, y: np.ndarray, tolerance: np.ndarray, limit: float
+) -> None:
     """Decisions by the largest of each row."""
     every, chosen, made = np.arange(len(y)), y.argmax(-1), a.argmax(-1)
     margin = (y[every, chosen] - y[every, made]) / (tolerance[every, chosen] + tolerance[every, made])
-    _count(metrics, made != chosen, margin, limit)
+    _count_flipped_decisions(metrics, made != chosen, margin, limit)
 
 
-def _compare_masks(
+def _compare_threshold_masks(
     metrics: Metrics, a: np.ndarray, y: np.ndarray, tolerance: np.ndarray, above: float, limit: float
 ) -> None:
     """Decisions by a threshold, number by number."""
     is_set, should, margin = a > above, y > above, np.abs(y - above) / tolerance
-    _count(metrics, is_set != should, margin, limit)
+    _count_flipped_decisions(metrics, is_set != should, margin, limit)
     decisive = margin > limit
     union = int(np.count_nonzero(decisive & (is_set | should)))
     overlap = int(np.count_nonzero(decisive & is_set & should)) / union if union else 1.0
     metrics.overlap = min(overlap, 1.0 if metrics.overlap is None else metrics.overlap)
 
 
-def _count(metrics: Metrics, flipped: np.ndarray, margin: np.ndarray, limit: float) -> None:
+def _count_flipped_decisions(metrics: Metrics, flipped: np.ndarray, margin: np.ndarray, limit: float) -> None:
     margin = np.where(np.isnan(margin), np.inf, margin)[flipped]  # NaN: infinite numbers on either side
     flips = int(np.count_nonzero(margin > limit))
     metrics.decisions = (metrics.decisions or 0) + flipped.size

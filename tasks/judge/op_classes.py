@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tasks.model import OpClass, is_complex
+from tasks.model import OpClass, is_complex_dtype
 from tasks.model.placement import (
     ACTIVATES,
     BITS,
@@ -35,12 +35,14 @@ from tasks.model.placement import (
 )
 
 
-def of(op: str, variant: str = "", kwargs: Collection[str] | Mapping[str, Any] = (), dtype: str = "") -> Placement:
+def find_op_class(
+    op: str, variant: str = "", kwargs: Collection[str] | Mapping[str, Any] = (), dtype: str = ""
+) -> Placement:
     """The placement of an op ("torch:nn.functional.gelu") or of one variant of it, for inputs of ``dtype``.
 
     ``kwargs``: the arguments of a sample that differ from their defaults, by name or place, or their names alone.
     """
-    placed = _index_placements(op.partition(":")[0])
+    placed = _index_class_placements(op.partition(":")[0])
     found = placed.get(f"{op}.{variant}") or placed.get(op) or UNPLACED
     if found.unless:
         given = {str(name) for name in kwargs}
@@ -48,12 +50,12 @@ def of(op: str, variant: str = "", kwargs: Collection[str] | Mapping[str, Any] =
             given |= {f"{name}={value}" for name, value in kwargs.items() if isinstance(value, (str, int, float))}
         if given.intersection(found.unless):
             return Placement(found.instead, f"{found.why}; with {' or '.join(found.unless)} it is not")
-    if is_complex(dtype) and found.of_complex is not None:
+    if is_complex_dtype(dtype) and found.of_complex is not None:
         return replace(found, op_class=found.of_complex)
     return found
 
 
-def list_lines(catalog: str) -> Sequence[tuple[Placement, str]]:
+def list_op_class_lines(catalog: str) -> Sequence[tuple[Placement, str]]:
     """The lines of a catalog, as in `TABLE`; those of ONNX's operators are in their own table."""
     if catalog != ONNX:
         return TABLE.get(catalog, ())
@@ -63,10 +65,10 @@ def list_lines(catalog: str) -> Sequence[tuple[Placement, str]]:
 
 
 @functools.cache
-def _index_placements(catalog: str) -> dict[str, Placement]:
+def _index_class_placements(catalog: str) -> dict[str, Placement]:
     """The placements of a catalog's ops by their names with its prefix."""
     placements: dict[str, Placement] = {}
-    for placement, names in list_lines(catalog):
+    for placement, names in list_op_class_lines(catalog):
         for name in names.split():
             if f"{catalog}:{name}" in placements:
                 raise ValueError(f"tasks.judge.op_classes: {catalog}:{name} is placed twice")

@@ -15,13 +15,13 @@ from tasks.model.dtypes import (
     LARGEST,
     PART,
     SMALLEST_NORMAL,
-    dtype_name,
-    is_complex,
-    is_inexact,
+    get_wide_dtype,
+    is_complex_dtype,
+    is_inexact_dtype,
+    name_numpy_dtype,
     round_to_dtype,
-    wide,
 )
-from tasks.model.leaf import Leaf, model_floor
+from tasks.model.leaf import Leaf, compute_model_floor
 from tasks.model.op_class import WITHOUT_NOISE, OpClass
 
 #: Elements handled at a time: the working set of one block stays inside a core's cache.
@@ -43,7 +43,7 @@ class Metrics:
     max_diff, max_rel, rmse: over elements finite on both sides; max_ulp: in spacings of the output dtype (of a
     coarser declared precision, if there is one) at the reference; error_units: max |a−y| / (ε|y| + δ + tiny), inf for
     a misplaced NaN or Inf; mismatched: elements outside the classic tolerance; nonfinite: misplaced NaN/Inf among
-    them; classic: mismatched == 0; bias, bias_sigmas: see `measure_bias`; zero_signs: zeros of the wrong sign, where an
+    them; classic: mismatched == 0; bias, bias_sigmas: see `measure_error_bias`; zero_signs: zeros of the wrong sign, where an
     op's definition fixes it. The last six are of outputs of stated meaning (`interpret`): decisions that were compared;
     flips: of them, other ones beyond the limit, and ties: within it; flip_units: the largest margin of these, in error
     units; divergence, in nats; overlap of the decisive parts of masks.
@@ -86,8 +86,8 @@ class MetricSums:
         self.numel += a.size
         ref = leaf.reference
         if op_class in (OpClass.RANDOM, OpClass.UNINITIALISED) or ref is None:
-            if op_class is OpClass.RANDOM and is_inexact(leaf.dtype):
-                lost = int(a.size - np.isfinite(a.astype(wide(leaf.dtype))).sum())
+            if op_class is OpClass.RANDOM and is_inexact_dtype(leaf.dtype):
+                lost = int(a.size - np.isfinite(a.astype(get_wide_dtype(leaf.dtype))).sum())
                 if lost and (ref is None or np.isfinite(ref).all()):
                     self.nonfinite += lost
                     self.bad += lost
@@ -98,10 +98,10 @@ class MetricSums:
             self.bad += bad
             self.units = self.ulp = np.inf if bad else self.units
         else:
-            measure(a, leaf, op_class, precision, self)
+            measure_output_errors(a, leaf, op_class, precision, self)
 
 
-def compare(
+def compare_outputs(
     actual: Sequence[Any],
     expected: Sequence[Leaf],
     op_class: OpClass = OpClass.COMPOSITE,
@@ -120,7 +120,7 @@ def compare(
     """
     metrics = Metrics()
     arrays = [np.asarray(a) for a in actual]
-    check_metadata(arrays, expected, metrics, dtypes)
+    check_output_metadata(arrays, expected, metrics, dtypes)
     if metrics.kind:
         return metrics
     sums = MetricSums()
@@ -139,7 +139,7 @@ def compare(
         metrics.max_diff, metrics.max_rel, metrics.max_ulp = float(sums.diff), float(sums.rel), float(sums.ulp)
         metrics.rmse = float(np.sqrt(sums.square / sums.seen))
     if sums.diff and op_class in ACCUMULATES:
-        metrics.bias, metrics.bias_sigmas = measure_bias(arrays, expected, op_class, precision)
+        metrics.bias, metrics.bias_sigmas = measure_error_bias(arrays, expected, op_class, precision)
     return metrics
 
 
@@ -153,7 +153,7 @@ BIAS, SIGMAS, ELEMENTS = 0.02, 16.0, 1 << 12
 _ENOUGH, _GROUPS = 256, 16
 
 
-def measure_bias(
+def measure_error_bias(
     actual: Sequence[np.ndarray], expected: Sequence[Leaf], op_class: OpClass, precision: str = ""
 ) -> tuple[float | None, float | None]:
     """(mean signed error in error units, by how many standard errors it is not 0); (None, None) of too few elements, no
@@ -169,9 +169,9 @@ def measure_bias(
     with np.errstate(all="ignore"):
         for a, leaf in zip(actual, expected):
             y = leaf.reference
-            if y is None or y.dtype != np.float64 or leaf.dtype not in EPS or is_complex(leaf.dtype):
+            if y is None or y.dtype != np.float64 or leaf.dtype not in EPS or is_complex_dtype(leaf.dtype):
                 continue
-            units = ((a.astype(np.float64) - y) / error_unit(leaf, op_class, precision)).reshape(-1)
+            units = ((a.astype(np.float64) - y) / compute_error_units(leaf, op_class, precision)).reshape(-1)
             fine = np.isfinite(units) & (np.abs(y.reshape(-1)) >= SMALLEST_NORMAL[leaf.dtype])
             errors.append(units[fine])
             outward.append((units * np.sign(y).reshape(-1))[fine])
@@ -196,7 +196,7 @@ def _count_independent_groups(leaf: Leaf, op_class: OpClass) -> float:
     return distinct / max(1.0, size * (leaf.shared or 0.0))
 
 
-def leans(metrics: Metrics) -> bool:
+def does_error_lean(metrics: Metrics) -> bool:
     """Whether results within the limit are off to the same side by more than chance."""
     if metrics.bias is None or metrics.bias_sigmas is None:
         return False
@@ -214,7 +214,7 @@ def _compute_mean_error(errors: np.ndarray) -> tuple[float, float]:
     return mean, mean / max(*scatter, 1e-12)
 
 
-def check_metadata(
+def check_output_metadata(
     actual: Sequence[np.ndarray], expected: Sequence[Leaf], metrics: Metrics, dtypes: Sequence[str] | None = None
 ) -> None:
     """Set ``metrics.kind`` and ``detail`` where the count of outputs, a shape or a dtype is not the expected one."""
@@ -223,7 +223,7 @@ def check_metadata(
     for i, (a, leaf) in enumerate(zip(actual, expected)):
         if metrics.kind:
             break
-        dtype = dtypes[i] if dtypes else dtype_name(a.dtype)
+        dtype = dtypes[i] if dtypes else name_numpy_dtype(a.dtype)
         if a.shape != tuple(leaf.shape):
             metrics.kind, metrics.detail = "shape", f"shape {a.shape}, expected {tuple(leaf.shape)}"
         elif dtype != leaf.dtype and (dtype, leaf.dtype) != ("complex64", "complex32"):
@@ -233,7 +233,7 @@ def check_metadata(
     metrics.classic = not metrics.kind
 
 
-def classic_tolerance(dtype: str) -> tuple[float, float]:
+def get_classic_tolerance(dtype: str) -> tuple[float, float]:
     """(rtol, atol) of a dtype where the case brings none.
 
     Low-bit floats are compared like integers but with their spacing, integers exactly.
@@ -241,12 +241,12 @@ def classic_tolerance(dtype: str) -> tuple[float, float]:
     return CLASSIC.get(dtype, (EPS.get(dtype, 0.0), 0.0))
 
 
-def tolerance_of(leaf: Leaf, op_class: OpClass, precision: str = "") -> tuple[float, float]:
+def find_leaf_tolerance(leaf: Leaf, op_class: OpClass, precision: str = "") -> tuple[float, float]:
     """(rtol, atol) of a leaf: its own or its dtype's classic tolerance, no narrower than a coarser ``precision``
     allows."""
-    rtol, atol = classic_tolerance(leaf.dtype)
+    rtol, atol = get_classic_tolerance(leaf.dtype)
     rtol, atol = rtol if leaf.rtol is None else leaf.rtol, atol if leaf.atol is None else leaf.atol
-    if is_coarser(precision, leaf.dtype) and leaf.noise is None and op_class not in WITHOUT_NOISE:
+    if is_precision_coarser(precision, leaf.dtype) and leaf.noise is None and op_class not in WITHOUT_NOISE:
         # No float64 evaluation, so no noise floor: what rounding does to sums is known by the largest result alone.
         assert leaf.reference is not None
         eps, sizes = EPS[precision], np.abs(leaf.reference)
@@ -260,13 +260,13 @@ def bound_by_tolerance(leaf: Leaf, op_class: OpClass, precision: str = "") -> np
     noise floor is infinite, none to one that is not finite. One of its own leaves what arithmetic in float32 does, at
     least (`_bound_unavoidable_error`)."""
     assert leaf.reference is not None
-    rtol, atol = tolerance_of(leaf, op_class, precision)
-    eps, smallest, noise = unit_of(leaf, op_class, precision)
+    rtol, atol = find_leaf_tolerance(leaf, op_class, precision)
+    eps, smallest, noise = find_error_unit_parts(leaf, op_class, precision)
     with np.errstate(all="ignore"):
         size = np.abs(np.where(np.isfinite(leaf.reference), leaf.reference, 0))
         most = atol + rtol * size
-        if leaf.rtol is not None and is_inexact(leaf.dtype):
-            spacing, share = ulp_of(size, eps, smallest, op_class), _share_of_float32(leaf.dtype, precision)
+        if leaf.rtol is not None and is_inexact_dtype(leaf.dtype):
+            spacing, share = compute_class_ulps(size, eps, smallest, op_class), _share_of_float32(leaf.dtype, precision)
             most = np.maximum(most, _bound_unavoidable_error(spacing, noise, share))
         most = np.where(np.isfinite(leaf.reference), most, 0.0)
     return most if noise is None else np.where(noise == np.inf, np.inf, most)
@@ -281,45 +281,45 @@ def _bound_unavoidable_error(spacing: np.ndarray, noise: np.ndarray | None, shar
 
 def _share_of_float32(dtype: str, precision: str = "") -> float:
     """How much less float32 rounds than a dtype of fewer bits; 1 of one that is declared to be computed coarsely."""
-    return 1.0 if is_coarser(precision, dtype) else min(1.0, EPS["float32"] / EPS.get(dtype, EPS["float32"]))
+    return 1.0 if is_precision_coarser(precision, dtype) else min(1.0, EPS["float32"] / EPS.get(dtype, EPS["float32"]))
 
 
-def is_coarser(precision: str, dtype: str) -> bool:
+def is_precision_coarser(precision: str, dtype: str) -> bool:
     """Whether a declared compute precision ("" for none) rounds more than a floating dtype does."""
     return bool(precision) and EPS[precision] > EPS.get(dtype, np.inf)
 
 
-def times_coarser(precision: str, dtype: str) -> float:
+def compare_precision_eps(precision: str, dtype: str) -> float:
     """How many times as much a declared compute precision rounds as a dtype does; 1 where it is not coarser.
 
     To first order a result, and so its noise floor, moves in proportion to what its inputs are rounded by.
     """
-    return EPS[precision] / EPS[dtype] if is_coarser(precision, dtype) else 1.0
+    return EPS[precision] / EPS[dtype] if is_precision_coarser(precision, dtype) else 1.0
 
 
-def unit_of(leaf: Leaf, op_class: OpClass, precision: str = "") -> tuple[float, float, np.ndarray | None]:
+def find_error_unit_parts(leaf: Leaf, op_class: OpClass, precision: str = "") -> tuple[float, float, np.ndarray | None]:
     """(ε, smallest normal number, noise floor) of which a leaf's error unit is made: ε|y| + δ + ε·smallest.
 
     The range of a coarser ``precision`` is declared as well, and it rounds the inputs of every op, however given. The
-    floor of a MODEL is `model_floor`.
+    floor of a MODEL is `compute_model_floor`.
     """
     eps, smallest = EPS.get(leaf.dtype, 0.0), SMALLEST_NORMAL.get(leaf.dtype, 0.0)
-    noise = model_floor(leaf) if op_class is OpClass.MODEL else leaf.noise
-    if not is_coarser(precision, leaf.dtype):
+    noise = compute_model_floor(leaf) if op_class is OpClass.MODEL else leaf.noise
+    if not is_precision_coarser(precision, leaf.dtype):
         return eps, smallest, None if op_class in WITHOUT_NOISE else noise
     if leaf.of_products is not None:
         # What is moved is each factor of a chain, by ε of TF32; all else is computed in the dtype.
         noise = leaf.of_products * (EPS[precision] / EPS["tfloat32"]) + (0.0 if noise is None else noise)
     else:
-        noise = None if noise is None else noise * times_coarser(precision, leaf.dtype)
+        noise = None if noise is None else noise * compare_precision_eps(precision, leaf.dtype)
     # Below its range numbers have fewer digits, beyond it they saturate or are infinite.
     return EPS[precision], max(smallest, SMALLEST_NORMAL.get(precision, 0.0)), noise
 
 
-def error_unit(leaf: Leaf, op_class: OpClass, precision: str = "") -> np.ndarray:
-    """One error unit of each element of a leaf's reference: ε|y| + δ + ε·smallest (`unit_of`)."""
+def compute_error_units(leaf: Leaf, op_class: OpClass, precision: str = "") -> np.ndarray:
+    """One error unit of each element of a leaf's reference: ε|y| + δ + ε·smallest (`find_error_unit_parts`)."""
     assert leaf.reference is not None
-    eps, smallest, noise = unit_of(leaf, op_class, precision)
+    eps, smallest, noise = find_error_unit_parts(leaf, op_class, precision)
     return np.asarray(eps * np.abs(leaf.reference) + eps * smallest + (0.0 if noise is None else noise))
 
 
@@ -327,7 +327,7 @@ def error_unit(leaf: Leaf, op_class: OpClass, precision: str = "") -> np.ndarray
 _EXPONENT = np.int64(0x7FF) << np.int64(52)
 
 
-def spacing_of(size: np.ndarray, eps: float, smallest: float) -> np.ndarray:
+def compute_ulp_spacing(size: np.ndarray, eps: float, smallest: float) -> np.ndarray:
     """One ulp at numbers of these sizes: the distance of their neighbours, no less than at the smallest normal
     number."""
     made = np.asarray(np.maximum(size, smallest))
@@ -341,36 +341,42 @@ def spacing_of(size: np.ndarray, eps: float, smallest: float) -> np.ndarray:
     return made
 
 
-def narrower_spacing_of(size: np.ndarray, eps: float, smallest: float, below: np.ndarray | bool = True) -> np.ndarray:
-    """As `spacing_of`; of a power of two that of the numbers below it, where a result is ``below``: the next one is a
+def compute_narrower_spacing(
+    size: np.ndarray, eps: float, smallest: float, below: np.ndarray | bool = True
+) -> np.ndarray:
+    """As `compute_ulp_spacing`; of a power of two that of the numbers below it, where a result is ``below``: the next one is a
     whole ulp off."""
     part, exponent = np.frexp(np.maximum(size, smallest))
     return np.asarray(np.ldexp(eps, exponent - 1 - ((part == 0.5) & (size > smallest) & below)))
 
 
-def ulp_of(
+def compute_class_ulps(
     size: np.ndarray, eps: float, smallest: float, op_class: OpClass, below: np.ndarray | bool = True
 ) -> np.ndarray:
     """One ulp at numbers of these sizes as an op of this class is held to it: of one that rounds nothing, the distance
     to the next number on the side where a result is (``below``: whether it is the smaller)."""
     if op_class is OpClass.EXACT:
-        return narrower_spacing_of(size, eps, smallest, below)
-    return spacing_of(size, eps, smallest)
+        return compute_narrower_spacing(size, eps, smallest, below)
+    return compute_ulp_spacing(size, eps, smallest)
 
 
 def bound_by_limit(leaf: Leaf, op_class: OpClass, limit: float, precision: str = "") -> np.ndarray:
     """The largest difference that a limit leaves to each element of a leaf, in ulps for a class WITHOUT_NOISE, else in
-    error units: `measure` turned round. None to one that is not finite, and any where the noise floor is infinite."""
+    error units: `measure_output_errors` turned round. None to one that is not finite, and any where the noise floor is infinite."""
     assert leaf.reference is not None
     y = leaf.reference
-    eps, smallest, noise = unit_of(leaf, op_class, precision)
+    eps, smallest, noise = find_error_unit_parts(leaf, op_class, precision)
     delta = np.zeros(y.shape) if noise is None else noise
     if y.dtype.kind not in "fc":
         return limit * delta
     with np.errstate(all="ignore"):
-        spacing = ulp_of(np.abs(y), eps, smallest, op_class)
+        spacing = compute_class_ulps(np.abs(y), eps, smallest, op_class)
         stepwise = op_class is OpClass.DISCONTINUOUS
-        most = np.maximum(0.5 * spacing, limit * delta) if stepwise else limit * error_unit(leaf, op_class, precision)
+        most = (
+            np.maximum(0.5 * spacing, limit * delta)
+            if stepwise
+            else limit * compute_error_units(leaf, op_class, precision)
+        )
         if op_class in WITHOUT_NOISE:
             most = limit * (spacing + delta) + _MISSED * delta
         return np.where(np.isfinite(y), most, np.where(delta == np.inf, np.inf, 0.0))
@@ -392,26 +398,26 @@ class _MeasureHow(NamedTuple):
     share: float | None = None
 
 
-def measure(a: np.ndarray, leaf: Leaf, op_class: OpClass, precision: str, sums: MetricSums) -> None:
+def measure_output_errors(a: np.ndarray, leaf: Leaf, op_class: OpClass, precision: str, sums: MetricSums) -> None:
     """Add one output of numbers to ``sums``, measured element by element against its reference."""
     assert leaf.reference is not None
     dtype = leaf.dtype
-    rtol, atol = tolerance_of(leaf, op_class, precision)
-    eps, smallest, noise = unit_of(leaf, op_class, precision)
+    rtol, atol = find_leaf_tolerance(leaf, op_class, precision)
+    eps, smallest, noise = find_error_unit_parts(leaf, op_class, precision)
     sums.measured += a.size
     if op_class is OpClass.MODEL and noise is not None and not np.isfinite(noise).all():
         sums.noise = np.inf  # whatever comes out lies within it, or nothing does: judging refuses it
     a, y = a.reshape(-1), leaf.reference.reshape(-1)
     noise = None if noise is None else noise.reshape(-1)
-    if op_class is OpClass.EXACT and is_complex(dtype):
+    if op_class is OpClass.EXACT and is_complex_dtype(dtype):
         # What is moved is moved part by part: beside a large part a small one counts in full, and so does its NaN.
         a, y, dtype = np.stack([a.real, a.imag]).ravel(), np.stack([y.real, y.imag]).ravel(), PART[dtype]
         noise = None if noise is None else np.concatenate([noise, noise])
-    a = within_range(a, y, noise, dtype, precision) if precision else a
-    rounds = is_coarser(precision, leaf.dtype) and op_class in WITHOUT_NOISE
+    a = fit_precision_range(a, y, noise, dtype, precision) if precision else a
+    rounds = is_precision_coarser(precision, leaf.dtype) and op_class in WITHOUT_NOISE
     share = None if leaf.rtol is None else _share_of_float32(dtype, precision)
     how = _MeasureHow(dtype, eps, smallest, rtol, atol, op_class, rounds, share)
-    block = _block if is_inexact(dtype) else _compare_integers
+    block = _measure_error_block if is_inexact_dtype(dtype) else _compare_integer_outputs
     for at in range(0, a.size, BLOCK):
         part = slice(at, at + BLOCK)
         block(a[part], y[part], None if noise is None else noise[part], how, sums)
@@ -421,21 +427,25 @@ def measure(a: np.ndarray, leaf: Leaf, op_class: OpClass, precision: str, sums: 
 _most = np.maximum.reduce
 
 
-def _block(a: np.ndarray, y: np.ndarray, noise: np.ndarray | None, how: _MeasureHow, sums: MetricSums) -> None:
+def _measure_error_block(
+    a: np.ndarray, y: np.ndarray, noise: np.ndarray | None, how: _MeasureHow, sums: MetricSums
+) -> None:
     dtype, eps, smallest, rtol, atol, op_class, rounds, share = how
     stepwise = op_class is OpClass.DISCONTINUOUS
-    wide_a = a.astype(wide(dtype), copy=False)
+    wide_a = a.astype(get_wide_dtype(dtype), copy=False)
     diff, size = np.abs(wide_a - y), np.abs(y)
     top = _most(diff)
     if not (top < np.inf and _most(size) <= LARGEST[dtype]):
-        noise = _compare_nonfinite(wide_a, y, noise, dtype, diff, size, sums)
+        noise = _compare_nonfinite_errors(wide_a, y, noise, dtype, diff, size, sums)
         top = _most(diff)
     sums.seen += diff.size
     if noise is not None:
         sums.noise = max(sums.noise, float(_most(noise)))
     if top == 0:
         return
-    spacing = ulp_of(size, eps, smallest, op_class, np.abs(wide_a) < size if op_class is OpClass.EXACT else True)
+    spacing = compute_class_ulps(
+        size, eps, smallest, op_class, np.abs(wide_a) < size if op_class is OpClass.EXACT else True
+    )
     # Of rounded inputs, what is beyond _MISSED times the noise floor, in spacings of a result that moves as much.
     ulps = (
         diff / spacing if noise is None or not rounds else np.maximum(diff - _MISSED * noise, 0.0) / (spacing + noise)
@@ -469,7 +479,7 @@ def _block(a: np.ndarray, y: np.ndarray, noise: np.ndarray | None, how: _Measure
     sums.square += float(np.square(diff, out=diff).sum())
 
 
-def _compare_integers(
+def _compare_integer_outputs(
     a: np.ndarray, y: np.ndarray, noise: np.ndarray | None, how: _MeasureHow, sums: MetricSums
 ) -> None:
     """Exact comparison; a difference counts in units of the noise that can flip the value, if any."""
@@ -479,7 +489,7 @@ def _compare_integers(
     different = a != y
     if not different.any():
         return
-    diff = distance(a[different], y[different])
+    diff = measure_integer_distance(a[different], y[different])
     size = np.abs(y[different].astype(np.float64))
     units = diff / noise[different] if noise is not None else np.full_like(diff, np.inf)
     sums.units = max(sums.units, float(units.max()))
@@ -490,7 +500,7 @@ def _compare_integers(
     sums.square += float(np.square(diff, out=diff).sum())
 
 
-def distance(a: np.ndarray, y: np.ndarray) -> np.ndarray:
+def measure_integer_distance(a: np.ndarray, y: np.ndarray) -> np.ndarray:
     """|a − y| of integers or bools, rounded once: large 64-bit integers can differ and be equal as float64."""
     if a.dtype != np.uint64:
         a, y = a.astype(np.int64), y.astype(np.int64)
@@ -498,7 +508,7 @@ def distance(a: np.ndarray, y: np.ndarray) -> np.ndarray:
     return (np.maximum(a, y).astype(np.uint64) - np.minimum(a, y).astype(np.uint64)).astype(np.float64)
 
 
-def _compare_nonfinite(
+def _compare_nonfinite_errors(
     a: np.ndarray,
     y: np.ndarray,
     noise: np.ndarray | None,
@@ -518,11 +528,11 @@ def _compare_nonfinite(
     cast = round_to_dtype(exact, dtype)
     finite_a, finite_y = np.isfinite(some), np.isfinite(cast)
     settled = ~finite_a & ~finite_y
-    if is_complex(dtype):
+    if is_complex_dtype(dtype):
         wrong = np.zeros_like(settled)  # which part overflowed is a matter of the formula used
     else:
         wrong = settled & ~((np.isnan(some) & np.isnan(cast)) | (some == cast))
-        some, border = at_border(some, exact, floor, dtype)
+        some, border = settle_overflow_border(some, exact, floor, dtype)
         border &= ~settled
         finite_a, finite_y = finite_a | border, finite_y | border
     wrong |= ~settled & (finite_a != finite_y)
@@ -540,7 +550,7 @@ def _compare_nonfinite(
     return noise
 
 
-def at_border(
+def settle_overflow_border(
     a: np.ndarray, y: np.ndarray, noise: np.ndarray | float | None, dtype: str
 ) -> tuple[np.ndarray, np.ndarray]:
     """(a with its Inf made finite where the reference is at the border of overflow, those places)."""
@@ -550,15 +560,17 @@ def at_border(
     return np.where(border & np.isinf(a), np.copysign(beyond, a), a), border
 
 
-def within_range(a: np.ndarray, y: np.ndarray, noise: np.ndarray | None, dtype: str, precision: str) -> np.ndarray:
+def fit_precision_range(
+    a: np.ndarray, y: np.ndarray, noise: np.ndarray | None, dtype: str, precision: str
+) -> np.ndarray:
     """``a`` with what a coarser ``precision`` makes of results near and beyond its largest number put right, as wide as
     ``y``.
 
     Beyond it there is nothing but that number (saturation) and Inf: both, and all between, stand for the reference. An
-    Inf at the border stands for the next number, and is judged by its distance as in `at_border`.
+    Inf at the border stands for the next number, and is judged by its distance as in `settle_overflow_border`.
     """
     eps, largest = EPS.get(precision, 0.0), LARGEST.get(precision, np.inf)
-    if not is_coarser(precision, dtype) or largest >= LARGEST[dtype] or is_complex(dtype):
+    if not is_precision_coarser(precision, dtype) or largest >= LARGEST[dtype] or is_complex_dtype(dtype):
         return a
     reach = np.abs(y) + (0.0 if noise is None else noise)
     sided = np.isfinite(y) & (np.signbit(a) == np.signbit(y))

@@ -7,7 +7,7 @@ import functools
 import math
 from dataclasses import dataclass, replace
 
-from tasks.judge.plain import Metrics, is_coarser
+from tasks.judge.plain import Metrics, is_precision_coarser
 from tasks.model.dtypes import EPS
 from tasks.model.kind import KIND_ORACLE, KIND_TOLERANCE, KIND_ZERO
 from tasks.model.op_class import OpClass
@@ -99,7 +99,7 @@ class Policy:
             found = next(x for x in self._of(op_class, dtype) if x.names(label))
             if found.units is not None:
                 most = [found.units, found.gross / EPS[dtype] if EPS.get(dtype, 0.0) > EPS["bfloat16"] else found.units]
-                if is_coarser(precision, dtype):
+                if is_precision_coarser(precision, dtype):
                     narrow = self.limit(label, op_class, "bfloat16" if precision == "bfloat16" else "float16")
                     most += [narrow.units or found.units, found.gross / EPS[precision]]
                     if precision in OF_FACTORS and op_class != OpClass.MODEL:
@@ -130,12 +130,12 @@ class Policy:
         return {}
 
 
-def only_stored(oracle: str, op_class: str) -> bool:
+def has_stored_oracle_only(oracle: str, op_class: str) -> bool:
     """Whether there is a stored output and no float64 evaluation, so no noise floor; that of an exact op is exact."""
     return oracle == "stored" and op_class != OpClass.EXACT
 
 
-def judge(
+def judge_by_policy(
     metrics: Metrics,
     policy: Policy,
     label: str,
@@ -153,7 +153,7 @@ def judge(
     "tolerance" where the limit would have passed it. A noise floor of a model that is not finite makes the case
     invalid, and what is merely imprecise is wrong (kind "flip") where it decides otherwise.
     """
-    found = _judge(metrics, policy, label, op_class, dtype, oracle, precision, own_tolerance)
+    found = _judge_metrics_by_policy(metrics, policy, label, op_class, dtype, oracle, precision, own_tolerance)
     missed = policy.rule == "error_units" and own_tolerance and not metrics.classic
     if missed and found[0] in (Status.PASS, Status.IMPRECISE):
         return Status.WRONG, KIND_TOLERANCE if found[0] is Status.PASS else found[1]
@@ -162,7 +162,7 @@ def judge(
     return found
 
 
-def _judge(
+def _judge_metrics_by_policy(
     metrics: Metrics,
     policy: Policy,
     label: str,
@@ -183,7 +183,7 @@ def _judge(
         near = metrics.classic if metrics.max_diff is None else metrics.max_diff < policy.bound
         ok = near and not metrics.nonfinite
         return (Status.PASS, "") if ok else (Status.WRONG, kind)
-    if policy.rule == "classic" or only_stored(oracle, op_class):
+    if policy.rule == "classic" or has_stored_oracle_only(oracle, op_class):
         return (Status.PASS, "") if metrics.classic else (Status.WRONG, kind)
     if own_tolerance and metrics.classic:
         return Status.PASS, ""

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from tasks.judge.plain import USUAL_UNITS, MetricSums, compare, measure, unit_of
-from tasks.judge.policy import GROSS, Policy, judge
+from tasks.judge.plain import USUAL_UNITS, MetricSums, compare_outputs, find_error_unit_parts, measure_output_errors
+from tasks.judge.policy import GROSS, Policy, judge_by_policy
 from tasks.model import (
     EPS,
     LARGEST,
@@ -17,9 +17,9 @@ from tasks.model import (
     Leaf,
     OpClass,
     Status,
-    is_complex,
-    is_inexact,
-    np_dtype,
+    get_numpy_dtype,
+    is_complex_dtype,
+    is_inexact_dtype,
     round_to_dtype,
 )
 
@@ -27,12 +27,12 @@ from tasks.model import (
 WEAK_THRESHOLD = USUAL_UNITS
 
 
-def weak_threshold(dtype: str) -> float:
+def find_weak_threshold(dtype: str) -> float:
     """WEAK_THRESHOLD, but of a dtype of 8 bits or fewer what a policy leaves to that (`Policy.limit`)."""
     return min(WEAK_THRESHOLD, GROSS / EPS[dtype]) if EPS.get(dtype, 0.0) > EPS["bfloat16"] else WEAK_THRESHOLD
 
 
-def compare_oracles(
+def compare_two_oracles(
     references: Sequence[np.ndarray], expected: Sequence[Leaf], op_class: OpClass, rounding: float = 0.0
 ) -> dict[str, Any]:
     """How far a further oracle's ``references`` are from those of ``expected``: {"units", "classic", "detail"}.
@@ -51,11 +51,11 @@ def compare_oracles(
                 return apart | {"detail": f"output {i}: shape {y.shape} against {tuple(leaf.shape)}"}
             if leaf.reference is None or leaf.dtype == "str":
                 continue
-            if rounding and is_inexact(leaf.dtype):
+            if rounding and is_inexact_dtype(leaf.dtype):
                 size = np.abs(leaf.reference)
                 floor = rounding * float(size.max(initial=0.0, where=np.isfinite(size)))
                 leaf = replace(leaf, noise=np.full(y.shape, floor) if leaf.noise is None else leaf.noise + floor)
-            measure(y, leaf, op_class, "", sums)
+            measure_output_errors(y, leaf, op_class, "", sums)
     if sums.nonfinite:
         return apart | {"detail": f"{sums.nonfinite} NaN or Inf of {sums.measured} elements stand elsewhere"}
     # An exact or elementary op is judged in ulps, and so are its oracles.
@@ -69,10 +69,10 @@ def constant_would_pass(leaf: Leaf, threshold: float, op_class: OpClass = OpClas
     The intervals y ± threshold·(ε|y| + δ + tiny) then have a common point. For complex results the squares
     within the discs are looked at: a True is certain, a False is up to a factor of √2.
     """
-    y, (eps, smallest, noise) = leaf.reference, unit_of(leaf, op_class)
+    y, (eps, smallest, noise) = leaf.reference, find_error_unit_parts(leaf, op_class)
     if y is None or y.size == 0:
         return True
-    inexact = is_inexact(leaf.dtype)
+    inexact = is_inexact_dtype(leaf.dtype)
     if leaf.dtype == "str" or (noise is None and not inexact):
         return bool((y == y.reshape(-1)[0]).all())
     with np.errstate(all="ignore"):
@@ -86,18 +86,18 @@ def constant_would_pass(leaf: Leaf, threshold: float, op_class: OpClass = OpClas
             cast = round_to_dtype(y, leaf.dtype)
             finite = np.isfinite(cast)
             if not finite.all():
-                same = np.isnan(cast).all() or (cast == cast[~finite][0]).all() or is_complex(leaf.dtype)
+                same = np.isnan(cast).all() or (cast == cast[~finite][0]).all() or is_complex_dtype(leaf.dtype)
                 return not finite.any() and bool(same)
         tolerance *= eps
         if noise is not None:
             tolerance += noise
         tolerance += eps * smallest
         tolerance *= threshold
-        if is_complex(leaf.dtype):
+        if is_complex_dtype(leaf.dtype):
             tolerance /= 2**0.5
         return all(
             bool((p - tolerance).max() <= (p + tolerance).min())
-            for p in ((y.real, y.imag) if is_complex(leaf.dtype) else (y,))
+            for p in ((y.real, y.imag) if is_complex_dtype(leaf.dtype) else (y,))
         )
 
 
@@ -111,7 +111,7 @@ def measure_excused_share(
     bits that the threshold alone is as wide, for integers, and for steps, whose floor is the height of a jump.
     precision: that the check asks for, if it is coarser.
     """
-    y, (eps, _, noise) = leaf.reference, unit_of(leaf, op_class, precision)
+    y, (eps, _, noise) = leaf.reference, find_error_unit_parts(leaf, op_class, precision)
     if y is None or noise is None or op_class is OpClass.DISCONTINUOUS or not 0 < eps * threshold < GROSS:
         return 0.0
     size = np.abs(y)
@@ -132,7 +132,7 @@ def zero_would_pass(leaf: Leaf, threshold: float, op_class: OpClass = OpClass.CO
         return True
     if leaf.dtype == "str":
         return bool((y == "").all())
-    return common_constant([leaf, Leaf(leaf.dtype, (1,), np.zeros(1, y.dtype))], threshold, op_class)
+    return has_common_constant([leaf, Leaf(leaf.dtype, (1,), np.zeros(1, y.dtype))], threshold, op_class)
 
 
 def bfloat16_would_pass(leaves: Sequence[Leaf], policy: Policy, label: str, dtype: str) -> bool:
@@ -143,38 +143,38 @@ def bfloat16_would_pass(leaves: Sequence[Leaf], policy: Policy, label: str, dtyp
     """
     known = [leaf for leaf in leaves if leaf.reference is not None and EPS.get(leaf.dtype, 1.0) <= EPS["float32"]]
     coarse = [round_to_dtype(leaf.reference, "bfloat16") for leaf in known if leaf.reference is not None]
-    return bool(known) and not _wrong(coarse, known, policy, label, dtype)
+    return bool(known) and not _are_outputs_wrong(coarse, known, policy, label, dtype)
 
 
 def others_would_pass(leaves: Sequence[Leaf], others: Sequence[Leaf], policy: Policy, label: str, dtype: str) -> bool:
     """True if the exact outputs of another sample of a model would not be wrong for this one under ``policy``."""
     found = [leaf.reference for leaf in others if leaf.reference is not None]
-    return len(found) == len(leaves) and not _wrong(found, leaves, policy, label, dtype)
+    return len(found) == len(leaves) and not _are_outputs_wrong(found, leaves, policy, label, dtype)
 
 
 def smaller_would_pass(leaves: Sequence[Leaf], policy: Policy, label: str, dtype: str, precision: str) -> bool:
     """True if the exact outputs of a training step, each smaller by GROSS, would not be wrong under ``policy``."""
     found = [leaf.reference * (1 - GROSS) for leaf in leaves if leaf.reference is not None]
-    return not _wrong(found, leaves, policy, label, dtype, precision)
+    return not _are_outputs_wrong(found, leaves, policy, label, dtype, precision)
 
 
-def _wrong(
+def _are_outputs_wrong(
     outputs: Sequence[np.ndarray], leaves: Sequence[Leaf], policy: Policy, label: str, dtype: str, precision: str = ""
 ) -> bool:
     with np.errstate(all="ignore"):
-        given = [y.astype(np_dtype(leaf.dtype)) for y, leaf in zip(outputs, leaves)]
-    metrics = compare(given, leaves, OpClass.MODEL, precision)
-    return judge(metrics, policy, label, OpClass.MODEL, dtype, "float64", precision)[0] is Status.WRONG
+        given = [y.astype(get_numpy_dtype(leaf.dtype)) for y, leaf in zip(outputs, leaves)]
+    metrics = compare_outputs(given, leaves, OpClass.MODEL, precision)
+    return judge_by_policy(metrics, policy, label, OpClass.MODEL, dtype, "float64", precision)[0] is Status.WRONG
 
 
-def common_constant(leaves: Sequence[Leaf], threshold: float, op_class: OpClass = OpClass.COMPOSITE) -> bool:
+def has_common_constant(leaves: Sequence[Leaf], threshold: float, op_class: OpClass = OpClass.COMPOSITE) -> bool:
     """True if one constant lies within ``threshold`` error units of every element of all ``leaves`` (of one dtype).
 
     What is integer, or of a class without noise, is taken with the noise of its own leaf alone.
     """
     known = [leaf for leaf in leaves if leaf.reference is not None and leaf.reference.size]
     if op_class is OpClass.MODEL:  # whose rows are lost below
-        known = [replace(leaf, noise=unit_of(leaf, op_class)[2]) for leaf in known]
+        known = [replace(leaf, noise=find_error_unit_parts(leaf, op_class)[2]) for leaf in known]
         op_class = OpClass.COMPOSITE
     if len({leaf.dtype for leaf in known}) != 1:
         return not known

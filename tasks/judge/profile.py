@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from tasks.judge.ascending import ascending
-from tasks.judge.plain import spacing_of
-from tasks.model import EPS, SMALLEST_NORMAL, Leaf, is_complex
+from tasks.judge.ascending import sort_inputs_ascending
+from tasks.judge.plain import compute_ulp_spacing
+from tasks.model import EPS, SMALLEST_NORMAL, Leaf, is_complex_dtype
 from tasks.model.dtypes import round_to_dtype
 
 #: Letters of a line, and the power of two of an ulp that the first of them stands for.
 SHARES, FIRST = 128, -3
 
 
-def line(given: np.ndarray, actual: np.ndarray, leaf: Leaf) -> str:
+def write_error_profile(given: np.ndarray, actual: np.ndarray, leaf: Leaf) -> str:
     """A letter for each of `SHARES` equal shares of the finite inputs in ascending order: the largest error of that
     share. "a" is at most 2**FIRST ulps, each further letter twice as much, "z" a NaN or Inf out of place. "" of what is
     not a float for each input."""
@@ -23,16 +23,16 @@ def line(given: np.ndarray, actual: np.ndarray, leaf: Leaf) -> str:
         or y.shape != given.shape
         or actual.shape != y.shape
         or leaf.dtype not in EPS
-        or is_complex(leaf.dtype)
+        or is_complex_dtype(leaf.dtype)
     ):
         return ""
     with np.errstate(all="ignore"):
-        order = ascending(given).finite
+        order = sort_inputs_ascending(given).finite
         if not order.size:
             return ""
         wide_a, y = actual.astype(np.float64, copy=False).reshape(-1), y.reshape(-1)
         off = np.abs(wide_a - y)
-        off /= spacing_of(np.abs(y), EPS[leaf.dtype], SMALLEST_NORMAL[leaf.dtype])
+        off /= compute_ulp_spacing(np.abs(y), EPS[leaf.dtype], SMALLEST_NORMAL[leaf.dtype])
         odd = np.flatnonzero(~np.isfinite(off))
         a, cast = wide_a[odd], round_to_dtype(y[odd], leaf.dtype)
         off[odd] = np.where((a == cast) | (np.isnan(a) & np.isnan(cast)), 0.0, np.inf)

@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tasks.judge.ascending import AscendingInputs, ascending
-from tasks.judge.plain import spacing_of
+from tasks.judge.ascending import AscendingInputs, sort_inputs_ascending
+from tasks.judge.plain import compute_ulp_spacing
 from tasks.model import EPS, SMALLEST_NORMAL
-from tasks.model.dtypes import dtype_name, format_number, np_dtype
+from tasks.model.dtypes import format_number, get_numpy_dtype, name_numpy_dtype
 
 _RISES = (
     "acosh asin asinh atan atanh ceil deg2rad erf erfinv exp exp2 expm1 floor hardsigmoid hardtanh log log10 log1p log2 logit logsigmoid "
@@ -72,20 +72,22 @@ def find_broken_property(op: str, given: list[np.ndarray], actual: np.ndarray) -
     where it keeps all that is known of it. Outputs of another shape or dtype than the input are none of it."""
     name = op.partition(":")[2].rpartition(".")[2].lower()
     if len(given) == 2 and given[0].ndim == 2 and given[0].shape == actual.shape == given[0].T.shape:
-        return next(_of_pairs(name, given[0], given[1], actual), None)
+        return next(_check_properties_of_pairs(name, given[0], given[1], actual), None)
     if len(given) != 1 or given[0].shape != actual.shape or given[0].dtype != actual.dtype:
         return None
-    if (dtype := dtype_name(actual.dtype)) not in EPS:
+    if (dtype := name_numpy_dtype(actual.dtype)) not in EPS:
         return None
     with np.errstate(all="ignore"):
-        return next(_of_one(name, ascending(given[0]), actual.reshape(-1), dtype), None)
+        return next(_check_properties_of_one(name, sort_inputs_ascending(given[0]), actual.reshape(-1), dtype), None)
 
 
-def _of_one(name: str, inputs: AscendingInputs, actual: np.ndarray, dtype: str) -> Iterator[BrokenProperty]:
+def _check_properties_of_one(
+    name: str, inputs: AscendingInputs, actual: np.ndarray, dtype: str
+) -> Iterator[BrokenProperty]:
     """A NaN breaks nothing here: where none belongs, the judge says so."""
     actual = actual[inputs.order]
     x, y = inputs.values, actual.astype(np.float64)
-    yield from _check_order(name, inputs, y, dtype)
+    yield from _check_ascending_results(name, inputs, y, dtype)
     low, high = _BOUNDS.get(name, (-np.inf, np.inf))
     outside = (y < low) | (y > high)
     if outside.any():
@@ -101,16 +103,17 @@ def _of_one(name: str, inputs: AscendingInputs, actual: np.ndarray, dtype: str) 
     for names, code, word, wanted in twice:
         if name in names:
             yield from (
-                BrokenProperty(code, text) for text in _check_involution(word, x, y, inputs.places(actual), wanted)
+                BrokenProperty(code, text)
+                for text in _check_involution_property(word, x, y, inputs.places(actual), wanted)
             )
 
 
-def _check_order(name: str, inputs: AscendingInputs, y: np.ndarray, dtype: str) -> Iterator[BrokenProperty]:
+def _check_ascending_results(name: str, inputs: AscendingInputs, y: np.ndarray, dtype: str) -> Iterator[BrokenProperty]:
     """Order and symmetry of ``y``, results of the ascending inputs."""
     x = inputs.values
 
     def ulps(apart: np.ndarray, at: np.ndarray) -> np.ndarray:
-        return np.abs(apart) / spacing_of(np.abs(y[at]), EPS[dtype], SMALLEST_NORMAL[dtype])
+        return np.abs(apart) / compute_ulp_spacing(np.abs(y[at]), EPS[dtype], SMALLEST_NORMAL[dtype])
 
     for names, sign, word in ((_RISES, 1.0, "rising"), (_FALLS, -1.0, "falling")):
         if name in names:
@@ -119,7 +122,9 @@ def _check_order(name: str, inputs: AscendingInputs, y: np.ndarray, dtype: str) 
             drop = ulps(highest[low] - sign * y[low], low)
             if (drop > _SLACK).any():
                 at = int(low[np.argmax(drop)])
-                yield BrokenProperty(word, _format_pair(f"not {word}", x, y, int(np.nanargmax(sign * y[: at + 1])), at))
+                yield BrokenProperty(
+                    word, _format_broken_pair(f"not {word}", x, y, int(np.nanargmax(sign * y[: at + 1])), at)
+                )
     if not (name in _ODD or name in _EVEN):
         return
     opposite = inputs.mirror_places
@@ -130,19 +135,21 @@ def _check_order(name: str, inputs: AscendingInputs, y: np.ndarray, dtype: str) 
             apart = ulps(y[opposite[off]] - sign * y[off], off)
             if (apart > 0).any():
                 at = int(off[np.nanargmax(apart)])
-                yield BrokenProperty(word, _format_pair(f"not {word}", x, y, at, int(opposite[at])))
+                yield BrokenProperty(word, _format_broken_pair(f"not {word}", x, y, at, int(opposite[at])))
 
 
-def _check_involution(word: str, x: np.ndarray, y: np.ndarray, place: np.ndarray, wanted: np.ndarray) -> Iterator[str]:
+def _check_involution_property(
+    word: str, x: np.ndarray, y: np.ndarray, place: np.ndarray, wanted: np.ndarray
+) -> Iterator[str]:
     """f(f(x)), looked up among the inputs, which have every value; place: of each result among them."""
     again = y[place]
     off = (x[place] == y) & ((again < wanted) | (again > wanted))
     if off.any():
         at = int(np.flatnonzero(off)[0])
-        yield _format_pair(word, x, y, at, int(place[at]))
+        yield _format_broken_pair(word, x, y, at, int(place[at]))
 
 
-def _of_pairs(name: str, a: np.ndarray, b: np.ndarray, actual: np.ndarray) -> Iterator[BrokenProperty]:
+def _check_properties_of_pairs(name: str, a: np.ndarray, b: np.ndarray, actual: np.ndarray) -> Iterator[BrokenProperty]:
     first, second = (v.astype(np.float64) for v in (a, b))
     y = actual.astype(np.float64)
     if name in _COMMUTES and np.array_equal(first, second.T, equal_nan=True):
@@ -155,7 +162,7 @@ def _of_pairs(name: str, a: np.ndarray, b: np.ndarray, actual: np.ndarray) -> It
             ]
             yield BrokenProperty("commutative", f"not commutative: {', '.join(sides)}")
     if name == "pow":
-        ones = np.ones((), np_dtype(dtype_name(actual.dtype))).astype(np.float64)
+        ones = np.ones((), get_numpy_dtype(name_numpy_dtype(actual.dtype))).astype(np.float64)
         for exponent, wanted in ((0.0, np.broadcast_to(ones, y.shape)), (1.0, first)):
             off = (second == exponent) & (y != wanted) & ~np.isnan(wanted)
             if off.any():
@@ -164,5 +171,5 @@ def _of_pairs(name: str, a: np.ndarray, b: np.ndarray, actual: np.ndarray) -> It
                 yield BrokenProperty("power", text)
 
 
-def _format_pair(word: str, x: np.ndarray, y: np.ndarray, i: int, j: int) -> str:
+def _format_broken_pair(word: str, x: np.ndarray, y: np.ndarray, i: int, j: int) -> str:
     return f"{word}: f({format_number(x[i])}) = {format_number(y[i])}, f({format_number(x[j])}) = {format_number(y[j])}"

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from tasks.judge.plain import compare
-from tasks.model import Leaf, OpClass, Status, row_floor
+from tasks.judge.plain import compare_outputs
+from tasks.model import Leaf, OpClass, Status, compute_row_floor
 
 #: So many times its floor in float32 a gradient must be to be no zero: those of a key's bias, say, are zeros that no
 #: runtime computes exactly.
@@ -24,7 +24,7 @@ class ExaminedStep:
     columns: dict[str, Any] = field(default_factory=dict)
 
 
-def examine_step(
+def examine_training_step(
     actual: Sequence[np.ndarray],
     expected: Sequence[Leaf],
     names: Sequence[str],
@@ -36,17 +36,17 @@ def examine_step(
     if [a.shape for a in actual] != [tuple(leaf.shape) for leaf in expected] or len(names) != len(expected):
         return ExaminedStep(verdict)
     columns: dict[str, Any] = {
-        "loss_divergence": _compute_divergence(actual[:1], expected[:1]),
-        "gradient_divergence": _compute_divergence(actual[1:], expected[1:]),
+        "loss_divergence": _compute_step_divergence(actual[:1], expected[:1]),
+        "gradient_divergence": _compute_step_divergence(actual[1:], expected[1:]),
     }
-    gone = [name for name, a, leaf in zip(names, actual, expected) if _has_vanished(a, leaf)]
+    gone = [name for name, a, leaf in zip(names, actual, expected) if _has_gradient_vanished(a, leaf)]
     if gone:
         more = f", and so {'is' if len(gone) == 2 else 'are'} {len(gone) - 1} more" if len(gone) > 1 else ""
         columns["error"] = f"{gone[0]} is zero everywhere where it is not{more}"
         verdict = Status.WRONG, "zero gradient"
     elif verdict[0] is not Status.PASS:
         units = {
-            name: compare([a], [leaf], OpClass.MODEL, precision).error_units or 0.0
+            name: compare_outputs([a], [leaf], OpClass.MODEL, precision).error_units or 0.0
             for name, a, leaf in zip(names, actual, expected)
         }
         worst = max(units, key=units.__getitem__)
@@ -54,14 +54,14 @@ def examine_step(
     return ExaminedStep(verdict, columns)
 
 
-def _has_vanished(a: np.ndarray, leaf: Leaf) -> bool:
+def _has_gradient_vanished(a: np.ndarray, leaf: Leaf) -> bool:
     y = leaf.reference
     if y is None or not a.size or a.any():
         return False
-    return bool((np.abs(y) > (0.0 if leaf.noise is None else ABOVE * row_floor(leaf.noise))).any())
+    return bool((np.abs(y) > (0.0 if leaf.noise is None else ABOVE * compute_row_floor(leaf.noise))).any())
 
 
-def _compute_divergence(actual: Sequence[np.ndarray], expected: Sequence[Leaf]) -> float | None:
+def _compute_step_divergence(actual: Sequence[np.ndarray], expected: Sequence[Leaf]) -> float | None:
     """‖actual − reference‖ / ‖reference‖ of several arrays as one; None for a reference of zeros."""
     off = size = 0.0
     with np.errstate(all="ignore"):

@@ -1,4 +1,4 @@
-"""Policies are data: read from a file and checked here, applied by `tasks.judge.policy.judge`."""
+"""Policies are data: read from a file and checked here, applied by `tasks.judge.policy.judge_by_policy`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,21 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tasks.judge.policy import IMPRECISE, Limit, Policy, judge
+from tasks.judge.policy import IMPRECISE, Limit, Policy, judge_by_policy
 from tasks.model import DTYPES, OpClass, Refusal
-from tasks.nearest import nearest
+from tasks.nearest import suggest_nearest_names
 
-__all__ = ["POLICIES", "RULES", "Limit", "Policy", "PolicyError", "from_json", "judge", "load", "names"]
+__all__ = [
+    "POLICIES",
+    "RULES",
+    "Limit",
+    "Policy",
+    "PolicyError",
+    "judge_by_policy",
+    "list_policy_names",
+    "load_policy",
+    "read_policy_json",
+]
 
 POLICIES = Path(__file__).parent / "policies"
 RULES = ("error_units", "classic", "absolute")
@@ -24,34 +34,36 @@ class PolicyError(Refusal, ValueError):
     """A policy that cannot be used; the text names the file and the key."""
 
 
-def names() -> list[str]:
+def list_policy_names() -> list[str]:
     return sorted(p.stem for p in POLICIES.glob("*.json"))
 
 
-def load(name: str) -> Policy:
-    """The policy of a name (`names()`) or of a path to a JSON file. Raises PolicyError."""
+def load_policy(name: str) -> Policy:
+    """The policy of a name (`list_policy_names()`) or of a path to a JSON file. Raises PolicyError."""
     path = Path(name) if name.endswith(".json") else POLICIES / f"{name}.json"
     try:
         data = json.loads(path.read_text())
     except FileNotFoundError:
-        raise PolicyError(f"policy {name!r}: no such file {path}; known policies: {', '.join(names())}") from None
+        raise PolicyError(
+            f"policy {name!r}: no such file {path}; known policies: {', '.join(list_policy_names())}"
+        ) from None
     except OSError as error:
         raise PolicyError(f"{path}: cannot be read ({error})") from None
     except ValueError as error:
         raise PolicyError(f"{path}: not JSON ({error})") from None
     if not isinstance(data, dict):
         raise PolicyError(f"{path}: a policy is a JSON object")
-    return from_json(data, str(path))
+    return read_policy_json(data, str(path))
 
 
-def from_json(data: dict[str, Any], path: str = "policy") -> Policy:
+def read_policy_json(data: dict[str, Any], path: str = "policy") -> Policy:
     """The policy that ``data`` (a JSON object, `dataclasses.asdict` of a Policy) describes; with "like", the name of
     one or its path, that policy but for what ``data`` says. Raises PolicyError.
 
     ``path`` says in an error where the data came from.
     """
     if isinstance(like := data.get("like"), str):
-        other = asdict(load(like))
+        other = asdict(load_policy(like))
         data = other | {k: v for k, v in data.items() if k != "like"}
     unknown = set(data) - set(Policy.__dataclass_fields__)
     if unknown:
@@ -114,7 +126,7 @@ def _read_policy_limit(entry: Any, where: str) -> Limit:
             raise PolicyError(f"{where}.{key} must be a list of names")
         for name in value:
             if key in known and name not in known[key]:
-                raise PolicyError(f"{where}.{key}: unknown {name!r}{nearest(name, known[key])}")
+                raise PolicyError(f"{where}.{key}: unknown {name!r}{suggest_nearest_names(name, known[key])}")
         fields[key] = tuple(value)
     return Limit(**fields)
 

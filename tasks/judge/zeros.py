@@ -21,15 +21,21 @@ FIXED = frozenset(
 _CATALOGS = ("torch", "onnx", "critical", "casts")
 
 
-def wrong_signs(op: str, actual: Sequence[np.ndarray], expected: Sequence[Leaf]) -> int | None:
+def count_wrong_zero_signs(op: str, actual: Sequence[np.ndarray], expected: Sequence[Leaf]) -> int | None:
     """How many zeros among the results of an op ("torch:sin", "onnx:Neg") have another sign than the exact result; None
     of an op whose definition does not say, and of dtypes with one zero."""
-    if not _fixes_signs(op):
+    if not _does_op_fix_zero_sign(op):
         return None
     count = None
     for a, leaf in zip(actual, expected):
         y = leaf.reference
-        if y is None or y.dtype != np.float64 or leaf.dtype not in EPS or a.shape != y.shape or _one_zero(leaf.dtype):
+        if (
+            y is None
+            or y.dtype != np.float64
+            or leaf.dtype not in EPS
+            or a.shape != y.shape
+            or _has_one_zero(leaf.dtype)
+        ):
             continue
         zero = np.flatnonzero(a == 0)
         signs = np.signbit(a.reshape(-1)[zero].astype(np.float64)) != np.signbit(y.reshape(-1)[zero])
@@ -38,10 +44,10 @@ def wrong_signs(op: str, actual: Sequence[np.ndarray], expected: Sequence[Leaf])
 
 
 @functools.cache
-def _fixes_signs(op: str) -> bool:
+def _does_op_fix_zero_sign(op: str) -> bool:
     catalog, _, name = op.partition(":")
     return catalog in _CATALOGS and (name.lower() in FIXED or (catalog == "casts" and name.startswith("to_")))
 
 
-def _one_zero(dtype: str) -> bool:
+def _has_one_zero(dtype: str) -> bool:
     return dtype.endswith("fnuz") or dtype == "float8_e8m0fnu"

@@ -46,13 +46,13 @@ class UnitFactors:
         return replace(self, values=np.where(good, self.values, 0.0), powers=np.where(good, self.powers, 0.0))
 
 
-def powers_of(values: np.ndarray, lowest: int) -> np.ndarray:
+def find_exponent_powers(values: np.ndarray, lowest: int) -> np.ndarray:
     """2 to the exponent of each value, at least 2**``lowest``; 0 for zero. float64 in, float64 out."""
     exponents = np.maximum(np.frexp(values)[1] - 1, lowest)
     return np.where(values == 0, 0.0, np.ldexp(1.0, exponents))
 
 
-def multiply_outer(a: np.ndarray, b: np.ndarray, place: int, out: np.ndarray | None = None) -> np.ndarray:
+def multiply_unit_outer(a: np.ndarray, b: np.ndarray, place: int, out: np.ndarray | None = None) -> np.ndarray:
     """Products (..., m, n) of the elements at one place of the summed axis."""
     made: np.ndarray = np.multiply(a[..., place, :, None], b[..., place, None, :], out=out)
     return made
@@ -106,7 +106,7 @@ class FiniteAdder(UnitAdder):
         return np.where(special == 0, total, special)
 
 
-def sum_aligned(
+def sum_aligned_terms(
     terms: Iterable[np.ndarray], unit: np.ndarray, cut: Callable[[np.ndarray], np.ndarray] | None = None
 ) -> np.ndarray:
     """The sum of arrays of float64, each cut off to whole ``unit`` s (a power of two for each result) before they are
@@ -141,17 +141,17 @@ class TruncatingAdder(FiniteAdder):
         return f"aligned and cut off {self.kept} digits below the largest; sum cut off to {self.digits} digits"
 
     def add(self, total: np.ndarray, a: UnitFactors, b: UnitFactors) -> np.ndarray:
-        top = np.maximum(powers_of(total, -14 if self.half else LOWEST), 2.0**self.floor)
+        top = np.maximum(find_exponent_powers(total, -14 if self.half else LOWEST), 2.0**self.floor)
         term = np.empty_like(total)
         places = range(a.values.shape[-2])
         for place in places:
-            np.maximum(top, multiply_outer(a.powers, b.powers, place, term), out=top)
-        products = (multiply_outer(a.values, b.values, place, term) for place in places)
-        units = sum_aligned(itertools.chain([total.copy()], products), top * 2.0**-self.kept)
+            np.maximum(top, multiply_unit_outer(a.powers, b.powers, place, term), out=top)
+        products = (multiply_unit_outer(a.values, b.values, place, term) for place in places)
+        units = sum_aligned_terms(itertools.chain([total.copy()], products), top * 2.0**-self.kept)
         if self.half:
             with np.errstate(over="ignore"):
                 return units.astype(np.float16).astype(np.float64)
-        return cut_off(units, self.digits)
+        return cut_off_digits(units, self.digits)
 
 
 @dataclass(frozen=True)
@@ -175,15 +175,15 @@ class GroupedAdder(FiniteAdder):
     def add(self, total: np.ndarray, a: UnitFactors, b: UnitFactors) -> np.ndarray:
         assert a.scales is not None and b.scales is not None
         assert a.scale_powers is not None and b.scale_powers is not None
-        top = np.maximum(powers_of(total, LOWEST), 2.0**self.floor)
+        top = np.maximum(find_exponent_powers(total, LOWEST), 2.0**self.floor)
         sums = []
         for start, stop in list_unit_steps(a.values.shape[-2], self.group):
             block = start // a.block
-            pairs = [multiply_outer(a.values, b.values, place) for place in range(start, stop)]
+            pairs = [multiply_unit_outer(a.values, b.values, place) for place in range(start, stop)]
             some = np.logical_or.reduce([x != 0 for x in pairs])
-            sums.append(np.add.reduce(pairs) * multiply_outer(a.scales, b.scales, block))
-            np.maximum(top, np.where(some, multiply_outer(a.scale_powers, b.scale_powers, block), 0.0), out=top)
-        return cut_off(sum_aligned((total.copy(), *sums), top * 2.0**-self.kept))
+            sums.append(np.add.reduce(pairs) * multiply_unit_outer(a.scales, b.scales, block))
+            np.maximum(top, np.where(some, multiply_unit_outer(a.scale_powers, b.scale_powers, block), 0.0), out=top)
+        return cut_off_digits(sum_aligned_terms((total.copy(), *sums), top * 2.0**-self.kept))
 
 
 @dataclass(frozen=True)
@@ -197,7 +197,7 @@ class ExactAdder(FiniteAdder):
         return "exact, rounded once to nearest"
 
     def add(self, total: np.ndarray, a: UnitFactors, b: UnitFactors) -> np.ndarray:
-        terms = [total, *(multiply_outer(a.values, b.values, place) for place in range(a.values.shape[-2]))]
+        terms = [total, *(multiply_unit_outer(a.values, b.values, place) for place in range(a.values.shape[-2]))]
         return round_to_single(*_distil_sum(terms))
 
 
@@ -212,7 +212,7 @@ class ChainedAdder(UnitAdder):
         return "fused multiply-add, rounded to nearest"
 
     def add(self, total: np.ndarray, a: UnitFactors, b: UnitFactors) -> np.ndarray:
-        return round_to_single(*two_sum(total, multiply_outer(a.values, b.values, 0)))
+        return round_to_single(*sum_with_rest(total, multiply_unit_outer(a.values, b.values, 0)))
 
 
 @dataclass(frozen=True)
@@ -228,7 +228,7 @@ class PairedAdder(UnitAdder):
 
     def add(self, total: np.ndarray, a: UnitFactors, b: UnitFactors) -> np.ndarray:
         count = a.values.shape[-2]
-        sums = [_flush_subnormals(multiply_outer(a.values, b.values, place)) for place in range(count)]
+        sums = [_flush_subnormals(multiply_unit_outer(a.values, b.values, place)) for place in range(count)]
         sums += [np.zeros_like(sums[0])] * (self.fused - count)
         while len(sums) > 1:
             sums = [_flush_subnormals(x + y) for x, y in zip(sums[::2], sums[1::2])]
@@ -265,25 +265,27 @@ class LateAdder(UnitAdder):
             if self.parted:
                 dot = np.zeros_like(total)
                 for own, part in sums:
-                    dot += np.where(own > 0, _round_down(part, power * 2.0**-self.kept), 0.0)
+                    dot += np.where(own > 0, _round_down_to_unit(part, power * 2.0**-self.kept), 0.0)
             else:
                 dot = sums[0][1]
-            own = np.maximum(powers_of(total, LOWEST), 2.0**LOWEST)
+            own = np.maximum(find_exponent_powers(total, LOWEST), 2.0**LOWEST)
             top = np.maximum(power, own)
-            held = _round_down(total, top * 2.0**-self.kept)
+            held = _round_down_to_unit(total, top * 2.0**-self.kept)
             if self.parted:
                 held = np.where(own < top * 2.0 ** (-self.kept - 1), 0.0, held)
-            made = _round_down(dot, top * 2.0 ** -(self.wide + 1)) + held
-            made = _round_down(made, np.maximum(powers_of(made, LOWEST), 2.0**LOWEST) * 2.0**-self.wide)
+            made = _round_down_to_unit(dot, top * 2.0 ** -(self.wide + 1)) + held
+            made = _round_down_to_unit(
+                made, np.maximum(find_exponent_powers(made, LOWEST), 2.0**LOWEST) * 2.0**-self.wide
+            )
         return made.astype(np.float32).astype(np.float64)
 
     def _align(self, total: np.ndarray, a: UnitFactors, b: UnitFactors, places: range) -> tuple[np.ndarray, np.ndarray]:
         """(the largest power of two among some products, their sum cut off below it)."""
         top, term = np.zeros_like(total), np.empty_like(total)
         for place in places:
-            np.maximum(top, multiply_outer(a.powers, b.powers, place, term), out=top)
-        products = (_overflow_to_infinity(multiply_outer(a.values, b.values, place, term)) for place in places)
-        return top, sum_aligned(products, np.where(top > 0, top, 1.0) * 2.0**-self.kept)
+            np.maximum(top, multiply_unit_outer(a.powers, b.powers, place, term), out=top)
+        products = (_overflow_to_infinity(multiply_unit_outer(a.values, b.values, place, term)) for place in places)
+        return top, sum_aligned_terms(products, np.where(top > 0, top, 1.0) * 2.0**-self.kept)
 
 
 def _overflow_to_infinity(values: np.ndarray) -> np.ndarray:
@@ -297,7 +299,7 @@ def _overflow_to_infinity(values: np.ndarray) -> np.ndarray:
 # --- exact arithmetic ---------------------------------------------------------------------------------------------
 
 
-def cut_off(values: np.ndarray, digits: int = DIGITS) -> np.ndarray:
+def cut_off_digits(values: np.ndarray, digits: int = DIGITS) -> np.ndarray:
     """float64 values cut off, towards zero, to float32's range and so many of its digits; what is beyond the range
     becomes ±inf."""
     with np.errstate(over="ignore"):
@@ -312,7 +314,7 @@ def cut_off(values: np.ndarray, digits: int = DIGITS) -> np.ndarray:
     return made
 
 
-def two_sum(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def sum_with_rest(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """x + y in float64, and what was lost in it (Knuth, The Art of Computer Programming 2, 4.2.2)."""
     total = x + y
     other = total - x
@@ -345,7 +347,7 @@ def _distil_sum(terms: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     while changed:
         changed = False
         for k in range(len(terms) - 1):
-            total, lost = two_sum(terms[k + 1], terms[k])
+            total, lost = sum_with_rest(terms[k + 1], terms[k])
             changed |= not (np.array_equal(total, terms[k + 1]) and np.array_equal(lost, terms[k]))
             terms[k + 1], terms[k] = total, lost
     return terms[-1], terms[-2]
@@ -358,7 +360,7 @@ def _flush_subnormals(values: np.ndarray) -> np.ndarray:
     return np.where(np.abs(made) < np.float32(2.0**LOWEST), np.float32(0), made)
 
 
-def _round_down(values: np.ndarray, unit: np.ndarray) -> np.ndarray:
+def _round_down_to_unit(values: np.ndarray, unit: np.ndarray) -> np.ndarray:
     """Values rounded towards minus infinity to multiples of ``unit``, powers of two."""
     made: np.ndarray = np.floor(values / unit) * unit
     return made

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from tasks.matrix_units.adders import GroupedAdder, PairedAdder, UnitFactors, powers_of
+from tasks.matrix_units.adders import GroupedAdder, PairedAdder, UnitFactors, find_exponent_powers
 from tasks.matrix_units.table import MatrixUnit
-from tasks.model.dtypes import TABLE, dtype_name
+from tasks.model.dtypes import TABLE, name_numpy_dtype
 
 #: Digits that a float32 has beyond TF32's.
 _CUT = 13
@@ -40,8 +40,10 @@ def _check_unit_operands(
     unit: MatrixUnit, a: np.ndarray, b: np.ndarray, scales: tuple[np.ndarray, np.ndarray] | None
 ) -> None:
     for name, x in (("a", a), ("b", b)):
-        if dtype_name(x.dtype) != unit.dtype:
-            raise ValueError(f"{name} is {dtype_name(x.dtype)}; this unit of {unit.architecture} takes {unit.dtype}")
+        if name_numpy_dtype(x.dtype) != unit.dtype:
+            raise ValueError(
+                f"{name} is {name_numpy_dtype(x.dtype)}; this unit of {unit.architecture} takes {unit.dtype}"
+            )
         if x.ndim < 2:
             raise ValueError(f"{name} has {x.ndim} axes: a matrix has at least 2")
     if a.shape[-1] != b.shape[-2]:
@@ -57,8 +59,10 @@ def _check_unit_operands(
     blocks = a.shape[-1] // unit.block
     wanted = ((*a.shape[:-1], blocks), (*b.shape[:-2], blocks, b.shape[-1]))
     for name, x, shape in zip(("a", "b"), scales, wanted):
-        if dtype_name(x.dtype) != unit.scale or x.shape != shape:
-            raise ValueError(f"scales of {name} are {dtype_name(x.dtype)} {x.shape}; they must be {unit.scale} {shape}")
+        if name_numpy_dtype(x.dtype) != unit.scale or x.shape != shape:
+            raise ValueError(
+                f"scales of {name} are {name_numpy_dtype(x.dtype)} {x.shape}; they must be {unit.scale} {shape}"
+            )
 
 
 def _read_unit_operand(unit: MatrixUnit, stored: np.ndarray, scales: np.ndarray | None) -> UnitFactors:
@@ -70,7 +74,7 @@ def _read_unit_operand(unit: MatrixUnit, stored: np.ndarray, scales: np.ndarray 
     values = np.ascontiguousarray(stored).astype(np.float64)
     if isinstance(unit.adder, PairedAdder):
         values = np.where(np.abs(values) < 2.0**lowest, 0.0, values)
-    powers = powers_of(values, lowest)
+    powers = find_exponent_powers(values, lowest)
     if scales is None:
         return UnitFactors(values, powers)
     shared = np.abs(scales.astype(np.float64))
@@ -83,4 +87,4 @@ def _read_unit_operand(unit: MatrixUnit, stored: np.ndarray, scales: np.ndarray 
     shared = np.where(np.isfinite(shared), shared, 1.0)
     scale_lowest = TABLE[unit.scale].lowest
     assert scale_lowest is not None
-    return UnitFactors(values, powers, shared, powers_of(shared, scale_lowest), unit.block)
+    return UnitFactors(values, powers, shared, find_exponent_powers(shared, scale_lowest), unit.block)

@@ -29,7 +29,7 @@ class Published:
     source: str
 
 
-def _list_published() -> tuple[Published, ...]:
+def _list_published_units() -> tuple[Published, ...]:
     return (
         Published("volta", "float16", SEEN, -7, "Fasi"),
         Published("turing", "float16", SEEN, -8, "Fasi"),
@@ -68,4 +68,4 @@ def _list_published() -> tuple[Published, ...]:
 
 
 #: All of them.
-PUBLISHED = _list_published()
+PUBLISHED = _list_published_units()

@@ -18,7 +18,7 @@ from tasks.matrix_units.adders import (
     TruncatingAdder,
     UnitAdder,
 )
-from tasks.nearest import nearest
+from tasks.nearest import suggest_nearest_names
 
 #: Sources, by the names that rows give.
 SOURCES: Mapping[str, str] = {
@@ -82,7 +82,7 @@ _E4M3, _E5M2, _HALVES = "float8_e4m3fn", "float8_e5m2", ("float16", "bfloat16")
 _FIRST, _NVIDIA, _AMD = ("Fasi", "FTTN", "Khattak", "MMA-Sim"), ("Khattak", "MMA-Sim"), ("FTTN", "Khattak", "MMA-Sim")
 
 
-def _list_units() -> tuple[MatrixUnit, ...]:
+def _list_matrix_units() -> tuple[MatrixUnit, ...]:
     sixth = [MatrixUnit("blackwell", d, TruncatingAdder(16, 25, -133), "tcgen05.mma k16", _NVIDIA) for d in _HALVES]
     return (
         MatrixUnit("volta", "float16", TruncatingAdder(4, 23, -131), "mma.m8n8k4", _FIRST),
@@ -151,21 +151,21 @@ def _list_units() -> tuple[MatrixUnit, ...]:
 
 
 #: Every unit by (architecture, dtype, dtype of the scales).
-UNITS: Mapping[tuple[str, str, str], MatrixUnit] = {(x.architecture, x.dtype, x.scale): x for x in _list_units()}
+UNITS: Mapping[tuple[str, str, str], MatrixUnit] = {(x.architecture, x.dtype, x.scale): x for x in _list_matrix_units()}
 
 
-def find_unit(architecture: str, dtype: str, scale: str = "") -> MatrixUnit | None:
+def find_matrix_unit(architecture: str, dtype: str, scale: str = "") -> MatrixUnit | None:
     """The row of an architecture for matrices of a dtype, with scales of another ("": without); None where its unit
     does not take them.
 
     Raises ValueError for an architecture that has no rows.
     """
     if architecture not in ARCHITECTURES:
-        raise ValueError(f"no architecture {architecture!r}{nearest(architecture, ARCHITECTURES)}")
+        raise ValueError(f"no architecture {architecture!r}{suggest_nearest_names(architecture, ARCHITECTURES)}")
     return UNITS.get((architecture, dtype, scale))
 
 
-def describe_taken(architecture: str) -> str:
+def describe_unit_dtypes(architecture: str) -> str:
     """The dtypes that an architecture's unit takes, for people."""
     rows = [x for x in UNITS.values() if x.architecture == architecture]
     return ", ".join(f"{x.dtype} scaled by {x.scale}" if x.scale else x.dtype for x in rows)

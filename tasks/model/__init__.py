@@ -23,8 +23,8 @@ from tasks.model.case import (
     RuntimeInfo,
     Timed,
     TimedCalls,
-    label_of,
-    one_by_one,
+    call_one_by_one,
+    label_op,
 )
 from tasks.model.dtypes import (
     DTYPES,
@@ -32,14 +32,25 @@ from tasks.model.dtypes import (
     LARGEST,
     PART,
     SMALLEST_NORMAL,
-    is_complex,
-    is_inexact,
-    np_dtype,
+    get_numpy_dtype,
+    get_wide_dtype,
+    is_complex_dtype,
+    is_inexact_dtype,
     round_to_dtype,
-    wide,
 )
 from tasks.model.errors import Ended, Fallback, Hung, Invalid, Misbehaviour, Refusal, Unavailable, Unsupported, Vacuous
-from tasks.model.leaf import Leaf, row_floor
+from tasks.model.leaf import Leaf, compute_row_floor
 from tasks.model.op_class import WITHOUT_NOISE, OpClass
 from tasks.model.session import Replayed, Session, Stateless, TensorSession, run_session
-from tasks.model.status import BY_SEVERITY, DEADLY, FAILED, FINDINGS, JUDGED, MEASURED, NOT_VALID, PASSED, Status, names
+from tasks.model.status import (
+    BY_SEVERITY,
+    DEADLY,
+    FAILED,
+    FINDINGS,
+    JUDGED,
+    MEASURED,
+    NOT_VALID,
+    PASSED,
+    Status,
+    name_statuses,
+)

@@ -32,7 +32,7 @@ FORWARD = "forward"
 RACE_S = 8.0
 
 
-def label_of(op: str, variant: str) -> str:
+def label_op(op: str, variant: str) -> str:
     """Short name of an op with its variant: ``torch:std_mean.unbiased``."""
     return f"{op}.{variant}" if variant else op
 
@@ -64,7 +64,7 @@ class Group:
     @property
     def label(self) -> str:
         """Short name without the dtype."""
-        return label_of(self.op, self.variant)
+        return label_op(self.op, self.variant)
 
     @property
     def columns(self) -> dict[str, str | int]:
@@ -394,12 +394,12 @@ class Program:
     def release(self) -> None:
         """Forget how it is run. What its calls hold often holds the program too, and the arrays of a case would wait
         for the garbage collector, on a device as well."""
-        self.run = _released
+        self.run = _refuse_released
         self.given = self.capture = self.session = self.timed = self.placed = self.begin_placed = None
         self.anew = self.begin_anew = self.explain = None
 
 
-def _released() -> Sequence[Any]:
+def _refuse_released() -> Sequence[Any]:
     raise RuntimeError("the program of a case that is over was run")
 
 
@@ -462,7 +462,7 @@ class RuntimeInfo:
         return self.compute_precision if products or not self.of_products else ""
 
 
-def one_by_one(build: Callable[[Form], Program], forms: Sequence[Form]) -> list[Program | Exception]:
+def call_one_by_one(build: Callable[[Form], Program], forms: Sequence[Form]) -> list[Program | Exception]:
     """For each form what ``build`` returns, or the error that it raised."""
     built: list[Program | Exception] = []
     for form in forms:

@@ -45,22 +45,22 @@ SHARED = ("exporter", "optimiser", "precision")
 _NODE, _WINDOW = re.compile(r"node (.+) \(\S+\)"), re.compile(r"window (.+)\.\.(.+)")
 
 
-def of_node(name: str, op: str) -> str:
+def name_node_culprit(name: str, op: str) -> str:
     """A node of a model, by its unique name."""
     return f"node {name} ({op})"
 
 
-def of_window(first: str, last: str) -> str:
+def name_window_culprit(first: str, last: str) -> str:
     """Nodes of a model that follow one another, by the names of the first and the last."""
     return f"window {first}..{last}"
 
 
-def kind(text: str) -> str:
+def find_culprit_kind(text: str) -> str:
     """The kind of a culprit; "" for none."""
     return text.partition(" ")[0]
 
 
-def ends(text: str) -> tuple[str, str] | None:
+def find_culprit_ends(text: str) -> tuple[str, str] | None:
     """Names of the first and the last of the nodes that are to blame; None where the culprit is none of a model's
     nodes."""
     if found := _NODE.fullmatch(text):

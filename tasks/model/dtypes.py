@@ -103,7 +103,7 @@ PACKED_BITS = {name: TABLE[name].bits for name in DTYPES if 0 < TABLE[name].bits
 
 
 @functools.cache
-def np_dtype(name: str) -> np.dtype:
+def get_numpy_dtype(name: str) -> np.dtype:
     """numpy dtype of a dtype name of the farm ("bfloat16" included, through ml_dtypes).
 
     Raises TypeError for a name that is no dtype.
@@ -120,46 +120,46 @@ def np_dtype(name: str) -> np.dtype:
 
 
 @functools.cache  # numpy makes the name anew each time
-def dtype_name(dtype: np.dtype) -> str:
+def name_numpy_dtype(dtype: np.dtype) -> str:
     """The farm's name of a numpy dtype."""
     return "str" if dtype.kind in "OUS" else dtype.name
 
 
-def is_complex(dtype: str) -> bool:
+def is_complex_dtype(dtype: str) -> bool:
     return dtype in PART
 
 
-def is_inexact(dtype: str) -> bool:
+def is_inexact_dtype(dtype: str) -> bool:
     """Whether a dtype rounds: floating and complex ones do."""
     return dtype in EPS
 
 
-def wide(dtype: str) -> str:
+def get_wide_dtype(dtype: str) -> str:
     """Dtype in which the reference of ``dtype`` is computed: float64, complex128, or the dtype itself."""
-    return "complex128" if is_complex(dtype) else "float64" if is_inexact(dtype) else dtype
+    return "complex128" if is_complex_dtype(dtype) else "float64" if is_inexact_dtype(dtype) else dtype
 
 
-def holds(dtype: str, other: str) -> bool:
+def does_dtype_hold(dtype: str, other: str) -> bool:
     """Whether a floating dtype represents every number of another real dtype."""
     row, given = TABLE[dtype], TABLE[other]
     assert row.digits is not None and row.lowest is not None and row.largest is not None
     if given.family == "bool":
         return True
     if given.digits is None:
-        low, high = integers(other)
+        low, high = get_integer_range(other)
         return max(-low, high).bit_length() <= row.digits + 1 and max(-low, high) <= row.largest
     assert given.lowest is not None and given.largest is not None
     subnormal = row.lowest - row.digits <= given.lowest - given.digits
     return row.digits >= given.digits and subnormal and row.largest >= given.largest
 
 
-def integers(dtype: str) -> tuple[int, int]:
+def get_integer_range(dtype: str) -> tuple[int, int]:
     """The smallest and the largest value of an integer dtype."""
     row = TABLE[dtype]
     return (0, 2**row.bits - 1) if row.family == "unsigned" else (-(2 ** (row.bits - 1)), 2 ** (row.bits - 1) - 1)
 
 
-def round_digits(x: np.ndarray, eps: float, round: Callable[[np.ndarray], np.ndarray] = np.round) -> np.ndarray:
+def round_to_digits(x: np.ndarray, eps: float, round: Callable[[np.ndarray], np.ndarray] = np.round) -> np.ndarray:
     """float64 numbers with the digits of a format of a machine epsilon (2⁻ⁿ), to the nearest with ties to even or as
     ``round`` makes integers of them; the range is left as it is."""
     significand, exponent = np.frexp(x)
@@ -174,7 +174,7 @@ def round_to_dtype(values: np.ndarray, dtype: str) -> np.ndarray:
         up = bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
         cut = (np.where(np.isnan(values), bits, up) & np.uint32(0xFFFF0000)).view(np.float32)
         return cut.astype(values.dtype)
-    return values.astype(np_dtype(dtype)).astype(values.dtype)
+    return values.astype(get_numpy_dtype(dtype)).astype(values.dtype)
 
 
 def format_number(number: float) -> str:

@@ -111,7 +111,7 @@ def shorten_error(error: BaseException, limit: int) -> str:
     return text[: limit - len(end)] + end
 
 
-def list_causes(error: BaseException, contexts: bool = False) -> list[BaseException]:
+def list_error_causes(error: BaseException, contexts: bool = False) -> list[BaseException]:
     """An error, what it was raised from, and so on. contexts: of one that was raised from none, what it was raised in
     the handling of."""
     chain: list[BaseException] = []
@@ -123,14 +123,14 @@ def list_causes(error: BaseException, contexts: bool = False) -> list[BaseExcept
     return chain
 
 
-def essence(error: BaseException) -> tuple[str, str]:
+def find_error_essence(error: BaseException) -> tuple[str, str]:
     """(type, text on one line) of what went wrong: of what a framework made of another error that error alone, without
     advice, the framework's own stack and colours. An error that the user's code raises from another is the user's word
     and stays."""
-    chain = list_causes(error)
-    cause = next((x for x in chain if _is_user_file(_find_raising_file(x))), chain[-1])
+    chain = list_error_causes(error)
+    cause = next((x for x in chain if _is_user_file(_find_file_raising_error(x))), chain[-1])
     kind = type(cause).__name__
-    text = plain(str(cause.msg) if isinstance(cause, SyntaxError) else str(cause)).strip()
+    text = drop_terminal_escapes(str(cause.msg) if isinstance(cause, SyntaxError) else str(cause)).strip()
     if traced := _TRACED.search(text):
         kind, text = traced[1], traced[3]
     said = (_ADVICE.split(text, maxsplit=1)[0].strip() or text).split("\n\n")
@@ -140,20 +140,20 @@ def essence(error: BaseException) -> tuple[str, str]:
     return kind, line if len(line) <= _LINE else f"{line[:_LINE]}…"
 
 
-def text_of(error: BaseException) -> str:
-    """The text of `essence`; of an error without one, its type."""
-    kind, text = essence(error)
+def find_error_text(error: BaseException) -> str:
+    """The text of `find_error_essence`; of an error without one, its type."""
+    kind, text = find_error_essence(error)
     return text or kind
 
 
-def essential(error: BaseException) -> str:
-    """`essence` as "type: text"."""
-    return ": ".join(filter(None, essence(error)))
+def format_error_essence(error: BaseException) -> str:
+    """`find_error_essence` as "type: text"."""
+    return ": ".join(filter(None, find_error_essence(error)))
 
 
-def place(error: BaseException) -> str:
+def find_error_place(error: BaseException) -> str:
     """ "file:line" of the user's code that an error came from; "" where none is known."""
-    for one in reversed(list_causes(error)):
+    for one in reversed(list_error_causes(error)):
         if isinstance(one, SyntaxError) and one.filename:
             return f"{one.filename}:{one.lineno}"
         if traced := _TRACED_AT.search(str(one)):
@@ -163,18 +163,18 @@ def place(error: BaseException) -> str:
     return ""
 
 
-def describe_with_place(error: BaseException) -> str:
-    """`essential`, and in brackets the place in the user's code."""
-    where = place(error)
-    return essential(error) + (f" ({where})" if where else "")
+def describe_error_with_place(error: BaseException) -> str:
+    """`format_error_essence`, and in brackets the place in the user's code."""
+    where = find_error_place(error)
+    return format_error_essence(error) + (f" ({where})" if where else "")
 
 
-def plain(text: str) -> str:
+def drop_terminal_escapes(text: str) -> str:
     """A text without the escape sequences of a terminal."""
     return _ESCAPES.sub("", text)
 
 
-def _find_raising_file(error: BaseException) -> str:
+def _find_file_raising_error(error: BaseException) -> str:
     """The file in which an error was raised; "" if it is not known."""
     frames = traceback.extract_tb(error.__traceback__)
     return frames[-1].filename if frames else ""
@@ -182,26 +182,30 @@ def _find_raising_file(error: BaseException) -> str:
 
 def _is_user_file(file: str) -> bool:
     """Whether a file of a traceback is the user's: not an installed package's, Python's or the farm's."""
-    return bool(file) and not file.startswith("<") and not any(Path(file).is_relative_to(x) for x in _others())
+    return (
+        bool(file)
+        and not file.startswith("<")
+        and not any(Path(file).is_relative_to(x) for x in _list_library_folders())
+    )
 
 
 @functools.cache
-def _others() -> tuple[Path, ...]:
+def _list_library_folders() -> tuple[Path, ...]:
     installed = (Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
     here = Path(__file__).parents[1]
     return (*dict.fromkeys(installed), here, here.parent / "farm")
 
 
-def gist(error: str) -> str:
+def shorten_error_gist(error: str) -> str:
     """What an error says, without its lines that name a place in a source or only announce another line."""
     said = [line for line in error.splitlines() if not _AROUND.search(line)]
     return "\n".join(said) or error
 
 
-def mask_details(error: str, names: Collection[str] = ()) -> str:
+def mask_error_details(error: str, names: Collection[str] = ()) -> str:
     """What errors that are alike have in common: without numbers, addresses, paths, and names, those in ``names``
     too."""
-    text = gist(error)[:_ENOUGH]
+    text = shorten_error_gist(error)[:_ENOUGH]
     for name in sorted(filter(None, names), key=len, reverse=True):
         text = re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", "", text)
     return " ".join(_OWN_WORDS.sub("", text).lower().split())

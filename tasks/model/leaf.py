@@ -39,7 +39,7 @@ class Leaf:
     #: The share of the output that moves with a single element of each input; None where nobody has asked.
     shared: float | None = None
     #: Elements of one number here may have changed places, as which of equal inputs is chosen is nobody's promise
-    #: (`reorder_ties`).
+    #: (`reorder_leaf_ties`).
     ties: np.ndarray | None = None
 
     @classmethod
@@ -59,7 +59,7 @@ class Leaf:
 _SHAPED = ("noise", "of_products", "jumps", "kept", "ties")
 
 
-def elements(leaf: Leaf, places: np.ndarray) -> Leaf:
+def take_leaf_elements(leaf: Leaf, places: np.ndarray) -> Leaf:
     """The elements of a leaf at n flat places, as a leaf of shape (n,)."""
     assert leaf.reference is not None
     floors = {name: getattr(leaf, name) for name in _SHAPED}
@@ -67,7 +67,7 @@ def elements(leaf: Leaf, places: np.ndarray) -> Leaf:
     return replace(leaf, shape=places.shape, reference=leaf.reference.reshape(-1)[places], **some)
 
 
-def row(leaf: Leaf, k: int) -> Leaf:
+def take_leaf_row(leaf: Leaf, k: int) -> Leaf:
     """What is expected in row ``k`` of a leaf. Of one without a reference it is the shape alone."""
     some: dict[str, Any] = {n: None if (x := getattr(leaf, n)) is None else np.asarray(x[k]) for n in _SHAPED}
     exact = None if leaf.reference is None else np.asarray(leaf.reference[k])
@@ -83,7 +83,7 @@ def floor_of_kept(leaf: Leaf, excused: bool) -> Leaf:
     return replace(leaf, noise=np.maximum(own, leaf.kept) if excused else np.minimum(own, leaf.kept))
 
 
-def reorder_ties(actual: np.ndarray, leaf: Leaf) -> np.ndarray:
+def reorder_leaf_ties(actual: np.ndarray, leaf: Leaf) -> np.ndarray:
     """An output of which those that are tied stand in the reference's order."""
     y = leaf.reference
     if leaf.ties is None or y is None or actual.shape != y.shape:
@@ -93,7 +93,7 @@ def reorder_ties(actual: np.ndarray, leaf: Leaf) -> np.ndarray:
     return made.reshape(actual.shape)
 
 
-def row_floor(noise: np.ndarray) -> np.ndarray:
+def compute_row_floor(noise: np.ndarray) -> np.ndarray:
     """The noise floor of the outputs of a whole model: δ, or its root mean square over the last axis where that is
     larger.
 
@@ -106,11 +106,11 @@ def row_floor(noise: np.ndarray) -> np.ndarray:
         return np.maximum(noise, np.sqrt(np.square(noise).mean(-1, keepdims=True)))
 
 
-def model_floor(leaf: Leaf) -> np.ndarray | None:
+def compute_model_floor(leaf: Leaf) -> np.ndarray | None:
     """The noise floor by which an output of a whole model is judged: that of its rows, what a rounding adds to an
     element that the model asks for and, of what is stated to be probabilities or a mask, no less than ε: their scale is
     1, whatever is left of those that are nearly 0."""
-    floor = None if leaf.noise is None else row_floor(leaf.noise)
+    floor = None if leaf.noise is None else compute_row_floor(leaf.noise)
     if leaf.jumps is not None:
         floor = leaf.jumps if floor is None else np.maximum(floor, leaf.jumps)
     if not leaf.meaning.startswith(("probabilities", "mask")):

@@ -45,49 +45,186 @@ class Status(str, enum.Enum):
         self.facts = facts
         return self
 
-    PASS = "pass", Facts(
-        110, "passed", "P", "", "#d3ebe4 #12473a", "#1d4238 #a9e3d0", ink="#8a8f98", measured=True,
-        meaning="It ran on the intended device and is within the policy's limit.")
-    IMPRECISE = "imprecise", Facts(
-        70, "passed", "I", "yellow", "#f5e13b #2b2600", "#d8c52a #221e00", ink="#d98e04", measured=True, finding=True,
-        meaning="Right function, lost precision: beyond the policy's limit, within 8 times that or the classic tolerance.")
-    WRONG = "wrong", Facts(
-        40, "failed", "W", "red", "#d55e00 #fff", "#e8761c #190b00", ink="#c2182b", measured=True,
-        meaning="It is outside the policy: numbers, misplaced NaN or Inf, shape or dtype; `kind` says which.")
-    ERROR = "error", Facts(
-        50, "failed", "E", "magenta", "#b5559a #fff", "#cf78b6 #22061a",
-        meaning="The backend raised where the reference did not; `stage` says where: export, build or run.")
-    CRASH = "crash", Facts(
-        10, "failed", "C", "bold red", "#111 #fff", "#f4f4f4 #000", deadly=True,
-        meaning="The process died; `kind` is the signal or the exit code.")
-    TIMEOUT = "timeout", Facts(
-        20, "failed", "T", "bold red", "#0a4f8f #fff", "#4a97e0 #00152b", deadly=True,
-        meaning="It exceeded its deadline.")
-    OOM = "oom", Facts(
-        30, "failed", "M", "bold red", "#5b3a8e #fff", "#a884e6 #170630", deadly=True,
-        meaning="The process or the device ran out of memory.")
-    FALLBACK = "fallback", Facts(
-        80, "gap", "F", "cyan", "#7cc4ee #05283d", "#2f7aa6 #eaf7ff",
-        meaning="Right or wrong, it did not run where asked: a CPU provider took the node, a graph break ran "
-        "eagerly, no kernel was generated.")
-    UNSUPPORTED = "unsupported", Facts(
-        90, "gap", "U", "", "#d9dde2 #3c454e", "#414a53 #d0d7de",
-        meaning="The backend says it does not implement this, or it takes none of the op's forms.")
-    INVALID = "invalid", Facts(
-        120, "void", "X", "", "#eceff2 #59636e", "#262c32 #9aa5b0",
-        meaning="The case itself is bad: the reference raises too, or the right result is unknown; `kind` says why.")
-    VACUOUS = "vacuous", Facts(
-        130, "void", "V", "", "#eceff2 #59636e", "#262c32 #9aa5b0",
-        meaning="Nothing was computed or compared: no samples, no elements, an exported graph without nodes.")
-    UNAVAILABLE = "unavailable", Facts(
-        100, "gap", "N", "", "#f3f5f8 #59636e", "#1d2227 #9aa5b0",
-        meaning="No node offers the backend, for a stated reason; only a node lost mid-run leaves rows.")
-    SKIPPED = "skipped", Facts(
-        140, "void", "S", "", "#eceff2 #59636e", "#262c32 #9aa5b0",
-        meaning="The config leaves it out, with a reason.")
-    LOST = "lost", Facts(
-        60, "gap", "L", "bold red", "#8f1d1d #fff", "#ef6a6a #2b0000", finding=True,
-        meaning="It was planned but never judged; a finished run has none.")
+    PASS = (
+        "pass",
+        Facts(
+            110,
+            "passed",
+            "P",
+            "",
+            "#d3ebe4 #12473a",
+            "#1d4238 #a9e3d0",
+            ink="#8a8f98",
+            measured=True,
+            meaning="It ran on the intended device and is within the policy's limit.",
+        ),
+    )
+    IMPRECISE = (
+        "imprecise",
+        Facts(
+            70,
+            "passed",
+            "I",
+            "yellow",
+            "#f5e13b #2b2600",
+            "#d8c52a #221e00",
+            ink="#d98e04",
+            measured=True,
+            finding=True,
+            meaning="Right function, lost precision: beyond the policy's limit, within 8 times that or the classic tolerance.",
+        ),
+    )
+    WRONG = (
+        "wrong",
+        Facts(
+            40,
+            "failed",
+            "W",
+            "red",
+            "#d55e00 #fff",
+            "#e8761c #190b00",
+            ink="#c2182b",
+            measured=True,
+            meaning="It is outside the policy: numbers, misplaced NaN or Inf, shape or dtype; `kind` says which.",
+        ),
+    )
+    ERROR = (
+        "error",
+        Facts(
+            50,
+            "failed",
+            "E",
+            "magenta",
+            "#b5559a #fff",
+            "#cf78b6 #22061a",
+            meaning="The backend raised where the reference did not; `stage` says where: export, build or run.",
+        ),
+    )
+    CRASH = (
+        "crash",
+        Facts(
+            10,
+            "failed",
+            "C",
+            "bold red",
+            "#111 #fff",
+            "#f4f4f4 #000",
+            deadly=True,
+            meaning="The process died; `kind` is the signal or the exit code.",
+        ),
+    )
+    TIMEOUT = (
+        "timeout",
+        Facts(
+            20,
+            "failed",
+            "T",
+            "bold red",
+            "#0a4f8f #fff",
+            "#4a97e0 #00152b",
+            deadly=True,
+            meaning="It exceeded its deadline.",
+        ),
+    )
+    OOM = (
+        "oom",
+        Facts(
+            30,
+            "failed",
+            "M",
+            "bold red",
+            "#5b3a8e #fff",
+            "#a884e6 #170630",
+            deadly=True,
+            meaning="The process or the device ran out of memory.",
+        ),
+    )
+    FALLBACK = (
+        "fallback",
+        Facts(
+            80,
+            "gap",
+            "F",
+            "cyan",
+            "#7cc4ee #05283d",
+            "#2f7aa6 #eaf7ff",
+            meaning="Right or wrong, it did not run where asked: a CPU provider took the node, a graph break ran "
+            "eagerly, no kernel was generated.",
+        ),
+    )
+    UNSUPPORTED = (
+        "unsupported",
+        Facts(
+            90,
+            "gap",
+            "U",
+            "",
+            "#d9dde2 #3c454e",
+            "#414a53 #d0d7de",
+            meaning="The backend says it does not implement this, or it takes none of the op's forms.",
+        ),
+    )
+    INVALID = (
+        "invalid",
+        Facts(
+            120,
+            "void",
+            "X",
+            "",
+            "#eceff2 #59636e",
+            "#262c32 #9aa5b0",
+            meaning="The case itself is bad: the reference raises too, or the right result is unknown; `kind` says why.",
+        ),
+    )
+    VACUOUS = (
+        "vacuous",
+        Facts(
+            130,
+            "void",
+            "V",
+            "",
+            "#eceff2 #59636e",
+            "#262c32 #9aa5b0",
+            meaning="Nothing was computed or compared: no samples, no elements, an exported graph without nodes.",
+        ),
+    )
+    UNAVAILABLE = (
+        "unavailable",
+        Facts(
+            100,
+            "gap",
+            "N",
+            "",
+            "#f3f5f8 #59636e",
+            "#1d2227 #9aa5b0",
+            meaning="No node offers the backend, for a stated reason; only a node lost mid-run leaves rows.",
+        ),
+    )
+    SKIPPED = (
+        "skipped",
+        Facts(
+            140,
+            "void",
+            "S",
+            "",
+            "#eceff2 #59636e",
+            "#262c32 #9aa5b0",
+            meaning="The config leaves it out, with a reason.",
+        ),
+    )
+    LOST = (
+        "lost",
+        Facts(
+            60,
+            "gap",
+            "L",
+            "bold red",
+            "#8f1d1d #fff",
+            "#ef6a6a #2b0000",
+            finding=True,
+            meaning="It was planned but never judged; a finished run has none.",
+        ),
+    )
 
     def __str__(self) -> str:
         return str(self.value)
@@ -135,6 +272,6 @@ DEADLY = tuple(status for status in Status if status.deadly)
 FINDINGS = tuple(status for status in BY_SEVERITY if status.finding)
 
 
-def names(statuses: Iterable[Status]) -> list[str]:
+def name_statuses(statuses: Iterable[Status]) -> list[str]:
     """Statuses as a lake's column has them: plain text."""
     return [str(status.value) for status in statuses]

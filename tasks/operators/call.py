@@ -43,6 +43,6 @@ class OperatorCall:
 Evaluate = Callable[[OperatorCall], "list[np.ndarray] | None"]
 
 
-def since(version: int, operator: Evaluate) -> Evaluate:
+def change_since_opset(version: int, operator: Evaluate) -> Evaluate:
     """An operator as it is from an operator set on: before, it said the same by attributes, or did not broadcast."""
     return lambda call: operator(call) if call.opset >= version else None

@@ -7,28 +7,28 @@ from typing import Any
 
 import numpy as np
 
-from tasks.model.dtypes import DTYPE_OF_ELEMENT, NATIVE, integers, np_dtype, round_to_dtype
+from tasks.model.dtypes import DTYPE_OF_ELEMENT, NATIVE, get_integer_range, get_numpy_dtype, round_to_dtype
 from tasks.operators import formulas
 from tasks.operators.call import NARROW, Evaluate, OperatorCall
 from tasks.operators.left_open import LeftOpen
 
 
-def _single(value: float) -> float:
+def _read_float32_attribute(value: float) -> float:
     """A number as an attribute of a node holds it."""
     return float(np.float32(value))
 
 
-def of_one(function: Callable[[np.ndarray], Any]) -> Evaluate:
+def make_unary_operator(function: Callable[[np.ndarray], Any]) -> Evaluate:
     """An operator that is a function of each element."""
     return lambda call: [np.asarray(function(np.asarray(call.inputs[0])))]
 
 
-def of_two(function: Callable[[np.ndarray, np.ndarray], Any]) -> Evaluate:
+def make_binary_operator(function: Callable[[np.ndarray, np.ndarray], Any]) -> Evaluate:
     """An operator that is a function of two broadcast tensors."""
     return lambda call: [np.asarray(function(np.asarray(call.inputs[0]), np.asarray(call.inputs[1])))]
 
 
-def make_fold(function: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Evaluate:
+def make_variadic_operator(function: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Evaluate:
     """An operator of any number of broadcast tensors, folded from the first on."""
 
     def operator(call: OperatorCall) -> list[np.ndarray]:
@@ -40,44 +40,47 @@ def make_fold(function: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Evalu
     return operator
 
 
-def _of(call: OperatorCall, name: str, default: float) -> float:
-    return float(call.attributes.get(name, _single(default)))
+def _get_float_attribute(call: OperatorCall, name: str, default: float) -> float:
+    return float(call.attributes.get(name, _read_float32_attribute(default)))
 
 
 def evaluate_elu(call: OperatorCall) -> list[np.ndarray]:
     """Elu: α·(eˣ − 1) below 0."""
     (x,) = call.arrays()
-    return [np.where(x < 0, _of(call, "alpha", 1.0) * np.expm1(np.minimum(x, 0.0)), x)]
+    return [np.where(x < 0, _get_float_attribute(call, "alpha", 1.0) * np.expm1(np.minimum(x, 0.0)), x)]
 
 
 def evaluate_celu(call: OperatorCall) -> list[np.ndarray]:
     """Celu: max(0, x) + min(0, α·(exp(x/α) − 1))."""
-    (x,), alpha = call.arrays(), _of(call, "alpha", 1.0)
+    (x,), alpha = call.arrays(), _get_float_attribute(call, "alpha", 1.0)
     return [np.maximum(0.0, x) + np.minimum(0.0, alpha * np.expm1(x / alpha))]
 
 
 def evaluate_selu(call: OperatorCall) -> list[np.ndarray]:
     """Selu: γ·(α·eˣ − α) up to 0, γ·x above; the defaults are those of the operator's text."""
     (x,) = call.arrays()
-    alpha, gamma = _of(call, "alpha", 1.67326319217681884765625), _of(call, "gamma", 1.05070102214813232421875)
+    alpha, gamma = (
+        _get_float_attribute(call, "alpha", 1.67326319217681884765625),
+        _get_float_attribute(call, "gamma", 1.05070102214813232421875),
+    )
     return [gamma * np.where(x <= 0, alpha * np.expm1(np.minimum(x, 0.0)), x)]
 
 
 def evaluate_leaky_relu(call: OperatorCall) -> list[np.ndarray]:
     """LeakyRelu."""
     (x,) = call.arrays()
-    return [np.where(x < 0, _of(call, "alpha", 0.01) * x, x)]
+    return [np.where(x < 0, _get_float_attribute(call, "alpha", 0.01) * x, x)]
 
 
 def evaluate_thresholded_relu(call: OperatorCall) -> list[np.ndarray]:
     """ThresholdedRelu: x above alpha, else 0."""
     (x,) = call.arrays()
-    return [np.where(x > _of(call, "alpha", 1.0), x, 0.0)]
+    return [np.where(x > _get_float_attribute(call, "alpha", 1.0), x, 0.0)]
 
 
 def evaluate_shrink(call: OperatorCall) -> list[np.ndarray]:
     """Shrink: x + bias below −lambd, x − bias above lambd, else 0."""
-    (x,), bias, lambd = call.arrays(), _of(call, "bias", 0.0), _of(call, "lambd", 0.5)
+    (x,), bias, lambd = call.arrays(), _get_float_attribute(call, "bias", 0.0), _get_float_attribute(call, "lambd", 0.5)
     return [np.where(x < -lambd, x + bias, np.where(x > lambd, x - bias, np.zeros_like(x)))]
 
 
@@ -157,12 +160,12 @@ def evaluate_cast(call: OperatorCall) -> list[np.ndarray] | None:
         return [x != 0]
     if to not in NATIVE or to == "str" or x.dtype.kind not in "fiub":
         return None  # text, floats and integers of few bits
-    low, high = integers(to)
+    low, high = get_integer_range(to)
     if x.dtype.kind != "f":
-        return [x.astype(np_dtype(to))]
+        return [x.astype(get_numpy_dtype(to))]
     if not np.isfinite(x).all() or ((np.trunc(x) < low) | (np.trunc(x) > high)).any():
         raise LeftOpen("Cast of a float outside the range of an integer is left open")
-    return [np.trunc(x).astype(np_dtype(to))]
+    return [np.trunc(x).astype(get_numpy_dtype(to))]
 
 
 def evaluate_erf(call: OperatorCall) -> list[np.ndarray]:
@@ -180,7 +183,7 @@ def evaluate_gelu(call: OperatorCall) -> list[np.ndarray]:
 def evaluate_hard_sigmoid(call: OperatorCall) -> list[np.ndarray]:
     """HardSigmoid; onnx's takes the default for an alpha or beta of 0."""
     (x,) = call.arrays()
-    return [np.clip(_of(call, "alpha", 0.2) * x + _of(call, "beta", 0.5), 0.0, 1.0)]
+    return [np.clip(_get_float_attribute(call, "alpha", 0.2) * x + _get_float_attribute(call, "beta", 0.5), 0.0, 1.0)]
 
 
 def evaluate_hard_swish(call: OperatorCall) -> list[np.ndarray]:

@@ -19,7 +19,7 @@ Axes = Union[int, tuple[int, ...], None]  # Python 3.9 evaluates it
 EPSILONS = (1e-5, 1e-6, 0.0, 1e-12, 1e-3, 1e-8, 1e-7)
 
 
-def _each(function: Callable[[float], float]) -> Function:
+def _apply_to_each(function: Callable[[float], float]) -> Function:
     """A function of Python's own for arrays, in the dtype of its argument."""
     made = np.frompyfunc(function, 1, 1)
 
@@ -29,7 +29,7 @@ def _each(function: Callable[[float], float]) -> Function:
     return of
 
 
-erf, erfc = _each(math.erf), _each(math.erfc)
+erf, erfc = _apply_to_each(math.erf), _apply_to_each(math.erfc)
 
 
 def compute_sigmoid(x: np.ndarray, exp: Function = np.exp) -> np.ndarray:
@@ -61,7 +61,7 @@ def compute_gelu_tanh(x: np.ndarray, scale: float = math.sqrt(2 / math.pi), exp:
 
 def compute_softmax(x: np.ndarray, axes: Axes = -1, exp: Function = np.exp, shifted: bool = True) -> np.ndarray:
     """exp(x − max) over its sum along axes; the maximum is left out where it is not ``shifted``."""
-    e = exp(_shift(x, axes) if shifted else x)
+    e = exp(_shift_by_maximum(x, axes) if shifted else x)
     return np.asanyarray(e / e.sum(axis=axes, keepdims=True))
 
 
@@ -69,11 +69,11 @@ def compute_log_softmax(
     x: np.ndarray, axes: Axes = -1, exp: Function = np.exp, log: Function = np.log, shifted: bool = True
 ) -> np.ndarray:
     """x − max − log(sum(exp(x − max))) along axes; the maximum is left out where it is not ``shifted``."""
-    some = _shift(x, axes) if shifted else x
+    some = _shift_by_maximum(x, axes) if shifted else x
     return np.asanyarray(some - log(exp(some).sum(axis=axes, keepdims=True)))
 
 
-def _shift(x: np.ndarray, axes: Axes) -> np.ndarray:
+def _shift_by_maximum(x: np.ndarray, axes: Axes) -> np.ndarray:
     return np.asanyarray(x - x.max(axis=axes, keepdims=True, initial=x.dtype.type(-np.inf)))
 
 
@@ -92,7 +92,7 @@ def compute_one_pass_variance(x: np.ndarray, axes: Axes) -> np.ndarray:
     return np.asanyarray(np.square(x).mean(axis=axes, keepdims=True) - np.square(x.mean(axis=axes, keepdims=True)))
 
 
-def standardise(x: np.ndarray, axes: Axes, eps: float, centred: bool = True) -> np.ndarray:
+def compute_standardised(x: np.ndarray, axes: Axes, eps: float, centred: bool = True) -> np.ndarray:
     """(x − mean)/√(biased variance + eps) along axes; without ``centred`` x over its root mean square."""
     apart = x - x.mean(axis=axes, keepdims=True) if centred else x
     return np.asanyarray(apart / np.sqrt(np.square(apart).mean(axis=axes, keepdims=True) + eps))

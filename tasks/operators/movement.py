@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from tasks.model.dtypes import DTYPE_OF_ELEMENT, np_dtype, wide
+from tasks.model.dtypes import DTYPE_OF_ELEMENT, get_numpy_dtype, get_wide_dtype
 from tasks.operators.call import OperatorCall
 from tasks.operators.left_open import LeftOpen
-from tasks.operators.reductions import axes_of
+from tasks.operators.reductions import get_operator_axes
 
 
-def _ints(value: Any) -> list[int]:
+def _read_ints_input(value: Any) -> list[int]:
     return [int(x) for x in np.asarray(value).reshape(-1)]
 
 
@@ -25,9 +25,9 @@ def evaluate_concat(call: OperatorCall) -> list[np.ndarray]:
 def evaluate_slice(call: OperatorCall) -> list[np.ndarray]:
     """Slice: bounds beyond an axis are those of the axis; backwards the end −1 − n is before the first."""
     x = np.asarray(call.inputs[0])
-    starts, ends = _ints(call.inputs[1]), _ints(call.inputs[2])
-    axes = range(len(starts)) if call.at(3) is None else _ints(call.at(3))
-    steps = [1] * len(starts) if call.at(4) is None else _ints(call.at(4))
+    starts, ends = _read_ints_input(call.inputs[1]), _read_ints_input(call.inputs[2])
+    axes = range(len(starts)) if call.at(3) is None else _read_ints_input(call.at(3))
+    steps = [1] * len(starts) if call.at(4) is None else _read_ints_input(call.at(4))
     for axis, start, end, step in zip(axes, starts, ends, steps):
         n = x.shape[axis]
         start, end = (k + n if k < 0 else k for k in (start, end))
@@ -49,7 +49,7 @@ def evaluate_transpose(call: OperatorCall) -> list[np.ndarray]:
 
 def evaluate_reshape(call: OperatorCall) -> list[np.ndarray]:
     """Reshape: 0 copies the size of the input, unless allowzero."""
-    x, wanted = np.asarray(call.inputs[0]), _ints(call.inputs[1])
+    x, wanted = np.asarray(call.inputs[0]), _read_ints_input(call.inputs[1])
     if not call.attributes.get("allowzero"):
         wanted = [x.shape[k] if n == 0 else n for k, n in enumerate(wanted)]
     return [x.reshape(wanted)]
@@ -66,7 +66,7 @@ def evaluate_flatten(call: OperatorCall) -> list[np.ndarray]:
 def evaluate_squeeze(call: OperatorCall) -> list[np.ndarray]:
     """Squeeze; all axes of length 1 where none are given."""
     x = np.asarray(call.inputs[0])
-    axes = axes_of(call, 1, x.ndim)
+    axes = get_operator_axes(call, 1, x.ndim)
     return [np.squeeze(x) if axes is None else np.squeeze(x, axes)]
 
 
@@ -74,7 +74,7 @@ def evaluate_unsqueeze(call: OperatorCall) -> list[np.ndarray]:
     """Unsqueeze: axes are those of the output."""
     x = np.asarray(call.inputs[0])
     given = call.attributes.get("axes")
-    given = _ints(call.inputs[1]) if given is None else list(given)
+    given = _read_ints_input(call.inputs[1]) if given is None else list(given)
     return [np.expand_dims(x, tuple(k % (x.ndim + len(given)) for k in given))]
 
 
@@ -82,7 +82,7 @@ def evaluate_split(call: OperatorCall) -> list[np.ndarray]:
     """Split: by sizes, else into equal chunks, of which the last may be smaller (opset 18)."""
     x, axis = np.asarray(call.inputs[0]), int(call.attributes.get("axis", 0))
     if call.at(1) is not None:
-        sizes = _ints(call.at(1))
+        sizes = _read_ints_input(call.at(1))
     else:
         many = int(call.attributes.get("num_outputs", call.outputs))
         chunk = -(-x.shape[axis] // many)
@@ -95,19 +95,19 @@ def evaluate_split(call: OperatorCall) -> list[np.ndarray]:
 
 def evaluate_tile(call: OperatorCall) -> list[np.ndarray]:
     """Tile."""
-    return [np.tile(call.inputs[0], _ints(call.inputs[1]))]
+    return [np.tile(call.inputs[0], _read_ints_input(call.inputs[1]))]
 
 
 def evaluate_expand(call: OperatorCall) -> list[np.ndarray]:
     """Expand: broadcast both ways."""
     x = np.asarray(call.inputs[0])
-    return [np.array(np.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(_ints(call.inputs[1])))))]
+    return [np.array(np.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(_read_ints_input(call.inputs[1])))))]
 
 
 def evaluate_pad(call: OperatorCall) -> list[np.ndarray]:
     """Pad; what is negative is cut off first."""
-    x, pads = np.asarray(call.inputs[0]), _ints(call.inputs[1])
-    axes = range(x.ndim) if call.at(3) is None else [k % x.ndim for k in _ints(call.at(3))]
+    x, pads = np.asarray(call.inputs[0]), _read_ints_input(call.inputs[1])
+    axes = range(x.ndim) if call.at(3) is None else [k % x.ndim for k in _read_ints_input(call.at(3))]
     half = len(pads) // 2
     ends = [(0, 0)] * x.ndim
     for axis, begin, end in zip(axes, pads[:half], pads[half:]):
@@ -158,7 +158,7 @@ def evaluate_compress(call: OperatorCall) -> list[np.ndarray]:
 
 def evaluate_reverse_sequence(call: OperatorCall) -> list[np.ndarray]:
     """ReverseSequence: of each batch element the first so many along time."""
-    x, lengths = np.asarray(call.inputs[0]), _ints(call.inputs[1])
+    x, lengths = np.asarray(call.inputs[0]), _read_ints_input(call.inputs[1])
     time, batch = int(call.attributes.get("time_axis", 0)), int(call.attributes.get("batch_axis", 1))
     if any(not 0 <= length <= x.shape[time] for length in lengths):
         raise LeftOpen("ReverseSequence of more than there is along time is left open")
@@ -172,10 +172,10 @@ def evaluate_gather(call: OperatorCall) -> list[np.ndarray]:
     """Gather."""
     x, indices = np.asarray(call.inputs[0]), np.asarray(call.inputs[1])
     axis = int(call.attributes.get("axis", 0))
-    return [np.asarray(np.take(x, _inside(indices, x.shape[axis]), axis=axis))]
+    return [np.asarray(np.take(x, _wrap_negative_indices(indices, x.shape[axis]), axis=axis))]
 
 
-def _inside(indices: np.ndarray, count: int) -> np.ndarray:
+def _wrap_negative_indices(indices: np.ndarray, count: int) -> np.ndarray:
     if ((indices < -count) | (indices >= count)).any():
         raise LeftOpen("an index outside of its axis is left open")
     return np.where(indices < 0, indices + count, indices)
@@ -201,7 +201,7 @@ def evaluate_gather_nd(call: OperatorCall) -> list[np.ndarray]:
     return [found]
 
 
-def _combine_values(kind: str, old: Any, new: Any) -> Any:
+def _combine_scattered_values(kind: str, old: Any, new: Any) -> Any:
     if kind == "add":
         return old + new
     if kind == "mul":
@@ -216,7 +216,7 @@ def evaluate_scatter_elements(call: OperatorCall) -> list[np.ndarray]:
     found = x.copy()
     for at in itertools.product(*map(range, indices.shape)):
         place = (*at[:axis], int(indices[at]), *at[axis + 1 :])
-        found[place] = _combine_values(kind, found[place], updates[at])
+        found[place] = _combine_scattered_values(kind, found[place], updates[at])
     return [found]
 
 
@@ -271,7 +271,7 @@ def evaluate_eye_like(call: OperatorCall) -> list[np.ndarray]:
     """EyeLike, of the input's own type or of another one."""
     (x,) = call.arrays()
     if to := call.attributes.get("dtype"):
-        x = x.astype(np_dtype(wide(DTYPE_OF_ELEMENT[int(to)])))
+        x = x.astype(get_numpy_dtype(get_wide_dtype(DTYPE_OF_ELEMENT[int(to)])))
     return [np.eye(x.shape[0], x.shape[1], k=int(call.attributes.get("k", 0)), dtype=x.dtype)]
 
 
@@ -290,4 +290,4 @@ def evaluate_range(call: OperatorCall) -> list[np.ndarray]:
 
 def evaluate_constant_of_shape(call: OperatorCall) -> list[np.ndarray] | None:
     """ConstantOfShape without a value: zeros of float32."""
-    return None if "value" in call.attributes else [np.zeros(_ints(call.inputs[0]))]
+    return None if "value" in call.attributes else [np.zeros(_read_ints_input(call.inputs[0]))]

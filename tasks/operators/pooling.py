@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tasks.operators.call import OperatorCall
-from tasks.operators.spatial import pooling
+from tasks.operators.spatial import find_pool_window
 
 
 def evaluate_max_pool(call: OperatorCall) -> list[np.ndarray]:
@@ -13,18 +13,18 @@ def evaluate_max_pool(call: OperatorCall) -> list[np.ndarray]:
     (x,) = call.arrays()
     lowest = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
     if call.outputs > 1:
-        return _with_places(call, x, lowest)
-    window = pooling(call).crop_kernel(x.shape[2:])
+        return _evaluate_max_pool_places(call, x, lowest)
+    window = find_pool_window(call).crop_kernel(x.shape[2:])
     padded, y = window.pad_image(x, lowest), np.full((*x.shape[:2], *window.places), lowest, x.dtype)
     for _, place in window.slices():
         np.maximum(y, padded[(slice(None), slice(None), *place)], out=y)
     return [y]
 
 
-def _with_places(call: OperatorCall, x: np.ndarray, lowest: float) -> list[np.ndarray]:
+def _evaluate_max_pool_places(call: OperatorCall, x: np.ndarray, lowest: float) -> list[np.ndarray]:
     """MaxPool with the places of its maxima: they count elements of the whole input in the order of storage_order. Of
     equal elements the first of the window is taken."""
-    window, a = pooling(call), call.attributes
+    window, a = find_pool_window(call), call.attributes
     shape, padded = x.shape[2:], window.pad_image(x, lowest)
     counted = np.arange(int(np.prod(shape))).reshape(shape[::-1] if a.get("storage_order") else shape)
     counted = counted.T if a.get("storage_order") else counted
@@ -42,7 +42,7 @@ def _with_places(call: OperatorCall, x: np.ndarray, lowest: float) -> list[np.nd
 def evaluate_lp_pool(call: OperatorCall) -> list[np.ndarray]:
     """LpPool: the p-norm of a window; padding is 0."""
     (x,), a = call.arrays(), call.attributes
-    window, p = pooling(call), int(a.get("p", 2))
+    window, p = find_pool_window(call), int(a.get("p", 2))
     padded = window.pad_image(np.abs(x) ** p, 0.0)
     y = np.zeros((*x.shape[:2], *window.places))
     for _, place in window.slices():
@@ -53,7 +53,7 @@ def evaluate_lp_pool(call: OperatorCall) -> list[np.ndarray]:
 def evaluate_average_pool(call: OperatorCall) -> list[np.ndarray]:
     """AveragePool; what ceil_mode adds beyond the pads never counts."""
     (x,) = call.arrays()
-    whole, shape = pooling(call), x.shape[2:]
+    whole, shape = find_pool_window(call), x.shape[2:]
     window = whole.crop_kernel(shape)
     padded, y = window.pad_image(x, 0.0), np.zeros((*x.shape[:2], *window.places))
     for _, place in window.slices():

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from tasks.model.dtypes import DTYPE_OF_ELEMENT, integers, is_inexact, np_dtype
+from tasks.model.dtypes import DTYPE_OF_ELEMENT, get_integer_range, get_numpy_dtype, is_inexact_dtype
 from tasks.operators.call import OperatorCall
 
 
-def _along(x: np.ndarray, value: Any, call: OperatorCall) -> np.ndarray:
+def _broadcast_scale_to_operand(x: np.ndarray, value: Any, call: OperatorCall) -> np.ndarray:
     """A scale or zero point as it is broadcast to x: of all, of an axis, or of blocks along it."""
     value, axis = np.asarray(value), int(call.attributes.get("axis", 1))
     if value.size == 1 and value.ndim < 2:
@@ -26,13 +26,13 @@ def evaluate_quantize_linear(call: OperatorCall) -> list[np.ndarray] | None:
     """QuantizeLinear to an integer: saturated round-half-even of x / scale, plus the zero point."""
     x, scale, zero = call.three()
     to = zero.dtype.name if zero is not None else DTYPE_OF_ELEMENT[int(call.attributes.get("output_dtype", 0)) or 2]
-    if is_inexact(to):
+    if is_inexact_dtype(to):
         return None
-    low, high = integers(to)
-    moved = np.rint(x / _along(x, scale, call))
+    low, high = get_integer_range(to)
+    moved = np.rint(x / _broadcast_scale_to_operand(x, scale, call))
     if zero is not None:
-        moved = moved + _along(x, zero, call).astype(np.float64)
-    return [np.clip(moved, low, high).astype(np_dtype(to))]
+        moved = moved + _broadcast_scale_to_operand(x, zero, call).astype(np.float64)
+    return [np.clip(moved, low, high).astype(get_numpy_dtype(to))]
 
 
 def evaluate_dequantize_linear(call: OperatorCall) -> list[np.ndarray]:
@@ -40,8 +40,8 @@ def evaluate_dequantize_linear(call: OperatorCall) -> list[np.ndarray]:
     x, scale, zero = call.three()
     moved = x.astype(np.float64)
     if zero is not None:
-        moved -= _along(x, zero, call).astype(np.float64)
-    return [moved * _along(x, scale, call)]
+        moved -= _broadcast_scale_to_operand(x, zero, call).astype(np.float64)
+    return [moved * _broadcast_scale_to_operand(x, scale, call)]
 
 
 def evaluate_dynamic_quantize_linear(call: OperatorCall) -> list[np.ndarray]:

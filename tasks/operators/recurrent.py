@@ -35,7 +35,7 @@ def evaluate_lstm(call: OperatorCall) -> list[np.ndarray]:
 
         return go
 
-    return _recurrent("LSTM", call, 4, step, [call.at(5), call.at(6)], call.at(7))
+    return _evaluate_recurrent("LSTM", call, 4, step, [call.at(5), call.at(6)], call.at(7))
 
 
 def evaluate_gru(call: OperatorCall) -> list[np.ndarray]:
@@ -57,7 +57,7 @@ def evaluate_gru(call: OperatorCall) -> list[np.ndarray]:
 
         return go
 
-    return _recurrent("GRU", call, 3, step, [call.at(5)], None)
+    return _evaluate_recurrent("GRU", call, 3, step, [call.at(5)], None)
 
 
 def evaluate_rnn(call: OperatorCall) -> list[np.ndarray]:
@@ -66,10 +66,10 @@ def evaluate_rnn(call: OperatorCall) -> list[np.ndarray]:
     def step(w: np.ndarray, r: np.ndarray, b: np.ndarray, _: np.ndarray) -> Step:
         return lambda x, state: [np.tanh(x @ w.T + state[0] @ r.T + b[: len(b) // 2] + b[len(b) // 2 :])]
 
-    return _recurrent("RNN", call, 1, step, [call.at(5)], None)
+    return _evaluate_recurrent("RNN", call, 1, step, [call.at(5)], None)
 
 
-def _recurrent(
+def _evaluate_recurrent(
     op: str, call: OperatorCall, gates: int, step: Callable[..., Step], initial: list[Any], peepholes: Any
 ) -> list[np.ndarray]:
     """Outputs Y (T, directions, N, H), then the last of every state (directions, N, H); or as ``layout`` 1 has them."""

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from tasks.model.dtypes import integers
+from tasks.model.dtypes import get_integer_range
 from tasks.operators.call import Evaluate, OperatorCall
 from tasks.operators.left_open import LeftOpen
 
 
-def axes_of(call: OperatorCall, place: int, rank: int) -> tuple[int, ...] | None:
+def get_operator_axes(call: OperatorCall, place: int, rank: int) -> tuple[int, ...] | None:
     """The axes of an attribute or of the input at a place; None where none are given."""
     given = call.attributes.get("axes")
     if given is None and call.at(place) is not None:
@@ -20,12 +20,12 @@ def axes_of(call: OperatorCall, place: int, rank: int) -> tuple[int, ...] | None
     return None if given is None or not len(given) else tuple(int(x) % rank for x in given)
 
 
-def make_reduction(function: Callable[[np.ndarray, Any, bool], Any]) -> Evaluate:
+def make_reduction_operator(function: Callable[[np.ndarray, Any, bool], Any]) -> Evaluate:
     """A reduction by a function of an array, its axes, and whether they are kept."""
 
     def operator(call: OperatorCall) -> list[np.ndarray]:
         x = np.asarray(call.inputs[0])
-        axes = axes_of(call, 1, x.ndim)
+        axes = get_operator_axes(call, 1, x.ndim)
         if axes is None and call.attributes.get("noop_with_empty_axes"):
             found = np.asarray(function(x[..., None], (x.ndim,), False))
         else:
@@ -36,20 +36,20 @@ def make_reduction(function: Callable[[np.ndarray, Any, bool], Any]) -> Evaluate
     return operator
 
 
-def make_extreme(most: bool) -> Callable[[np.ndarray, Any, bool], Any]:
+def make_extreme_operator(most: bool) -> Callable[[np.ndarray, Any, bool], Any]:
     """The maximum or minimum; of nothing, the number that all others are beyond."""
 
     def function(x: np.ndarray, axes: Any, keep: bool) -> Any:
         if x.dtype.kind == "f":
             beyond: Any = -np.inf if most else np.inf
         else:
-            beyond = integers(x.dtype.name)[1 - most] if x.dtype.kind != "b" else not most
+            beyond = get_integer_range(x.dtype.name)[1 - most] if x.dtype.kind != "b" else not most
         return (x.max if most else x.min)(axis=axes, keepdims=keep, initial=beyond)
 
     return function
 
 
-def make_arg(function: Callable[..., Any]) -> Evaluate:
+def make_arg_operator(function: Callable[..., Any]) -> Evaluate:
     """The place of an extreme along an axis, the first or the last of equals."""
 
     def operator(call: OperatorCall) -> list[np.ndarray]:
@@ -64,7 +64,7 @@ def make_arg(function: Callable[..., Any]) -> Evaluate:
     return operator
 
 
-def make_cumulative(function: Callable[..., Any], start: int) -> Evaluate:
+def make_cumulative_operator(function: Callable[..., Any], start: int) -> Evaluate:
     """A running reduction that starts with ``start``."""
 
     def operator(call: OperatorCall) -> list[np.ndarray]:
@@ -133,7 +133,7 @@ def evaluate_einsum(call: OperatorCall) -> list[np.ndarray]:
     return [np.asarray(np.einsum(call.attributes["equation"].replace(" ", ""), *call.arrays(), optimize=True))]
 
 
-def make_loss(call: OperatorCall) -> None:
+def evaluate_loss(call: OperatorCall) -> None:
     """NegativeLogLikelihoodLoss and SoftmaxCrossEntropyLoss, which onnx's evaluator computes: it clips what is out of
     bounds."""
     scores, labels, weights = call.three()

@@ -70,7 +70,7 @@ class SpatialWindow:
             yield (at, tuple(slice(f, f + (n - 1) * s + 1, s) for f, n, s in zip(first, self.places, self.strides)))
 
 
-def window_of(shape: Sequence[int], kernel: Sequence[int], attributes: Mapping[str, Any]) -> SpatialWindow:
+def find_spatial_window(shape: Sequence[int], kernel: Sequence[int], attributes: Mapping[str, Any]) -> SpatialWindow:
     """The window that attributes of Conv or a pool describe, over spatial axes of these lengths."""
     dims = len(shape)
     strides = tuple(attributes.get("strides") or (1,) * dims)
@@ -95,9 +95,9 @@ def window_of(shape: Sequence[int], kernel: Sequence[int], attributes: Mapping[s
     return SpatialWindow(tuple(kernel), strides, dilations, tuple(begin), tuple(end), tuple(places))
 
 
-def pooling(call: OperatorCall) -> SpatialWindow:
+def find_pool_window(call: OperatorCall) -> SpatialWindow:
     """The window of a pool."""
-    return window_of(call.inputs[0].shape[2:], call.attributes["kernel_shape"], call.attributes)
+    return find_spatial_window(call.inputs[0].shape[2:], call.attributes["kernel_shape"], call.attributes)
 
 
 def evaluate_conv(call: OperatorCall) -> list[np.ndarray]:
@@ -106,22 +106,22 @@ def evaluate_conv(call: OperatorCall) -> list[np.ndarray]:
     groups = int(call.attributes.get("group", 1))
     if x.shape[1] != w.shape[1] * groups:
         raise ValueError(f"{x.shape[1]} channels, the weights are for {w.shape[1] * groups}")
-    window = window_of(x.shape[2:], w.shape[2:], call.attributes)
+    window = find_spatial_window(x.shape[2:], w.shape[2:], call.attributes)
     padded = window.pad_image(x, 0.0)
     if groups == x.shape[1] and w.shape[1] == 1:
-        y = _depthwise(padded, w, window)
+        y = _convolve_depthwise(padded, w, window)
     else:
         many, few = w.shape[0] // groups, w.shape[1]
         y = np.empty((x.shape[0], w.shape[0], *window.places))
         for n, g in itertools.product(range(x.shape[0]), range(groups)):
             part = w[g * many : (g + 1) * many].reshape(many, -1)
-            _products(padded[n, g * few : (g + 1) * few], part, window, y[n, g * many : (g + 1) * many])
+            _multiply_unfolded(padded[n, g * few : (g + 1) * few], part, window, y[n, g * many : (g + 1) * many])
     if bias is not None:
         y += bias.reshape(-1, *(1,) * (x.ndim - 2))
     return [y]
 
 
-def _depthwise(padded: np.ndarray, w: np.ndarray, window: SpatialWindow) -> np.ndarray:
+def _convolve_depthwise(padded: np.ndarray, w: np.ndarray, window: SpatialWindow) -> np.ndarray:
     n, c, times = padded.shape[0], padded.shape[1], w.shape[0] // padded.shape[1]
     kernel = w.reshape(c, times, *w.shape[2:])
     y = np.zeros((n, c, times, *window.places))
@@ -132,7 +132,7 @@ def _depthwise(padded: np.ndarray, w: np.ndarray, window: SpatialWindow) -> np.n
     return y.reshape(n, c * times, *window.places)
 
 
-def _products(image: np.ndarray, w: np.ndarray, window: SpatialWindow, out: np.ndarray) -> None:
+def _multiply_unfolded(image: np.ndarray, w: np.ndarray, window: SpatialWindow, out: np.ndarray) -> None:
     """out (M, …) = w (M, C·kernel) times the unfolded ``image`` (C, …), some rows of the first axis at a time."""
     many = w.shape[0]
     if all(k == 1 for k in window.kernel):
@@ -159,7 +159,7 @@ def evaluate_conv_transpose(call: OperatorCall) -> list[np.ndarray]:
     more = tuple(a.get("output_padding") or (0,) * dims)
     kernel = w.shape[2:]
     whole = [(n - 1) * s + (k - 1) * d + 1 for n, s, k, d in zip(x.shape[2:], strides, kernel, dilations)]
-    begin, sizes = _crop(x.shape[2:], [n + m for n, m in zip(whole, more)], strides, a)
+    begin, sizes = _crop_conv_transpose(x.shape[2:], [n + m for n, m in zip(whole, more)], strides, a)
     few, many = x.shape[1] // groups, w.shape[1]
     y = np.zeros((x.shape[0], groups * many, *(max(n + m, b + o) for n, m, b, o in zip(whole, more, begin, sizes))))
     for n, g in itertools.product(range(x.shape[0]), range(groups)):
@@ -175,7 +175,7 @@ def evaluate_conv_transpose(call: OperatorCall) -> list[np.ndarray]:
     return [y if bias is None else y + bias.reshape(-1, *(1,) * dims)]
 
 
-def _crop(
+def _crop_conv_transpose(
     shape: Sequence[int], full: Sequence[int], strides: Sequence[int], a: Mapping[str, Any]
 ) -> tuple[list[int], list[int]]:
     """Where the output of ConvTranspose begins in the whole of it, and its sizes."""

@@ -48,7 +48,7 @@ from tasks.operators import (
     spatial,
 )
 from tasks.operators import torch_names as named
-from tasks.operators.call import Evaluate, since
+from tasks.operators.call import Evaluate, change_since_opset
 from tasks.operators.torch_names import Counterpart
 
 
@@ -126,89 +126,123 @@ SAMPLES = replace(COMPOSES, unless=("mode=nearest",), instead=OpClass.DISCONTINU
 DROPS = replace(MOVES, why="dropped at random in training, else moved; judged as the suite's stored output tells")
 
 
-def _of_one(
+def _make_unary_row(
     name: str, placement: Placement, function: Any, by_name: Counterpart | None = None, **more: Any
 ) -> OnnxOperator:
     """An operator of one tensor, element by element, by a function of NumPy's."""
-    return OnnxOperator(name, placement, elementwise.of_one(function), by_name, elementwise=1, **more)
+    return OnnxOperator(name, placement, elementwise.make_unary_operator(function), by_name, elementwise=1, **more)
 
 
-def _of_two(
+def _make_binary_row(
     name: str, placement: Placement, function: Any, by_name: Counterpart | None = None, **more: Any
 ) -> OnnxOperator:
     """An operator of two tensors, element by element, by a function of NumPy's; before operator set 7 it did not
     broadcast as NumPy does."""
-    return OnnxOperator(name, placement, since(7, elementwise.of_two(function)), by_name, elementwise=2, **more)
+    return OnnxOperator(
+        name,
+        placement,
+        change_since_opset(7, elementwise.make_binary_operator(function)),
+        by_name,
+        elementwise=2,
+        **more,
+    )
 
 
 ROWS = (
-    _of_one("Abs", BITS, np.abs, named.one("abs"), defined=integers.avoid_least),
-    _of_one("Acos", TABULATED, np.arccos),
-    _of_one("Acosh", TABULATED, np.arccosh),
+    _make_unary_row("Abs", BITS, np.abs, named.name_unary_operator("abs"), defined=integers.avoid_least_integer),
+    _make_unary_row("Acos", TABULATED, np.arccos),
+    _make_unary_row("Acosh", TABULATED, np.arccosh),
     OnnxOperator("Adagrad", COMPOSES),
     OnnxOperator("Adam", COMPOSES),
-    _of_two("Add", ROUNDED, np.add, lambda o: o.t(0) + o.t(1), of_sizes=True, defined=integers.keep_range(np.add, 0)),
+    _make_binary_row(
+        "Add", ROUNDED, np.add, lambda o: o.t(0) + o.t(1), of_sizes=True, defined=integers.keep_integer_range(np.add, 0)
+    ),
     OnnxOperator("AffineGrid", COMPOSES),
-    OnnxOperator("And", SELECTS, since(7, elementwise.of_two(np.logical_and)), named.two("logical_and")),
-    OnnxOperator("ArgMax", FIRST, reductions.make_arg(np.argmax)),
-    OnnxOperator("ArgMin", FIRST, reductions.make_arg(np.argmin)),
+    OnnxOperator(
+        "And",
+        SELECTS,
+        change_since_opset(7, elementwise.make_binary_operator(np.logical_and)),
+        named.name_binary_operator("logical_and"),
+    ),
+    OnnxOperator("ArgMax", FIRST, reductions.make_arg_operator(np.argmax)),
+    OnnxOperator("ArgMin", FIRST, reductions.make_arg_operator(np.argmin)),
     OnnxOperator("ArrayFeatureExtractor", MOVES),
-    _of_one("Asin", TABULATED, np.arcsin),
-    _of_one("Asinh", TABULATED, np.arcsinh),
-    _of_one("Atan", TABULATED, np.arctan),
-    _of_one("Atanh", TABULATED, np.arctanh),
+    _make_unary_row("Asin", TABULATED, np.arcsin),
+    _make_unary_row("Asinh", TABULATED, np.arcsinh),
+    _make_unary_row("Atan", TABULATED, np.arctan),
+    _make_unary_row("Atanh", TABULATED, np.arctanh),
     OnnxOperator("Attention", COMPOSES, sums="attention"),
     OnnxOperator(
-        "AveragePool", REDUCES, pooling.evaluate_average_pool, named.average_pool, witnessed=True, texts=AUTO_PAD
+        "AveragePool", REDUCES, pooling.evaluate_average_pool, named.apply_average_pool, witnessed=True, texts=AUTO_PAD
     ),
     OnnxOperator(
-        "BatchNormalization", NORMALISES, normalising.evaluate_batch_normalization, named.batch_norm, witnessed=True
+        "BatchNormalization",
+        NORMALISES,
+        normalising.evaluate_batch_normalization,
+        named.apply_batch_norm,
+        witnessed=True,
     ),
     OnnxOperator("Bernoulli", DRAWS),
     OnnxOperator("Binarizer", SELECTS),
     OnnxOperator("BitCast", BITS),
     OnnxOperator("BitShift", BITS, elementwise.evaluate_bit_shift),
-    _of_two("BitwiseAnd", BITS, np.bitwise_and),
-    _of_one("BitwiseNot", BITS, np.bitwise_not),
-    _of_two("BitwiseOr", BITS, np.bitwise_or),
-    _of_two("BitwiseXor", BITS, np.bitwise_xor),
+    _make_binary_row("BitwiseAnd", BITS, np.bitwise_and),
+    _make_unary_row("BitwiseNot", BITS, np.bitwise_not),
+    _make_binary_row("BitwiseOr", BITS, np.bitwise_or),
+    _make_binary_row("BitwiseXor", BITS, np.bitwise_xor),
     OnnxOperator("BlackmanWindow", COMPOSES, elementwise.make_cosine_window(0.42, 0.5, 0.08)),
-    OnnxOperator("Cast", ROUNDS, since(6, elementwise.evaluate_cast), named.cast, acts="cast", to_integers=True),
+    OnnxOperator(
+        "Cast",
+        ROUNDS,
+        change_since_opset(6, elementwise.evaluate_cast),
+        named.apply_cast,
+        acts="cast",
+        to_integers=True,
+    ),
     OnnxOperator("CastLike", ROUNDS, acts="cast"),
     OnnxOperator("CausalConvWithState", CONTRACTS),
-    _of_one("Ceil", ROUNDS, np.ceil, to_integers=True),
+    _make_unary_row("Ceil", ROUNDS, np.ceil, to_integers=True),
     OnnxOperator("Celu", ACTIVATES, elementwise.evaluate_celu, elementwise=1, open_at_nan=True),
     OnnxOperator("CenterCropPad", MOVES),
-    OnnxOperator("Clip", SELECTS, since(11, elementwise.evaluate_clip), named.clip, structural=range(1, 3)),
+    OnnxOperator(
+        "Clip", SELECTS, change_since_opset(11, elementwise.evaluate_clip), named.apply_clip, structural=range(1, 3)
+    ),
     OnnxOperator("Col2Im", REDUCES),
     OnnxOperator("Compress", MOVES, movement.evaluate_compress),
     OnnxOperator(
         "Concat",
         MOVES,
-        since(4, movement.evaluate_concat),
+        change_since_opset(4, movement.evaluate_concat),
         lambda o: o("cat", [o.t(k) for k in range(len(o.inputs))], int(o.attributes["axis"])),
         of_sizes=True,
     ),
     OnnxOperator("Constant", MOVES),
     OnnxOperator("ConstantOfShape", MOVES, movement.evaluate_constant_of_shape, structural=(0,), not_zero=(0,)),
     OnnxOperator(
-        "Conv", CONTRACTS, spatial.evaluate_conv, named.conv, witnessed=True, sums="layer", added=2, texts=AUTO_PAD
+        "Conv",
+        CONTRACTS,
+        spatial.evaluate_conv,
+        named.apply_conv,
+        witnessed=True,
+        sums="layer",
+        added=2,
+        texts=AUTO_PAD,
     ),
     OnnxOperator("ConvInteger", BITS, texts=AUTO_PAD),
     OnnxOperator(
         "ConvTranspose",
         CONTRACTS,
         spatial.evaluate_conv_transpose,
-        named.conv_transpose,
+        named.apply_conv_transpose,
         witnessed=True,
         sums="layer",
         added=2,
         texts=AUTO_PAD,
     ),
-    _of_one("Cos", TABULATED, np.cos),
-    _of_one("Cosh", TABULATED, np.cosh),
+    _make_unary_row("Cos", TABULATED, np.cos),
+    _make_unary_row("Cosh", TABULATED, np.cosh),
     OnnxOperator("CumProd", REDUCES),
-    OnnxOperator("CumSum", REDUCES, reductions.make_cumulative(np.cumsum, 0), named.cum_sum),
+    OnnxOperator("CumSum", REDUCES, reductions.make_cumulative_operator(np.cumsum, 0), named.apply_cum_sum),
     OnnxOperator("DFT", CONTRACTS, not_zero=(1,), sums="transform"),
     OnnxOperator("DeformConv", CONTRACTS, added=3),
     OnnxOperator("DepthToSpace", MOVES, movement.evaluate_depth_to_space, texts={"mode": ("DCR", "CRD")}),
@@ -219,7 +253,7 @@ ROWS = (
     OnnxOperator(
         "Div",
         TABULATED,
-        since(7, elementwise.evaluate_divide),
+        change_since_opset(7, elementwise.evaluate_divide),
         lambda o: o.t(0) / o.t(1),
         of_sizes=True,
         elementwise=2,
@@ -241,45 +275,57 @@ ROWS = (
         witnessed=True,
         elementwise=1,
     ),
-    _of_two("Equal", SELECTS, np.equal, named.two("eq")),
-    OnnxOperator("Erf", TABULATED, elementwise.evaluate_erf, named.one("erf"), witnessed=True, elementwise=1),
-    _of_one("Exp", TABULATED, np.exp, named.one("exp")),
+    _make_binary_row("Equal", SELECTS, np.equal, named.name_binary_operator("eq")),
     OnnxOperator(
-        "Expand", MOVES, movement.evaluate_expand, named.expand, structural=(1,), not_zero=(1,), of_sizes=True
+        "Erf", TABULATED, elementwise.evaluate_erf, named.name_unary_operator("erf"), witnessed=True, elementwise=1
+    ),
+    _make_unary_row("Exp", TABULATED, np.exp, named.name_unary_operator("exp")),
+    OnnxOperator(
+        "Expand", MOVES, movement.evaluate_expand, named.apply_expand, structural=(1,), not_zero=(1,), of_sizes=True
     ),
     OnnxOperator("EyeLike", MOVES, movement.evaluate_eye_like),
-    OnnxOperator("Flatten", MOVES, movement.evaluate_flatten, named.flatten, hands_on=True),
+    OnnxOperator("Flatten", MOVES, movement.evaluate_flatten, named.apply_flatten, hands_on=True),
     OnnxOperator("FlexAttention", COMPOSES, sums="attention"),
-    _of_one("Floor", ROUNDS, np.floor, to_integers=True),
+    _make_unary_row("Floor", ROUNDS, np.floor, to_integers=True),
     OnnxOperator("GRU", COMPOSES, recurrent.evaluate_gru, witnessed=True, sums="recurrent", texts=DIRECTION),
-    OnnxOperator("Gather", MOVES, movement.evaluate_gather, named.gather, of_sizes=True),
+    OnnxOperator("Gather", MOVES, movement.evaluate_gather, named.apply_gather, of_sizes=True),
     OnnxOperator(
         "GatherElements",
         MOVES,
         movement.evaluate_gather_elements,
         lambda o: o("gather", o.t(0), int(o.attributes.get("axis", 0)), o.t(1)),
     ),
-    OnnxOperator("GatherND", MOVES, movement.evaluate_gather_nd, named.gather_nd),
+    OnnxOperator("GatherND", MOVES, movement.evaluate_gather_nd, named.apply_gather_nd),
     OnnxOperator(
         "Gelu",
         ACTIVATES,
         elementwise.evaluate_gelu,
-        named.gelu,
+        named.apply_gelu,
         witnessed=True,
         elementwise=1,
         variants={"tanh": {"approximate": "tanh"}},
         texts={"approximate": ("none", "tanh")},
     ),
     OnnxOperator(
-        "Gemm", CONTRACTS, since(7, reductions.evaluate_gemm), named.gemm, witnessed=True, sums="layer", added=2
+        "Gemm",
+        CONTRACTS,
+        change_since_opset(7, reductions.evaluate_gemm),
+        named.apply_gemm,
+        witnessed=True,
+        sums="layer",
+        added=2,
     ),
     OnnxOperator(
-        "GlobalAveragePool", REDUCES, pooling.evaluate_global_average_pool, named.over_image("mean"), witnessed=True
+        "GlobalAveragePool",
+        REDUCES,
+        pooling.evaluate_global_average_pool,
+        named.reduce_over_image("mean"),
+        witnessed=True,
     ),
-    OnnxOperator("GlobalLpPool", UNPLACED, since(2, pooling.evaluate_global_lp_pool)),
-    OnnxOperator("GlobalMaxPool", SELECTS, pooling.evaluate_global_max_pool, named.over_image("amax")),
-    _of_two("Greater", SELECTS, np.greater, named.two("gt")),
-    _of_two("GreaterOrEqual", SELECTS, np.greater_equal, named.two("ge")),
+    OnnxOperator("GlobalLpPool", UNPLACED, change_since_opset(2, pooling.evaluate_global_lp_pool)),
+    OnnxOperator("GlobalMaxPool", SELECTS, pooling.evaluate_global_max_pool, named.reduce_over_image("amax")),
+    _make_binary_row("Greater", SELECTS, np.greater, named.name_binary_operator("gt")),
+    _make_binary_row("GreaterOrEqual", SELECTS, np.greater_equal, named.name_binary_operator("ge")),
     OnnxOperator(
         "GridSample",
         SAMPLES,
@@ -292,7 +338,7 @@ ROWS = (
         "HardSigmoid",
         ACTIVATES,
         elementwise.evaluate_hard_sigmoid,
-        named.hard_sigmoid,
+        named.apply_hard_sigmoid,
         witnessed=True,
         elementwise=1,
         open_at_nan=True,
@@ -301,31 +347,35 @@ ROWS = (
         "HardSwish",
         ACTIVATES,
         elementwise.evaluate_hard_swish,
-        named.one("nn.functional.hardswish"),
+        named.name_unary_operator("nn.functional.hardswish"),
         witnessed=True,
         elementwise=1,
         open_at_nan=True,
     ),
     OnnxOperator("Hardmax", SELECTS, reductions.evaluate_hardmax),
-    _of_one("Identity", MOVES, np.asarray, lambda o: o.t(0), hands_on=True, of_sizes=True),
+    _make_unary_row("Identity", MOVES, np.asarray, lambda o: o.t(0), hands_on=True, of_sizes=True),
     OnnxOperator("If", MOVES, acts="control"),
     OnnxOperator("ImageDecoder", COMPOSES),
     OnnxOperator(
         "InstanceNormalization",
         NORMALISES,
         normalising.evaluate_instance_normalization,
-        lambda o: o("nn.functional.instance_norm", o.t(0), None, None, o.t(1), o.t(2), eps=named.epsilon(o)),
+        lambda o: o("nn.functional.instance_norm", o.t(0), None, None, o.t(1), o.t(2), eps=named.get_epsilon(o)),
         witnessed=True,
     ),
     OnnxOperator(
         "IsInf", SELECTS, elementwise.evaluate_is_inf, elementwise=1, variants={"negative": {"detect_positive": 0}}
     ),
-    _of_one("IsNaN", SELECTS, np.isnan, named.one("isnan")),
+    _make_unary_row("IsNaN", SELECTS, np.isnan, named.name_unary_operator("isnan")),
     OnnxOperator("LRN", NORMALISES, normalising.evaluate_lrn),
     OnnxOperator("LSTM", COMPOSES, recurrent.evaluate_lstm, witnessed=True, sums="recurrent", texts=DIRECTION),
     OnnxOperator("LabelEncoder", SELECTS),
     OnnxOperator(
-        "LayerNormalization", NORMALISES, normalising.evaluate_layer_normalization, named.layer_norm, witnessed=True
+        "LayerNormalization",
+        NORMALISES,
+        normalising.evaluate_layer_normalization,
+        named.apply_layer_norm,
+        witnessed=True,
     ),
     OnnxOperator(
         "LeakyRelu",
@@ -334,28 +384,39 @@ ROWS = (
         lambda o: o("nn.functional.leaky_relu", o.t(0), float(o.attributes.get("alpha", np.float32(0.01)))),
         elementwise=1,
     ),
-    _of_two("Less", SELECTS, np.less, named.two("lt")),
-    _of_two("LessOrEqual", SELECTS, np.less_equal, named.two("le")),
+    _make_binary_row("Less", SELECTS, np.less, named.name_binary_operator("lt")),
+    _make_binary_row("LessOrEqual", SELECTS, np.less_equal, named.name_binary_operator("le")),
     OnnxOperator("LinearAttention", COMPOSES, sums="attention"),
-    _of_one("Log", TABULATED, np.log, named.one("log")),
+    _make_unary_row("Log", TABULATED, np.log, named.name_unary_operator("log")),
     OnnxOperator(
-        "LogSoftmax", NORMALISES, normalising.evaluate_log_softmax, named.along("log_softmax"), witnessed=True
+        "LogSoftmax",
+        NORMALISES,
+        normalising.evaluate_log_softmax,
+        named.apply_softmax_along("log_softmax"),
+        witnessed=True,
     ),
     OnnxOperator("Loop", MOVES, acts="control"),
     OnnxOperator("LpNormalization", NORMALISES, normalising.evaluate_lp_normalization),
-    OnnxOperator("LpPool", REDUCES, since(2, pooling.evaluate_lp_pool), texts=AUTO_PAD),
-    OnnxOperator("MatMul", CONTRACTS, reductions.evaluate_matmul, named.two("matmul"), witnessed=True, sums="layer"),
+    OnnxOperator("LpPool", REDUCES, change_since_opset(2, pooling.evaluate_lp_pool), texts=AUTO_PAD),
+    OnnxOperator(
+        "MatMul",
+        CONTRACTS,
+        reductions.evaluate_matmul,
+        named.name_binary_operator("matmul"),
+        witnessed=True,
+        sums="layer",
+    ),
     OnnxOperator("MatMulInteger", BITS, reductions.evaluate_matmul_integer),
     OnnxOperator(
         "Max",
         SELECTS,
-        elementwise.make_fold(np.maximum),
-        named.many("maximum"),
+        elementwise.make_variadic_operator(np.maximum),
+        named.name_variadic_operator("maximum"),
         of_sizes=True,
         elementwise=2,
         open_at_nan=True,
     ),
-    OnnxOperator("MaxPool", SELECTS, pooling.evaluate_max_pool, named.max_pool, witnessed=True, texts=AUTO_PAD),
+    OnnxOperator("MaxPool", SELECTS, pooling.evaluate_max_pool, named.apply_max_pool, witnessed=True, texts=AUTO_PAD),
     OnnxOperator("MaxUnpool", MOVES),
     OnnxOperator("Mean", REDUCES, lambda call: [sum(call.arrays()[1:], call.arrays()[0]) / len(call.arrays())]),
     OnnxOperator("MeanVarianceNormalization", NORMALISES, normalising.evaluate_mean_variance_normalization),
@@ -363,8 +424,8 @@ ROWS = (
     OnnxOperator(
         "Min",
         SELECTS,
-        elementwise.make_fold(np.minimum),
-        named.many("minimum"),
+        elementwise.make_variadic_operator(np.minimum),
+        named.name_variadic_operator("minimum"),
         of_sizes=True,
         elementwise=2,
         open_at_nan=True,
@@ -374,38 +435,38 @@ ROWS = (
         "Mod", STEPS, elementwise.evaluate_modulo, of_sizes=True, elementwise=2, defined=integers.avoid_zero_divisors
     ),
     OnnxOperator("Momentum", COMPOSES),
-    _of_two(
+    _make_binary_row(
         "Mul",
         ROUNDED,
         np.multiply,
         lambda o: o.t(0) * o.t(1),
         of_sizes=True,
-        defined=integers.keep_range(np.multiply, 1),
+        defined=integers.keep_integer_range(np.multiply, 1),
     ),
     OnnxOperator("Multinomial", DRAWS),
-    _of_one("Neg", BITS, np.negative, lambda o: -o.t(0), of_sizes=True, defined=integers.avoid_least),
-    OnnxOperator("NegativeLogLikelihoodLoss", LOSES, reductions.make_loss, texts=OF_LOSS),
+    _make_unary_row("Neg", BITS, np.negative, lambda o: -o.t(0), of_sizes=True, defined=integers.avoid_least_integer),
+    OnnxOperator("NegativeLogLikelihoodLoss", LOSES, reductions.evaluate_loss, texts=OF_LOSS),
     OnnxOperator("NonMaxSuppression", STEPS, structural=range(2, 5)),
     OnnxOperator("NonZero", SELECTS, movement.evaluate_non_zero),
-    OnnxOperator("Not", SELECTS, elementwise.of_one(np.logical_not)),
+    OnnxOperator("Not", SELECTS, elementwise.make_unary_operator(np.logical_not)),
     OnnxOperator("OneHot", MOVES, movement.evaluate_one_hot, structural=range(1, 3), not_zero=(1,)),
     OnnxOperator("OptionalGetElement", MOVES),
     OnnxOperator("OptionalHasElement", MOVES),
-    OnnxOperator("Or", SELECTS, since(7, elementwise.of_two(np.logical_or))),
-    OnnxOperator("PRelu", ROUNDED, since(7, elementwise.evaluate_prelu), named.p_relu),
+    OnnxOperator("Or", SELECTS, change_since_opset(7, elementwise.make_binary_operator(np.logical_or))),
+    OnnxOperator("PRelu", ROUNDED, change_since_opset(7, elementwise.evaluate_prelu), named.apply_p_relu),
     OnnxOperator(
         "Pad",
         MOVES,
-        since(11, movement.evaluate_pad),
-        named.pad,
+        change_since_opset(11, movement.evaluate_pad),
+        named.apply_pad,
         structural=range(1, 4),
         texts=dict(mode=("constant", "edge", "reflect", "wrap")),
     ),
     OnnxOperator(
         "Pow",
         TABULATED,
-        since(7, elementwise.evaluate_power),
-        lambda o: o.t(0) * o.t(0) if named.is_two(o) else o("pow", o.t(0), o.t(1)),
+        change_since_opset(7, elementwise.evaluate_power),
+        lambda o: o.t(0) * o.t(0) if named.is_exponent_two(o) else o("pow", o.t(0), o.t(1)),
         structural=(1,),
         elementwise=2,
         defined=integers.avoid_negative_exponents,
@@ -429,61 +490,72 @@ ROWS = (
         to_integers=True,
         of_sizes=True,
     ),
-    _of_one("Reciprocal", TABULATED, lambda x: 1.0 / x, named.one("reciprocal")),
-    OnnxOperator("ReduceL1", REDUCES, reductions.make_reduction(lambda x, a, k: np.abs(x).sum(axis=a, keepdims=k))),
+    _make_unary_row("Reciprocal", TABULATED, lambda x: 1.0 / x, named.name_unary_operator("reciprocal")),
     OnnxOperator(
-        "ReduceL2", REDUCES, reductions.make_reduction(lambda x, a, k: np.sqrt(np.square(x).sum(axis=a, keepdims=k)))
+        "ReduceL1", REDUCES, reductions.make_reduction_operator(lambda x, a, k: np.abs(x).sum(axis=a, keepdims=k))
     ),
-    OnnxOperator("ReduceLogSum", REDUCES, reductions.make_reduction(lambda x, a, k: np.log(x.sum(axis=a, keepdims=k)))),
-    OnnxOperator("ReduceLogSumExp", REDUCES, reductions.make_reduction(formulas.compute_log_sum_exp)),
+    OnnxOperator(
+        "ReduceL2",
+        REDUCES,
+        reductions.make_reduction_operator(lambda x, a, k: np.sqrt(np.square(x).sum(axis=a, keepdims=k))),
+    ),
+    OnnxOperator(
+        "ReduceLogSum", REDUCES, reductions.make_reduction_operator(lambda x, a, k: np.log(x.sum(axis=a, keepdims=k)))
+    ),
+    OnnxOperator("ReduceLogSumExp", REDUCES, reductions.make_reduction_operator(formulas.compute_log_sum_exp)),
     OnnxOperator(
         "ReduceMax",
         SELECTS,
-        reductions.make_reduction(reductions.make_extreme(True)),
-        named.make_reduction("amax"),
+        reductions.make_reduction_operator(reductions.make_extreme_operator(True)),
+        named.reduce_along_axes("amax"),
         of_sizes=True,
     ),
     OnnxOperator(
         "ReduceMean",
         REDUCES,
-        reductions.make_reduction(lambda x, a, k: x.mean(axis=a, keepdims=k)),
-        named.make_reduction("mean"),
+        reductions.make_reduction_operator(lambda x, a, k: x.mean(axis=a, keepdims=k)),
+        named.reduce_along_axes("mean"),
         witnessed=True,
     ),
     OnnxOperator(
         "ReduceMin",
         SELECTS,
-        reductions.make_reduction(reductions.make_extreme(False)),
-        named.make_reduction("amin"),
+        reductions.make_reduction_operator(reductions.make_extreme_operator(False)),
+        named.reduce_along_axes("amin"),
         of_sizes=True,
     ),
     OnnxOperator(
-        "ReduceProd", REDUCES, reductions.make_reduction(lambda x, a, k: x.prod(axis=a, keepdims=k)), of_sizes=True
+        "ReduceProd",
+        REDUCES,
+        reductions.make_reduction_operator(lambda x, a, k: x.prod(axis=a, keepdims=k)),
+        of_sizes=True,
     ),
     OnnxOperator(
         "ReduceSum",
         REDUCES,
-        reductions.make_reduction(lambda x, a, k: x.sum(axis=a, keepdims=k)),
-        named.make_reduction("sum"),
+        reductions.make_reduction_operator(lambda x, a, k: x.sum(axis=a, keepdims=k)),
+        named.reduce_along_axes("sum"),
         witnessed=True,
         of_sizes=True,
     ),
     OnnxOperator(
-        "ReduceSumSquare", REDUCES, reductions.make_reduction(lambda x, a, k: np.square(x).sum(axis=a, keepdims=k))
+        "ReduceSumSquare",
+        REDUCES,
+        reductions.make_reduction_operator(lambda x, a, k: np.square(x).sum(axis=a, keepdims=k)),
     ),
     OnnxOperator("RegexFullMatch", SELECTS),
-    _of_one(
+    _make_unary_row(
         "Relu",
         SELECTS,
         lambda x: np.maximum(x, np.zeros((), x.dtype)),
-        named.one("nn.functional.relu"),
+        named.name_unary_operator("nn.functional.relu"),
         open_at_nan=True,
     ),
     OnnxOperator(
         "Reshape",
         MOVES,
-        since(5, movement.evaluate_reshape),
-        named.reshape,
+        change_since_opset(5, movement.evaluate_reshape),
+        named.apply_reshape,
         structural=(1,),
         hands_on=True,
         of_sizes=True,
@@ -491,7 +563,7 @@ ROWS = (
     OnnxOperator(
         "Resize",
         RESAMPLES,
-        by_name=named.resize,
+        by_name=named.apply_resize,
         witnessed=True,
         structural=range(1, 4),
         not_zero=(2, 3),
@@ -505,68 +577,83 @@ ROWS = (
     OnnxOperator("ReverseSequence", MOVES, movement.evaluate_reverse_sequence),
     OnnxOperator("RoiAlign", COMPOSES, texts=dict(coordinate_transformation_mode=COORDINATES, mode=("avg", "max"))),
     OnnxOperator("RotaryEmbedding", COMPOSES),
-    _of_one("Round", ROUNDS, np.rint, to_integers=True),
+    _make_unary_row("Round", ROUNDS, np.rint, to_integers=True),
     OnnxOperator("STFT", CONTRACTS, not_zero=(1, 3), sums="transform"),
     OnnxOperator("Scan", COMPOSES, acts="control"),
     OnnxOperator("Scatter", MOVES),
     OnnxOperator("ScatterElements", REDUCES, movement.evaluate_scatter_elements, texts=OF_SCATTER),
     OnnxOperator("ScatterND", REDUCES, movement.evaluate_scatter_nd, of_sizes=True, texts=OF_SCATTER),
-    OnnxOperator("Selu", ACTIVATES, since(6, elementwise.evaluate_selu), elementwise=1),
+    OnnxOperator("Selu", ACTIVATES, change_since_opset(6, elementwise.evaluate_selu), elementwise=1),
     OnnxOperator("SequenceInsert", MOVES),
     OnnxOperator("SequenceMap", COMPOSES),
     OnnxOperator("Shape", MOVES, movement.evaluate_shape, acts="size"),
     OnnxOperator("Shrink", COMPOSES, elementwise.evaluate_shrink, elementwise=1),
-    _of_one("Sigmoid", DERIVED, formulas.compute_sigmoid, named.one("sigmoid"), witnessed=True),
-    _of_one("Sign", SELECTS, np.sign, open_at_nan=True),
-    _of_one("Sin", TABULATED, np.sin),
-    _of_one("Sinh", TABULATED, np.sinh),
+    _make_unary_row("Sigmoid", DERIVED, formulas.compute_sigmoid, named.name_unary_operator("sigmoid"), witnessed=True),
+    _make_unary_row("Sign", SELECTS, np.sign, open_at_nan=True),
+    _make_unary_row("Sin", TABULATED, np.sin),
+    _make_unary_row("Sinh", TABULATED, np.sinh),
     OnnxOperator("Size", MOVES, lambda call: [np.asarray(np.asarray(call.inputs[0]).size, np.int64)], acts="size"),
     OnnxOperator(
         "Slice",
         MOVES,
-        since(10, movement.evaluate_slice),
-        named.slice_,
+        change_since_opset(10, movement.evaluate_slice),
+        named.apply_slice,
         structural=range(1, 5),
         not_zero=(4,),
         of_sizes=True,
     ),
-    OnnxOperator("Softmax", NORMALISES, normalising.evaluate_softmax, named.along("softmax"), witnessed=True),
-    OnnxOperator("SoftmaxCrossEntropyLoss", LOSES, reductions.make_loss, texts=OF_LOSS),
-    _of_one("Softplus", ACTIVATES, formulas.compute_softplus, named.one("nn.functional.softplus"), witnessed=True),
-    _of_one("Softsign", DERIVED, lambda x: x / (1.0 + np.abs(x))),
+    OnnxOperator(
+        "Softmax", NORMALISES, normalising.evaluate_softmax, named.apply_softmax_along("softmax"), witnessed=True
+    ),
+    OnnxOperator("SoftmaxCrossEntropyLoss", LOSES, reductions.evaluate_loss, texts=OF_LOSS),
+    _make_unary_row(
+        "Softplus",
+        ACTIVATES,
+        formulas.compute_softplus,
+        named.name_unary_operator("nn.functional.softplus"),
+        witnessed=True,
+    ),
+    _make_unary_row("Softsign", DERIVED, lambda x: x / (1.0 + np.abs(x))),
     OnnxOperator("SpaceToDepth", MOVES, movement.evaluate_space_to_depth),
-    OnnxOperator("Split", MOVES, since(13, movement.evaluate_split), named.split),
+    OnnxOperator("Split", MOVES, change_since_opset(13, movement.evaluate_split), named.apply_split),
     OnnxOperator("SplitToSequence", MOVES),
-    _of_one("Sqrt", TABULATED, np.sqrt, named.one("sqrt")),
-    OnnxOperator("Squeeze", MOVES, movement.evaluate_squeeze, named.squeeze, hands_on=True, of_sizes=True),
+    _make_unary_row("Sqrt", TABULATED, np.sqrt, named.name_unary_operator("sqrt")),
+    OnnxOperator("Squeeze", MOVES, movement.evaluate_squeeze, named.apply_squeeze, hands_on=True, of_sizes=True),
     OnnxOperator("StringConcat", SELECTS),
     OnnxOperator("StringNormalizer", SELECTS),
     OnnxOperator("StringSplit", SELECTS),
-    _of_two(
+    _make_binary_row(
         "Sub",
         ROUNDED,
         np.subtract,
         lambda o: o.t(0) - o.t(1),
         of_sizes=True,
-        defined=integers.keep_range(np.subtract, 0),
+        defined=integers.keep_integer_range(np.subtract, 0),
     ),
-    OnnxOperator("Sum", REDUCES, elementwise.make_fold(np.add)),
+    OnnxOperator("Sum", REDUCES, elementwise.make_variadic_operator(np.add)),
     OnnxOperator("SwiGLU", ACTIVATES),
     OnnxOperator("Swish", ACTIVATES),
-    _of_one("Tan", TABULATED, np.tan),
-    _of_one("Tanh", TABULATED, np.tanh, named.one("tanh"), witnessed=True),
+    _make_unary_row("Tan", TABULATED, np.tan),
+    _make_unary_row("Tanh", TABULATED, np.tanh, named.name_unary_operator("tanh"), witnessed=True),
     OnnxOperator("TensorScatter", MOVES),
     OnnxOperator("TfIdfVectorizer", REDUCES),
     OnnxOperator("ThresholdedRelu", SELECTS, elementwise.evaluate_thresholded_relu, elementwise=1, open_at_nan=True),
     OnnxOperator(
         "Tile",
         MOVES,
-        since(6, movement.evaluate_tile),
+        change_since_opset(6, movement.evaluate_tile),
         lambda o: o("tile", o.t(0), tuple(o.numbers(1) or ())),
         structural=(1,),
         not_zero=(1,),
     ),
-    OnnxOperator("TopK", FIRST, since(10, movement.evaluate_top_k), named.top_k, structural=(1,), not_zero=(1,)),
+    OnnxOperator(
+        "TopK",
+        FIRST,
+        change_since_opset(10, movement.evaluate_top_k),
+        named.apply_top_k,
+        structural=(1,),
+        not_zero=(1,),
+    ),
     OnnxOperator(
         "Transpose",
         MOVES,
@@ -577,14 +664,14 @@ ROWS = (
     OnnxOperator("TreeEnsemble", REDUCES),
     OnnxOperator("Trilu", MOVES, movement.evaluate_trilu),
     OnnxOperator("Unique", SELECTS),
-    OnnxOperator("Unsqueeze", MOVES, movement.evaluate_unsqueeze, named.unsqueeze, hands_on=True, of_sizes=True),
+    OnnxOperator("Unsqueeze", MOVES, movement.evaluate_unsqueeze, named.apply_unsqueeze, hands_on=True, of_sizes=True),
     OnnxOperator("Upsample", RESAMPLES, structural=(1,), not_zero=(1,)),
     OnnxOperator("Where", MOVES, elementwise.evaluate_where, lambda o: o("where", o.t(1), o.t(0), o.t(2))),
-    OnnxOperator("Xor", SELECTS, since(7, elementwise.of_two(np.logical_xor))),
+    OnnxOperator("Xor", SELECTS, change_since_opset(7, elementwise.make_binary_operator(np.logical_xor))),
 )
 
 
-def index_rows(rows: Sequence[OnnxOperator]) -> dict[str, OnnxOperator]:
+def index_operator_rows(rows: Sequence[OnnxOperator]) -> dict[str, OnnxOperator]:
     """By name. Raises ValueError for an operator that has two rows."""
     found = {row.name: row for row in rows}
     for row in rows:
@@ -594,7 +681,7 @@ def index_rows(rows: Sequence[OnnxOperator]) -> dict[str, OnnxOperator]:
 
 
 #: By name.
-TABLE: Mapping[str, OnnxOperator] = index_rows(ROWS)
+TABLE: Mapping[str, OnnxOperator] = index_operator_rows(ROWS)
 #: The operators that have a float64 evaluation of the farm's own.
 EVALUATED: dict[str, Evaluate] = {row.name: row.evaluate for row in ROWS if row.evaluate}
 #: Those that are told by torch's names.
@@ -602,6 +689,6 @@ NAMED: dict[str, Counterpart] = {row.name: row.by_name for row in ROWS if row.by
 
 
 @functools.lru_cache(maxsize=4096)
-def of(name: str) -> OnnxOperator:
+def find_operator(name: str) -> OnnxOperator:
     """The row of an operator; of one that has none, or is another domain's, a row of defaults."""
     return TABLE.get(name) or OnnxOperator(name)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tasks.operators.call import OperatorCall
-from tasks.operators.spatial import SpatialWindow, pooling, window_of
+from tasks.operators.spatial import SpatialWindow, find_pool_window, find_spatial_window
 
 #: An op of torch by its name: the function of some framework that means the same.
 Named = Callable[[str], Callable[..., Any]]
@@ -65,7 +65,7 @@ class OperatorOver(OperatorCall):
 Counterpart = Callable[[OperatorOver], Any]
 
 
-def _pad_input(o: OperatorOver, window: SpatialWindow, value: float) -> Any:
+def _pad_operator_input(o: OperatorOver, window: SpatialWindow, value: float) -> Any:
     """The first input as far as its window goes: torch's own pads are equal at both ends."""
     ends = window.ends(o.spatial)
     x = o.t(0)
@@ -76,16 +76,23 @@ def _pad_input(o: OperatorOver, window: SpatialWindow, value: float) -> Any:
     return o("nn.functional.pad.constant", x, pads, value=value) if any(pads) else x
 
 
-def conv(o: OperatorOver) -> Any:
+def apply_conv(o: OperatorOver) -> Any:
     w = o.t(1)
-    window = window_of(o.spatial, [int(n) for n in w.shape[2:]], o.attributes)
+    window = find_spatial_window(o.spatial, [int(n) for n in w.shape[2:]], o.attributes)
     groups, n = int(o.attributes.get("group", 1)), len(o.spatial)
     return o(
-        f"nn.functional.conv{n}d", _pad_input(o, window, 0.0), w, o.t(2), window.strides, 0, window.dilations, groups
+        f"nn.functional.conv{n}d",
+        _pad_operator_input(o, window, 0.0),
+        w,
+        o.t(2),
+        window.strides,
+        0,
+        window.dilations,
+        groups,
     )
 
 
-def conv_transpose(o: OperatorOver) -> Any:
+def apply_conv_transpose(o: OperatorOver) -> Any:
     a, n, w = o.attributes, len(o.spatial), o.t(1)
     if a.get("output_shape") or (a.get("auto_pad") or "NOTSET") != "NOTSET":
         return None
@@ -96,62 +103,62 @@ def conv_transpose(o: OperatorOver) -> Any:
     return y[(slice(None), slice(None), *(slice(b, int(m) - e) for b, e, m in zip(pads[:n], pads[n:], y.shape[2:])))]
 
 
-def max_pool(o: OperatorOver) -> Any:
+def apply_max_pool(o: OperatorOver) -> Any:
     if o.outputs > 1:
         return None
-    window, n = pooling(o).crop_kernel(o.spatial), len(o.spatial)
-    x = _pad_input(o, window, -math.inf)
+    window, n = find_pool_window(o).crop_kernel(o.spatial), len(o.spatial)
+    x = _pad_operator_input(o, window, -math.inf)
     apart = window.dilations if any(d != 1 for d in window.dilations) else 1
     return o(f"nn.functional.max_pool{n}d", x, window.kernel, window.strides, 0, apart)
 
 
-def average_pool(o: OperatorOver) -> Any:
-    whole, n = pooling(o), len(o.spatial)
+def apply_average_pool(o: OperatorOver) -> Any:
+    whole, n = find_pool_window(o), len(o.spatial)
     window = whole.crop_kernel(o.spatial)
     if any(d != 1 for d in window.dilations):
         return None
-    y = o(f"nn.functional.avg_pool{n}d", _pad_input(o, window, 0.0), window.kernel, window.strides)
+    y = o(f"nn.functional.avg_pool{n}d", _pad_operator_input(o, window, 0.0), window.kernel, window.strides)
     counts = whole.counts(o.spatial, bool(o.attributes.get("count_include_pad")))
     share = math.prod(window.kernel) / counts
-    return y if (share == 1).all() else y * _as(o, share)
+    return y if (share == 1).all() else y * _array_like_first(o, share)
 
 
-def _as(o: OperatorOver, x: np.ndarray) -> Any:
+def _array_like_first(o: OperatorOver, x: np.ndarray) -> Any:
     """An array of float64 in the dtype of the first input."""
-    return o(CASTS[dtype_of(o.inputs[0])], o.tensor(x))
+    return o(CASTS[name_framework_dtype(o.inputs[0])], o.tensor(x))
 
 
-def dtype_of(x: Any) -> str:
+def name_framework_dtype(x: Any) -> str:
     """The name of a framework's dtype: "torch.float32", "float32", "<dtype: 'float32'>" (TensorFlow's) are float32."""
     return str(re.findall(r"\w+", str(x.dtype))[-1])
 
 
-def over_image(name: str) -> Counterpart:
+def reduce_over_image(name: str) -> Counterpart:
     """A reduction over the spatial axes, which are kept."""
     return lambda o: o(name, o.t(0), tuple(range(2, len(o.inputs[0].shape))), True)
 
 
-def batch_norm(o: OperatorOver) -> Any:
+def apply_batch_norm(o: OperatorOver) -> Any:
     if o.outputs > 1 or o.attributes.get("training_mode"):
         return None
     x, scale, bias, mean, variance = map(o.t, range(5))
-    return o("critical:batch_norm", x, mean, variance, scale, bias, epsilon(o))
+    return o("critical:batch_norm", x, mean, variance, scale, bias, get_epsilon(o))
 
 
-def layer_norm(o: OperatorOver) -> Any:
+def apply_layer_norm(o: OperatorOver) -> Any:
     if o.outputs > 1:
         return None
     axis = int(o.attributes.get("axis", -1)) % len(o.inputs[0].shape)
     shape = tuple(int(n) for n in o.inputs[0].shape[axis:])
     weights = [None if w is None else o("expand", w, shape) for w in (o.t(1), o.t(2))]
-    return o("nn.functional.layer_norm", o.t(0), shape, *weights, epsilon(o))
+    return o("nn.functional.layer_norm", o.t(0), shape, *weights, get_epsilon(o))
 
 
-def epsilon(o: OperatorCall) -> float:
+def get_epsilon(o: OperatorCall) -> float:
     return float(o.attributes.get("epsilon", np.float32(1e-5)))
 
 
-def gemm(o: OperatorOver) -> Any:
+def apply_gemm(o: OperatorOver) -> Any:
     a = o.attributes
     x, w = (o("transpose", o.t(k), 0, 1) if a.get(t) else o.t(k) for k, t in enumerate(("transA", "transB")))
     y, alpha, beta = o("matmul", x, w), float(a.get("alpha", 1.0)), float(a.get("beta", 1.0))
@@ -159,7 +166,7 @@ def gemm(o: OperatorOver) -> Any:
     return y if o.at(2) is None else y + (o.t(2) if beta == 1 else beta * o.t(2))
 
 
-def along(name: str) -> Counterpart:
+def apply_softmax_along(name: str) -> Counterpart:
     """A softmax or log_softmax along one axis; before operator set 13 along all from it on."""
 
     def operator(o: OperatorOver) -> Any:
@@ -174,7 +181,7 @@ def along(name: str) -> Counterpart:
     return operator
 
 
-def make_reduction(name: str) -> Counterpart:
+def reduce_along_axes(name: str) -> Counterpart:
     """A reduction along given axes; over all without them."""
 
     def operator(o: OperatorOver) -> Any:
@@ -186,7 +193,7 @@ def make_reduction(name: str) -> Counterpart:
     return operator
 
 
-def resize(o: OperatorOver) -> Any:
+def apply_resize(o: OperatorOver) -> Any:
     """Linear and nearest Resize of the last two axes by whole factors: there all conventions of a scale agree."""
     x, a, shape = o.t(0), o.attributes, [int(n) for n in o.inputs[0].shape]
     if len(shape) != 4 or a.get("antialias") or a.get("axes") or a.get("exclude_outside"):
@@ -205,17 +212,17 @@ def resize(o: OperatorOver) -> Any:
     return None
 
 
-def hard_sigmoid(o: OperatorOver) -> Any:
+def apply_hard_sigmoid(o: OperatorOver) -> Any:
     alpha, beta = (float(o.attributes.get(name, np.float32(v))) for name, v in (("alpha", 0.2), ("beta", 0.5)))
     return o("clamp", o.t(0) * alpha + beta, 0.0, 1.0)
 
 
-def clip(o: OperatorOver) -> Any:
+def apply_clip(o: OperatorOver) -> Any:
     ends = [o.at(k) if o.at(k) is not None else o.attributes.get(name) for k, name in ((1, "min"), (2, "max"))]
     return o("clamp", o.t(0), *(None if x is None else float(x) for x in ends))
 
 
-def gather(o: OperatorOver) -> Any:
+def apply_gather(o: OperatorOver) -> Any:
     """torch selects along an axis by a list: indices of any shape are flattened for it."""
     x, axis = o.t(0), int(o.attributes.get("axis", 0)) % len(o.inputs[0].shape)
     indices, length = o.at(1), int(o.inputs[0].shape[axis])
@@ -227,7 +234,7 @@ def gather(o: OperatorOver) -> Any:
     return o("reshape", o("index_select", x, axis, flat), (*whole[:axis], *shape, *whole[axis + 1 :]))
 
 
-def gather_nd(o: OperatorOver) -> Any:
+def apply_gather_nd(o: OperatorOver) -> Any:
     """Rows of a tensor by the places in it that the last axis of the indices names."""
     if o.attributes.get("batch_dims"):
         return None
@@ -241,7 +248,7 @@ def gather_nd(o: OperatorOver) -> Any:
     return o("reshape", rows, (*places[:-1], *shape[deep:]))
 
 
-def slice_(o: OperatorOver) -> Any:
+def apply_slice(o: OperatorOver) -> Any:
     starts, ends = (o.numbers(k, name) or [] for k, name in ((1, "starts"), (2, "ends")))
     axes = o.numbers(3, "axes") or list(range(len(starts)))
     steps = o.numbers(4) or [1] * len(starts)
@@ -255,13 +262,13 @@ def slice_(o: OperatorOver) -> Any:
     return x[tuple(place)]
 
 
-def split(o: OperatorOver) -> list[Any]:
+def apply_split(o: OperatorOver) -> list[Any]:
     axis = int(o.attributes.get("axis", 0))
     length, sizes = int(o.inputs[0].shape[axis]), o.numbers(1, "split")
     return list(o("split", o.t(0), tuple(sizes) if sizes else -(-length // o.outputs), axis))
 
 
-def pad(o: OperatorOver) -> Any:
+def apply_pad(o: OperatorOver) -> Any:
     pads, value = o.numbers(1, "pads") or [], o.at(2)
     n, mode = len(pads) // 2, o.attributes.get("mode", "constant")
     if mode not in ("constant", "reflect") or o.at(3) is not None or any(p < 0 for p in pads):
@@ -272,7 +279,7 @@ def pad(o: OperatorOver) -> Any:
     return o("nn.functional.pad.constant", o.t(0), ends, value=float(value if value is not None else 0.0))
 
 
-def reshape(o: OperatorOver) -> Any:
+def apply_reshape(o: OperatorOver) -> Any:
     wanted, shape = o.numbers(1) or [], [int(n) for n in o.inputs[0].shape]
     if not o.attributes.get("allowzero"):
         wanted = [shape[k] if n == 0 else n for k, n in enumerate(wanted)]
@@ -281,19 +288,19 @@ def reshape(o: OperatorOver) -> Any:
     return o("reshape", o.t(0), tuple(wanted))
 
 
-def flatten(o: OperatorOver) -> Any:
+def apply_flatten(o: OperatorOver) -> Any:
     shape = [int(n) for n in o.inputs[0].shape]
     axis = int(o.attributes.get("axis", 1))
     axis += len(shape) if axis < 0 else 0
     return o("reshape", o.t(0), (math.prod(shape[:axis]), math.prod(shape[axis:])))
 
 
-def expand(o: OperatorOver) -> Any:
+def apply_expand(o: OperatorOver) -> Any:
     shape = np.broadcast_shapes(tuple(int(n) for n in o.inputs[0].shape), tuple(o.numbers(1) or ()))
     return o("expand", o.t(0), shape)
 
 
-def unsqueeze(o: OperatorOver) -> Any:
+def apply_unsqueeze(o: OperatorOver) -> Any:
     axes, x = o.numbers(1, "axes") or [], o.t(0)
     rank = len(x.shape) + len(axes)
     for axis in sorted(a % rank for a in axes):
@@ -301,45 +308,45 @@ def unsqueeze(o: OperatorOver) -> Any:
     return x
 
 
-def squeeze(o: OperatorOver) -> Any:
+def apply_squeeze(o: OperatorOver) -> Any:
     axes = o.numbers(1, "axes")
     return o("squeeze", o.t(0)) if axes is None else o("squeeze", o.t(0), tuple(axes))
 
 
-def top_k(o: OperatorOver) -> list[Any]:
+def apply_top_k(o: OperatorOver) -> list[Any]:
     (k,) = o.numbers(1, "k") or [1]
     return list(o("topk", o.t(0), k, int(o.attributes.get("axis", -1)), bool(o.attributes.get("largest", 1))))
 
 
-def cum_sum(o: OperatorOver) -> Any:
+def apply_cum_sum(o: OperatorOver) -> Any:
     if o.attributes.get("exclusive") or o.attributes.get("reverse"):
         return None
     (axis,) = o.numbers(1) or [0]
     return o("cumsum", o.t(0), axis)
 
 
-def cast(o: OperatorOver) -> Any:
+def apply_cast(o: OperatorOver) -> Any:
     to = o.attributes["to"]
     if to == "bool":
         return o("ne", o.t(0), o("zeros_like", o.t(0)))
     return o(CASTS[to], o.t(0)) if to in CASTS else None
 
 
-def gelu(o: OperatorOver) -> Any:
+def apply_gelu(o: OperatorOver) -> Any:
     return o("nn.functional.gelu", o.t(0), approximate=o.attributes.get("approximate", "none"))
 
 
-def one(name: str) -> Counterpart:
+def name_unary_operator(name: str) -> Counterpart:
     """An operator that torch has by this name, of one tensor."""
     return lambda o: o(name, o.t(0))
 
 
-def two(name: str) -> Counterpart:
+def name_binary_operator(name: str) -> Counterpart:
     """An operator that torch has by this name, of two tensors."""
     return lambda o: o(name, o.t(0), o.t(1))
 
 
-def many(name: str) -> Counterpart:
+def name_variadic_operator(name: str) -> Counterpart:
     """An operator of any number of tensors, folded by torch's of two."""
 
     def operator(o: OperatorOver) -> Any:
@@ -351,12 +358,12 @@ def many(name: str) -> Counterpart:
     return operator
 
 
-def p_relu(o: OperatorOver) -> Any:
+def apply_p_relu(o: OperatorOver) -> Any:
     x = o.t(0)
     return o("nn.functional.relu", x) - o.t(1) * o("nn.functional.relu", -x)
 
 
-def is_two(o: OperatorOver) -> bool:
+def is_exponent_two(o: OperatorOver) -> bool:
     """Whether the exponent is the constant 2: a square is more exact than a power."""
     power = o.at(1)
     return isinstance(power, np.ndarray) and power.size == 1 and float(power.reshape(())) == 2.0

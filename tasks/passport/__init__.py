@@ -3,5 +3,5 @@
 It asks one thing of a device: the sum of some terms. It knows no runtime and no catalog.
 """
 
-from tasks.passport.device_sum import ARITHMETIC, CODES, SHAPES, DeviceSum, NotReadable, SumTerms, choose_elements
+from tasks.passport.device_sum import ARITHMETIC, CODES, SHAPES, DeviceSum, NotReadable, SumTerms, choose_sum_elements
 from tasks.passport.reading import SumReading

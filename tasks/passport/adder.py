@@ -19,7 +19,7 @@ import numpy as np
 from tasks.model.dtypes import TABLE
 from tasks.passport.device_sum import DeviceSum, NotReadable, Question
 from tasks.passport.reading import NodeRule
-from tasks.passport.trees import Tree, list_nodes, list_terms
+from tasks.passport.trees import Tree, list_tree_nodes, list_tree_terms
 
 #: Steps of a tree that are measured, spread over it; the others are taken to be as most are.
 MEASURED = 48
@@ -47,7 +47,7 @@ PRODUCTS, FACTORS = "products", "factors"
 class SumAdder:
     """How the steps of a tree add.
 
-    rule: that of most steps; others: those of single steps which differ, by place in `list_nodes`; fused: terms whose
+    rule: that of most steps; others: those of single steps which differ, by place in `list_tree_nodes`; fused: terms whose
     product is not rounded before it is added. flushes: whether subnormal (inputs, results) become zero, None where it
     is not known. specials: what Inf, Inf − Inf and NaN become ("inf nan nan" is as IEEE 754 has it). taken: bits that
     are kept of a factor, 0 for all; taking: how the others are lost, of ROUNDINGS.
@@ -121,25 +121,25 @@ def confirm_adder(device: DeviceSum, tree: Tree, rule: NodeRule, fused: bool) ->
     """The adder whose steps all add by a rule, and all or none of whose products are fused, if that is true of the
     tree's first step but one; None where it is not."""
     node, parent = next(
-        ((child, node) for node in list_nodes(tree) for child in node if isinstance(child, tuple)), (None, None)
+        ((child, node) for node in list_tree_nodes(tree) for child in node if isinstance(child, tuple)), (None, None)
     )
-    found = None if node is None else _measure_node(_AdderProbe(device), node, parent, rule)
+    found = None if node is None else _measure_adder_node(_AdderProbe(device), node, parent, rule)
     if found is None or replace(found, exponents=rule.exponents) != rule:
         return None
-    return measure_ends(device, SumAdder(rule, {}, tuple(range(device.terms.products)) if fused else ()))
+    return measure_adder_ends(device, SumAdder(rule, {}, tuple(range(device.terms.products)) if fused else ()))
 
 
-def measure_ends(device: DeviceSum, adder: SumAdder) -> SumAdder:
+def measure_adder_ends(device: DeviceSum, adder: SumAdder) -> SumAdder:
     """An adder with what becomes of subnormal numbers, Inf and NaN."""
-    return replace(adder, flushes=measure_flushing(device), specials=_measure_specials(device))
+    return replace(adder, flushes=measure_adder_flushing(device), specials=_measure_adder_specials(device))
 
 
 def measure_adder(device: DeviceSum, tree: Tree) -> SumAdder:
     """How the steps of a revealed tree add. Raises NotReadable."""
     probe = _AdderProbe(device)
-    nodes = list(list_nodes(tree))
+    nodes = list(list_tree_nodes(tree))
     parents = {id(child): node for node in nodes for child in node if isinstance(child, tuple)}
-    sizes = {id(node): len(list_terms(node)) for node in nodes}
+    sizes = {id(node): len(list_tree_terms(node)) for node in nodes}
 
     def alike(node: tuple[Tree, ...]) -> tuple[Any, ...]:
         """What tells the steps of a kernel apart: how many terms their parts have, and the step that takes them."""
@@ -157,7 +157,7 @@ def measure_adder(device: DeviceSum, tree: Tree) -> SumAdder:
         step = max(1, len(members) * len(kinds) // MEASURED)
         found: dict[int, NodeRule] = {}
         for k in members[::step]:
-            rule = _measure_node(probe, nodes[k], parents.get(id(nodes[k])), like)
+            rule = _measure_adder_node(probe, nodes[k], parents.get(id(nodes[k])), like)
             if rule is not None:
                 found[k] = like = rule
         if found:
@@ -167,34 +167,34 @@ def measure_adder(device: DeviceSum, tree: Tree) -> SumAdder:
         raise NotReadable("too few values", "no step's bits lie within what the dtype can ask")
     usual = Counter(rules.values()).most_common(1)[0][0]
     others = {k: rule for k, rule in rules.items() if rule != usual}
-    fused = tuple(_list_fused(probe, tree)) if device.weighted else ()
-    taken = measure_taken(device) if device.weighted else 0
+    fused = tuple(_list_fused_terms(probe, tree)) if device.weighted else ()
+    taken = measure_factor_bits(device) if device.weighted else 0
     if taken:  # nothing that so few bits show is rounded before it is added
         fused = tuple(range(device.terms.products))
-    return measure_ends(device, SumAdder(usual, others, fused, taken=taken))
+    return measure_adder_ends(device, SumAdder(usual, others, fused, taken=taken))
 
 
-def _measure_node(
+def _measure_adder_node(
     probe: _AdderProbe, node: tuple[Tree, ...], parent: tuple[Tree, ...] | None, like: NodeRule
 ) -> NodeRule | None:
     """The rule of a step; None of the last, whose result is the output's. like: the rule that it is likely to have."""
-    i, j = (list_terms(x)[0] for x in node[:2])
+    i, j = (list_tree_terms(x)[0] for x in node[:2])
     aligned, alignment = 0, ""
     if len(node) > 2:
-        aligned, alignment = _measure_width(probe, i, j, list_terms(node[2])[0], like.aligned)
+        aligned, alignment = _measure_adder_width(probe, i, j, list_tree_terms(node[2])[0], like.aligned)
         if (
             isinstance(node[0], tuple) and len(node) > 3
         ):  # among products alone: the sum so far may be taken with more bits
-            i, j = list_terms(node[1])[0], list_terms(node[2])[0]
+            i, j = list_tree_terms(node[1])[0], list_tree_terms(node[2])[0]
     if parent is None:
         alone = aligned and not any(isinstance(child, tuple) for child in node)
         return NodeRule(aligned, alignment, aligned, alignment) if alone else None
     beside = next(x for x in parent if x is not node)
-    bits, rounding = _measure_width(probe, i, j, list_terms(beside)[0], like.bits)
+    bits, rounding = _measure_adder_width(probe, i, j, list_tree_terms(beside)[0], like.bits)
     return NodeRule(bits, rounding, aligned, alignment) if bits else None
 
 
-def _measure_width(probe: _AdderProbe, i: int, j: int, far: int, like: int = 0) -> tuple[int, str]:
+def _measure_adder_width(probe: _AdderProbe, i: int, j: int, far: int, like: int = 0) -> tuple[int, str]:
     """(bits that are kept where terms i and j are added, how the rest is lost); (0, "") where nothing can be seen. far:
     a term that meets both of them later, or in the same step of several; like: bits that are likely, 0 for none."""
 
@@ -228,13 +228,13 @@ def _measure_width(probe: _AdderProbe, i: int, j: int, far: int, like: int = 0) 
     return bits, ROUNDINGS.get(tuple(x / 2 for x in said), "other")
 
 
-def measure_width(device: DeviceSum) -> tuple[int, str]:
+def measure_sum_width(device: DeviceSum) -> tuple[int, str]:
     """(bits that are kept where a device's first two terms meet, beside the third, how the rest is lost); (0, "") where
     nothing is lost."""
-    return _measure_width(_AdderProbe(device), 0, 1, 2)
+    return _measure_adder_width(_AdderProbe(device), 0, 1, 2)
 
 
-def measure_taken(device: DeviceSum) -> int:
+def measure_factor_bits(device: DeviceSum) -> int:
     """Bits of a factor that a product of it and one takes, one beside zeros; 0 where it takes all that the dtype
     has."""
     digits = TABLE[device.dtype].digits or 0
@@ -246,25 +246,25 @@ def measure_taken(device: DeviceSum) -> int:
     return 0
 
 
-def _list_fused(probe: _AdderProbe, tree: Tree) -> list[int]:
+def _list_fused_terms(probe: _AdderProbe, tree: Tree) -> list[int]:
     """Terms whose product reaches the sum with more bits than the dtype has."""
     device = probe.device
     terms = sorted(
-        (term, list_terms(next(x for x in node if x is not term))[0])
-        for node in list_nodes(tree)
+        (term, list_tree_terms(next(x for x in node if x is not term))[0])
+        for node in list_tree_nodes(tree)
         for term in node
         if isinstance(term, int) and term < device.terms.products
     )
-    rests = device.add_each([one for term, beside in terms for one in _square_beside(device, term, beside)])
+    rests = device.add_each([one for term, beside in terms for one in _sum_square_beside(device, term, beside)])
     return [term for (term, _), both in zip(terms, rests.reshape(-1, 2)) if 0.0 not in both]
 
 
-def is_fused(device: DeviceSum, term: int, beside: int) -> bool:
+def is_term_fused(device: DeviceSum, term: int, beside: int) -> bool:
     """Whether the product of a term reaches the sum, here of it and another term, with more bits than the dtype has."""
-    return 0.0 not in device.add_each(_square_beside(device, term, beside))
+    return 0.0 not in device.add_each(_sum_square_beside(device, term, beside))
 
 
-def _square_beside(device: DeviceSum, term: int, beside: int) -> list[Question]:
+def _sum_square_beside(device: DeviceSum, term: int, beside: int) -> list[Question]:
     """Sums of a product that the dtype does not hold and of a term that takes it away as it is rounded down, and up: 0
     where it was."""
     digits = (TABLE[device.dtype].digits or 0) + 1
@@ -280,7 +280,7 @@ def _square_beside(device: DeviceSum, term: int, beside: int) -> list[Question]:
     return asked
 
 
-def measure_flushing(device: DeviceSum) -> tuple[bool | None, bool | None]:
+def measure_adder_flushing(device: DeviceSum) -> tuple[bool | None, bool | None]:
     """Whether subnormal (inputs, results) become zero."""
     row = TABLE[device.dtype]
     assert row.lowest is not None and row.digits is not None
@@ -304,7 +304,7 @@ def measure_flushing(device: DeviceSum) -> tuple[bool | None, bool | None]:
     return bool(inputs), bool(results)
 
 
-def _measure_specials(device: DeviceSum) -> str:
+def _measure_adder_specials(device: DeviceSum) -> str:
     """What Inf, Inf − Inf and NaN become, as numbers are written."""
     asked = []
     for values in ((math.inf,), (math.inf, -math.inf), (math.nan,)):

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tasks.model.dtypes import EPS, SMALLEST_NORMAL, TABLE
-from tasks.passport.bounds import share_of_sum
+from tasks.passport.bounds import find_share_of_sum
 from tasks.passport.reading import SumReading
 
 #: Roundings of one quotient, root, exponential or logarithm: 4 ulps, as the OpenCL 3.0 full profile allows functions at
@@ -57,7 +57,7 @@ class BoundedSteps:
             for one in alike or own
             for like in ([one] if one.bits else device)
         ]
-        made = [share_of_sum(x, count, bool(alike), ROUNDINGS.get(of, 1)) for x in chosen or device]
+        made = [find_share_of_sum(x, count, bool(alike), ROUNDINGS.get(of, 1)) for x in chosen or device]
         shape = (2, *(1,) * dims)
         off, least = (np.array(x).reshape(-1, 2) for x in ([one.off for one in made], [one.least for one in made]))
         return off.max(0).reshape(shape), least.min(0).reshape(shape)
@@ -80,26 +80,26 @@ class BoundedArray(np.ndarray):
         made = np.asarray(values, np.float64).view(cls)
         with np.errstate(all="ignore"):
             made.off = np.where(np.isfinite(values), np.broadcast_to(off, (2, *made.shape)), 0.0)
-            made.least = np.fmax(np.abs(_values(made)) - made.off, np.broadcast_to(least, made.off.shape))
+            made.least = np.fmax(np.abs(_get_bounded_values(made)) - made.off, np.broadcast_to(least, made.off.shape))
         made.steps, made.of = steps, of
         return made
 
     def called(self, of: str) -> BoundedArray:
         """The same numbers, as terms of this name."""
-        return BoundedArray.make(_values(self), self.steps, self.off, of, self.least)
+        return BoundedArray.make(_get_bounded_values(self), self.steps, self.off, of, self.least)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
         if ufunc is np.isfinite:
-            return np.isfinite(_values(inputs[0]))
+            return np.isfinite(_get_bounded_values(inputs[0]))
         rule = _RULES.get(ufunc)
         if method != "__call__" or rule is None:
             return NotImplemented
         with np.errstate(all="ignore"):
-            values = [_values(x) for x in inputs]
+            values = [_get_bounded_values(x) for x in inputs]
             offs = [x.off if isinstance(x, BoundedArray) else np.zeros((2, *np.shape(x))) for x in inputs]
             made = ufunc(*values)
             leasts = [x.least if isinstance(x, BoundedArray) else np.abs(np.stack([x, x])) for x in inputs]
-            offs, leasts = _spread(offs, made.ndim), _spread(leasts, made.ndim)
+            offs, leasts = _spread_bounded_errors(offs, made.ndim), _spread_bounded_errors(leasts, made.ndim)
             off = rule(self.steps, made, values, offs, leasts)
             least = self._leave(ufunc, values, offs, leasts)
         return BoundedArray.make(made, self.steps, np.where(np.isnan(off), np.inf, off), _MADE.get(ufunc, ""), least)
@@ -128,13 +128,13 @@ class BoundedArray(np.ndarray):
         if func is not np.where:
             return NotImplemented
         chosen, *sides = args
-        made = np.where(chosen, *map(_values, sides))
+        made = np.where(chosen, *map(_get_bounded_values, sides))
         offs = [x.off if isinstance(x, BoundedArray) else np.zeros((2,)) for x in sides]
-        return BoundedArray.make(made, self.steps, np.where(chosen, *_spread(offs, made.ndim)))
+        return BoundedArray.make(made, self.steps, np.where(chosen, *_spread_bounded_errors(offs, made.ndim)))
 
     def sum(self, axis: Any = None, keepdims: bool = False) -> BoundedArray:  # type: ignore[override]
         """Along axes, in what order the device adds."""
-        values, many = _values(self), _behind(axis, self.ndim)
+        values, many = _get_bounded_values(self), _shift_bounded_axes(axis, self.ndim)
         total = values.sum(axis=axis, keepdims=keepdims)
         count = values.size // max(total.size, 1)
         lost, amounts = (x.sum(axis=many, keepdims=keepdims) for x in (self.off, np.abs(values) + self.off))
@@ -148,8 +148,10 @@ class BoundedArray(np.ndarray):
         return total / (self.size // max(total.size, 1))
 
     def max(self, axis: Any = None, keepdims: bool = False, initial: float = -np.inf) -> BoundedArray:  # type: ignore[override]
-        top = _values(self).max(axis=axis, keepdims=keepdims, initial=initial)
-        return BoundedArray.make(top, self.steps, self.off.max(axis=_behind(axis, self.ndim), keepdims=keepdims))
+        top = _get_bounded_values(self).max(axis=axis, keepdims=keepdims, initial=initial)
+        return BoundedArray.make(
+            top, self.steps, self.off.max(axis=_shift_bounded_axes(axis, self.ndim), keepdims=keepdims)
+        )
 
     def __getitem__(self, key: Any) -> Any:
         return self._move(lambda x: x[key])
@@ -165,20 +167,20 @@ class BoundedArray(np.ndarray):
 
     def _move(self, way: Callable[[np.ndarray], np.ndarray]) -> BoundedArray:
         off, least = (np.stack([way(x) for x in one]) for one in (self.off, self.least))
-        return BoundedArray.make(way(_values(self)), self.steps, off, self.of, least)
+        return BoundedArray.make(way(_get_bounded_values(self)), self.steps, off, self.of, least)
 
 
-def _values(x: Any) -> np.ndarray:
+def _get_bounded_values(x: Any) -> np.ndarray:
     return np.asarray(x.view(np.ndarray) if isinstance(x, BoundedArray) else x, np.float64)
 
 
-def _behind(axis: Any, dims: int) -> tuple[int, ...]:
+def _shift_bounded_axes(axis: Any, dims: int) -> tuple[int, ...]:
     """Axes of an array, of one that has another axis before them."""
     axes = range(dims) if axis is None else (axis,) if isinstance(axis, int) else axis
     return tuple(k % dims + 1 for k in axes)
 
 
-def _spread(offs: Sequence[np.ndarray], dims: int) -> list[np.ndarray]:
+def _spread_bounded_errors(offs: Sequence[np.ndarray], dims: int) -> list[np.ndarray]:
     """What some arrays are off, with as many axes as their result, so that the first stays the first."""
     return [x.reshape(2, *(1,) * (dims - x.ndim + 1), *x.shape[1:]) for x in offs]
 
@@ -187,45 +189,45 @@ def _spread(offs: Sequence[np.ndarray], dims: int) -> list[np.ndarray]:
 Rule = Callable[[BoundedSteps, np.ndarray, Sequence[np.ndarray], Sequence[np.ndarray], Sequence[np.ndarray]], Any]
 
 
-def _round(steps: BoundedSteps, sizes: Any, off: Any, roundings: int = 1) -> Any:
+def _bound_rounding(steps: BoundedSteps, sizes: Any, off: Any, roundings: int = 1) -> Any:
     """Off by so much, then rounded so many times where the numbers are of these sizes."""
     return off + roundings * steps.unit * (np.abs(sizes) + off) + SMALLEST_NORMAL[steps.dtype]
 
 
-def _add(steps: BoundedSteps, made: Any, x: Any, off: Any, least: Any) -> Any:
+def _bound_add(steps: BoundedSteps, made: Any, x: Any, off: Any, least: Any) -> Any:
     # Either side may have been rounded by a factor that both share, as where a shift is added to a product.
-    return _round(steps, np.abs(x[0]) + np.abs(x[1]), off[0] + off[1])
+    return _bound_rounding(steps, np.abs(x[0]) + np.abs(x[1]), off[0] + off[1])
 
 
-def _multiply(steps: BoundedSteps, made: Any, x: Any, off: Any, least: Any) -> Any:
-    return _round(steps, made, np.abs(x[0]) * off[1] + np.abs(x[1]) * off[0] + off[0] * off[1])
+def _bound_multiply(steps: BoundedSteps, made: Any, x: Any, off: Any, least: Any) -> Any:
+    return _bound_rounding(steps, made, np.abs(x[0]) * off[1] + np.abs(x[1]) * off[0] + off[0] * off[1])
 
 
-def _divide(steps: BoundedSteps, made: Any, x: Any, off: Any, least: Any) -> Any:
-    return _round(steps, made, (off[0] + np.abs(made) * off[1]) / np.maximum(least[1], 0.0), FUNCTION)
+def _bound_divide(steps: BoundedSteps, made: Any, x: Any, off: Any, least: Any) -> Any:
+    return _bound_rounding(steps, made, (off[0] + np.abs(made) * off[1]) / np.maximum(least[1], 0.0), FUNCTION)
 
 
-def _square(steps: BoundedSteps, made: Any, x: Any, off: Any, least: Any) -> Any:
-    return _multiply(steps, made, [x[0], x[0]], [off[0], off[0]], least)
+def _bound_square(steps: BoundedSteps, made: Any, x: Any, off: Any, least: Any) -> Any:
+    return _bound_multiply(steps, made, [x[0], x[0]], [off[0], off[0]], least)
 
 
-def _exponentiate(steps: BoundedSteps, made: Any, x: Any, off: Any, least: Any) -> Any:
+def _bound_exponential(steps: BoundedSteps, made: Any, x: Any, off: Any, least: Any) -> Any:
     # Its argument is multiplied by log2(e), a number that is rounded as well.
     far = np.where(np.isfinite(x[0]), off[0] + 2 * steps.unit * np.abs(x[0]), 0.0)
-    return _round(steps, made, np.where(made > 0, made * np.expm1(far), 0.0), FUNCTION)
+    return _bound_rounding(steps, made, np.where(made > 0, made * np.expm1(far), 0.0), FUNCTION)
 
 
-def _take_logarithm(steps: BoundedSteps, made: Any, x: Any, off: Any, least: Any) -> Any:
+def _bound_logarithm(steps: BoundedSteps, made: Any, x: Any, off: Any, least: Any) -> Any:
     far = np.maximum(np.log(x[0] / np.clip(least[0], 0.0, x[0])), np.log1p(off[0] / x[0]))
-    return _round(steps, made, far, FUNCTION)
+    return _bound_rounding(steps, made, far, FUNCTION)
 
 
-def _take_root(steps: BoundedSteps, made: Any, x: Any, off: Any, least: Any) -> Any:
+def _bound_root(steps: BoundedSteps, made: Any, x: Any, off: Any, least: Any) -> Any:
     far = np.maximum(made - np.sqrt(np.maximum(least[0], 0.0)), np.sqrt(x[0] + off[0]) - made)
-    return _round(steps, made, far, FUNCTION)
+    return _bound_rounding(steps, made, far, FUNCTION)
 
 
-def _multiply_matrices(steps: BoundedSteps, made: Any, x: Any, off: Any, least: Any) -> Any:
+def _bound_matrix_product(steps: BoundedSteps, made: Any, x: Any, off: Any, least: Any) -> Any:
     a, b = (np.abs(one) for one in x)
     share, _ = steps.share(PRODUCTS, a.shape[-1], np.ndim(made))
     lost = a @ off[1] + off[0] @ b + off[0] @ off[1]
@@ -233,15 +235,15 @@ def _multiply_matrices(steps: BoundedSteps, made: Any, x: Any, off: Any, least: 
 
 
 _RULES: Mapping[Any, Rule] = {
-    np.add: _add,
-    np.subtract: _add,
-    np.multiply: _multiply,
-    np.divide: _divide,
-    np.square: _square,
-    np.exp: _exponentiate,
-    np.log: _take_logarithm,
-    np.sqrt: _take_root,
-    np.matmul: _multiply_matrices,
+    np.add: _bound_add,
+    np.subtract: _bound_add,
+    np.multiply: _bound_multiply,
+    np.divide: _bound_divide,
+    np.square: _bound_square,
+    np.exp: _bound_exponential,
+    np.log: _bound_logarithm,
+    np.sqrt: _bound_root,
+    np.matmul: _bound_matrix_product,
     np.negative: lambda steps, made, x, off, least: off[0],
 }
 _MADE = {np.exp: EXPONENTIALS, np.square: SQUARES}

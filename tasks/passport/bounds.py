@@ -16,7 +16,7 @@ import numpy as np
 
 from tasks.model.dtypes import EPS, SMALLEST_NORMAL
 from tasks.passport.reading import SumReading
-from tasks.passport.trees import decode_tree, list_nodes, measure_depth
+from tasks.passport.trees import decode_tree, list_tree_nodes, measure_tree_depth
 
 #: λ of the likely bound: it fails once in 2·10¹⁰ sums.
 LAMBDA = 7.0
@@ -36,7 +36,7 @@ class SumBounds:
     likely: np.ndarray
 
 
-def bound_sums(
+def bound_device_sums(
     readings: Sequence[SumReading],
     terms: np.ndarray,
     exact: np.ndarray,
@@ -55,14 +55,16 @@ def bound_sums(
     count = terms.shape[1]
     alike = [x for x in readings if x.terms == count and x.rows == rows]
     amounts = share * np.abs(terms).sum(1)
-    made = [share_of_sum(x, count, bool(alike)) for x in alike or readings]
+    made = [find_share_of_sum(x, count, bool(alike)) for x in alike or readings]
     reference = (count + 1) * EPS["float64"] / 2 * amounts  # which is added up as well
     least = SMALLEST_NORMAL[output] * (1.0 if any(x.flushes_results for x in readings) else EPS[output])
     certain, likely = (max(x.off[k] for x in made) * amounts for k in (0, 1))
-    return add_ends(certain, likely, exact, output, reference + count * least)
+    return add_bound_ends(certain, likely, exact, output, reference + count * least)
 
 
-def add_ends(certain: np.ndarray, likely: np.ndarray, exact: np.ndarray, output: str, more: np.ndarray) -> SumBounds:
+def add_bound_ends(
+    certain: np.ndarray, likely: np.ndarray, exact: np.ndarray, output: str, more: np.ndarray
+) -> SumBounds:
     """The bounds of results [e] of a dtype that are so far off before they are rounded to it, and ``more``."""
     ends = more + ENDS * EPS[output] / 2 * np.abs(exact)
     return SumBounds(SLACK * (certain + ends + EPS[output] * certain), SLACK * (likely + ends + EPS[output] * likely))
@@ -77,7 +79,7 @@ class SumShare:
     least: tuple[float, float]
 
 
-def share_of_sum(reading: SumReading, count: int, exactly: bool, roundings: int = 1) -> SumShare:
+def find_share_of_sum(reading: SumReading, count: int, exactly: bool, roundings: int = 1) -> SumShare:
     """What the steps of one reading leave of a sum of so many terms. exactly: whether its tree is the sum's; else the
     sum is added in any order. roundings: of each step.
 
@@ -88,32 +90,32 @@ def share_of_sum(reading: SumReading, count: int, exactly: bool, roundings: int 
     assert reading.bits is not None
     near = reading.rounding in (None, "", "nearest even", "nearest away")
     u = 2.0 ** -(reading.bits - (not near))
-    steps = measure_depth(decode_tree(reading.tree or ())) if exactly else count - 1
+    steps = measure_tree_depth(decode_tree(reading.tree or ())) if exactly else count - 1
     depth = steps * roundings + 1  # and its product
     if reading.aligned:  # each step cuts off all that it adds
-        u += (_widest(reading) + 1) * 2.0 ** (1 - reading.aligned)
+        u += (_count_widest_step(reading) + 1) * 2.0 ** (1 - reading.aligned)
     if reading.taken:  # of both factors
         near_factors = reading.taking in ("nearest even", "nearest away")
         u += 2 * 2.0 ** -(reading.taken - (not near_factors))
     narrow = sum(2.0**-bits for bits in (reading.others or ())[1::2])
     narrow *= 1.0 if exactly else max(1.0, count / max(reading.terms, 1))
-    certain = _grow(depth * math.log1p(u))
+    certain = _compute_bound_growth(depth * math.log1p(u))
     if near and roundings == 1 and not (reading.aligned or reading.taken):
         certain = min(certain, count * u)
     least = math.exp(depth * math.log1p(-u)) if u < 1 else 0.0
     likely, left = certain, least
     if near and not reading.aligned and u < 1:  # of steps that may lose all that they add nothing is likely
         walk = LAMBDA * math.sqrt(depth) * u + depth * u * u / (1 - u)
-        likely, left = min(certain, _grow(walk)), max(least, math.exp(-walk))
+        likely, left = min(certain, _compute_bound_growth(walk)), max(least, math.exp(-walk))
     kept = max(1 - narrow, 0.0)
     return SumShare((certain + narrow * (1 + certain), likely + narrow * (1 + likely)), (least * kept, left * kept))
 
 
-def _grow(logarithm: float) -> float:
+def _compute_bound_growth(logarithm: float) -> float:
     """e to the power of a number, without one; infinite beyond float64."""
     return math.expm1(logarithm) if logarithm < LARGEST else math.inf
 
 
-def _widest(reading: SumReading) -> int:
+def _count_widest_step(reading: SumReading) -> int:
     """How many terms the widest step of a reading adds."""
-    return max(map(len, list_nodes(decode_tree(reading.tree or ()))), default=2)
+    return max(map(len, list_tree_nodes(decode_tree(reading.tree or ()))), default=2)

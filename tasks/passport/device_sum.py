@@ -11,7 +11,7 @@ from typing import Any, Optional
 
 import numpy as np
 
-from tasks.model.dtypes import np_dtype
+from tasks.model.dtypes import get_numpy_dtype
 
 #: Name of the check that reads the arithmetic of a sum.
 ARITHMETIC = "arithmetic"
@@ -44,7 +44,7 @@ CODES = {
 }
 
 
-def _lie_alike(places: Sequence[int], others: Sequence[int]) -> bool:
+def _do_sum_terms_lie_alike(places: Sequence[int], others: Sequence[int]) -> bool:
     """Whether the places that two sums share are of the same terms."""
     at = {place: k for k, place in enumerate(places)}
     return all(at.get(place, k) == k for k, place in enumerate(others))
@@ -135,7 +135,7 @@ class SumTerms:
             return False
         mine, its = (x._list_places() for x in (self, other))
         return [(n, len(places)) for n, places in mine] == [(n, len(places)) for n, places in its] and all(
-            places == others or set(places).isdisjoint(others) or _lie_alike(places, others)
+            places == others or set(places).isdisjoint(others) or _do_sum_terms_lie_alike(places, others)
             for number, places in mine
             for other_number, others in its
             if number == other_number
@@ -156,7 +156,7 @@ class SumTerms:
 ELEMENTS = 8
 
 
-def choose_elements(*sizes: int) -> Iterator[tuple[Any, ...]]:
+def choose_sum_elements(*sizes: int) -> Iterator[tuple[Any, ...]]:
     """(*indices, name) of elements of an output of these sizes, no two of which share an index along its longest axis:
     the first, the last, and others, without a name, that may be asked beside them."""
     count = min(ELEMENTS, max(sizes))
@@ -199,7 +199,7 @@ class DeviceSum:
     ) -> None:
         self.terms, self.dtype, self._run = terms, dtype, run
         self.count, self.weighted = terms.count, bool(terms.right)
-        kind = np_dtype(dtype)
+        kind = get_numpy_dtype(dtype)
         self._arrays = [
             np.full(x.shape, terms.fill[k], kind) if x.dtype == kind and k < len(terms.fill) else np.array(x, order="C")
             for k, x in enumerate(arrays)
@@ -311,7 +311,7 @@ class DeviceSum:
 
     def _call(self, given: Sequence[Sequence[np.ndarray]]) -> np.ndarray:
         """The first output, flat, of a call with these values of each sum."""
-        kind = np_dtype(self.dtype)
+        kind = get_numpy_dtype(self.dtype)
         # All of them each time, in arrays of its own: to copy those costs more than most calls.
         for n, (number, places, _) in enumerate(self._places):
             values = np.array([one[n][: places.shape[1]] for one in given])

@@ -11,7 +11,7 @@ import numpy as np
 
 from tasks.passport.device_sum import DeviceSum, NotReadable, SumTerms
 from tasks.passport.locate import GatedProduct, LocatedSum
-from tasks.passport.passport import make_model, read_sum
+from tasks.passport.passport import make_sum_model, read_device_sum
 from tasks.passport.reading import SumReading
 
 #: Elements of an output that are computed again.
@@ -41,7 +41,7 @@ class SumExplanation:
         return int(self.same.sum())
 
 
-def read_located(
+def read_located_sum(
     run: Callable[[list[Any]], Sequence[Any]], arrays: Sequence[Any], where: LocatedSum, place: int, name: str = ""
 ) -> tuple[SumReading, DeviceSum]:
     """How the sum at a place of the flat output is added, read on the device at these very shapes, and what was asked.
@@ -58,19 +58,19 @@ def read_located(
         raise NotReadable("beyond the edge", str(error)) from None
     device = DeviceSum(run, arrays, terms, np.asarray(arrays[where.left]).dtype.name, CALLS)
     rows = np.asarray(arrays[where.left]).shape[0]
-    return read_sum(device, rows, unseen=UNSEEN), device
+    return read_device_sum(device, rows, unseen=UNSEEN), device
 
 
-def read_order(
+def read_sum_order(
     run: Callable[[list[Any]], Sequence[Any]], arrays: Sequence[Any], terms: SumTerms, name: str
 ) -> SumReading:
     """The order of a sum that an op makes of its input (`locate_order`); of what cannot be read the reading says
     why."""
     device = DeviceSum(run, arrays, replace(terms, where=name), np.asarray(arrays[terms.left[0]]).dtype.name, CALLS)
-    return read_sum(device, np.asarray(arrays[terms.left[0]]).shape[0])
+    return read_device_sum(device, np.asarray(arrays[terms.left[0]]).shape[0])
 
 
-def explain_elements(
+def explain_sum_elements(
     run: Callable[[list[Any]], Sequence[Any]],
     arrays: Sequence[Any],
     output: Any,
@@ -84,13 +84,13 @@ def explain_elements(
     at = np.unique(np.append(at[: ELEMENTS - 1], place))
     none = np.zeros(len(at), bool)
     try:
-        reading, device = read_located(run, arrays, where, place, name)
+        reading, device = read_located_sum(run, arrays, where, place, name)
     except NotReadable as error:
         return SumExplanation(SumReading(name, code=error.code, words=str(error), terms=where.terms), at, none)
     if reading.bits is None:
         return SumExplanation(reading, at, none)
     products = device.terms.products
-    model = make_model(reading, np.asarray(output).dtype.name, products)
+    model = make_sum_model(reading, np.asarray(output).dtype.name, products)
     with np.errstate(all="ignore"):
         made = model.compute(*where.factors(arrays, at)) * where.scale
     found = np.asarray(output).reshape(-1)[at].astype(np.float64)
@@ -101,7 +101,7 @@ def explain_elements(
 OPEN = 32.0
 
 
-def explain_gated(
+def explain_gated_sum(
     run: Callable[[list[Any]], Sequence[Any]],
     arrays: Sequence[Any],
     output: Any,
@@ -110,7 +110,7 @@ def explain_gated(
     at: np.ndarray,
     name: str = "",
 ) -> SumExplanation:
-    """As `explain_elements`, of silu(x·w)·(x·v). The order is that of x·v, read where x is ones and the gate is OPEN;
+    """As `explain_sum_elements`, of silu(x·w)·(x·v). The order is that of x·v, read where x is ones and the gate is OPEN;
     x·w is taken to be added likewise, and the gate of what both are is asked of the device."""
     at = np.unique(np.append(at[: ELEMENTS - 1], place))
     x, w, v = (np.asarray(arrays[k]) for k in (where.x, where.w, where.v))
@@ -125,7 +125,7 @@ def explain_gated(
     device = DeviceSum(
         lambda given: [np.asarray(run(given)[0]) / np.asarray(OPEN, v.dtype)], asked, terms, v.dtype.name, CALLS
     )
-    reading = read_sum(device, x.shape[0], unseen=UNSEEN)
+    reading = read_device_sum(device, x.shape[0], unseen=UNSEEN)
     none = np.zeros(len(at), bool)
     if reading.bits is None:
         return SumExplanation(reading, at, none)
@@ -135,7 +135,7 @@ def explain_gated(
     asked[where.x].reshape(-1, count)[:, 0] = 1
     asked[where.v][...] = 0
     for fused in (tuple(range(count)), ()):
-        model = make_model(replace(reading, fused=fused), v.dtype.name, count)
+        model = make_sum_model(replace(reading, fused=fused), v.dtype.name, count)
         for number, factors in ((where.w, w), (where.v, v)):
             with np.errstate(all="ignore"):
                 made = model.compute(left, np.ascontiguousarray(factors[:, columns].T.astype(np.float64)))

@@ -43,7 +43,7 @@ class Passport:
     def find(self, op: str, dtype: str) -> tuple[SumReading, ...]:
         """The readings of an op in a dtype, if each of them gives its device's results to the bit; none where one does
         not: then nothing is known of the op. Of an operator of ONNX those of all ops, by the kind of sum."""
-        found = [x.reading for x in self.sums if (x.op, x.dtype) == (short_name(op), dtype)]
+        found = [x.reading for x in self.sums if (x.op, x.dtype) == (shorten_op_name(op), dtype)]
         if not found and op.partition(":")[0] == ONNX:
             return self._find_alike(dtype)
         return tuple(found) if all(x.known for x in found) else ()
@@ -51,7 +51,7 @@ class Passport:
     def find_parts(self, op: str, dtype: str) -> tuple[SumReading, ...]:
         """The readings of sums that an op makes on the way to its results in a dtype, whose order alone is read."""
         return tuple(
-            x.reading for x in self.sums if (x.op, x.dtype, x.reading.code) == (short_name(op), dtype, ORDER_ALONE)
+            x.reading for x in self.sums if (x.op, x.dtype, x.reading.code) == (shorten_op_name(op), dtype, ORDER_ALONE)
         )
 
     def list_readings(self, dtype: str) -> tuple[SumReading, ...]:
@@ -67,7 +67,7 @@ class Passport:
         return tuple(x for x in mine if x.made_of not in unknown)
 
 
-def short_name(op: str) -> str:
+def shorten_op_name(op: str) -> str:
     """An op's name without its catalog and modules."""
     return op.rpartition(":")[2].rpartition(".")[2]
 

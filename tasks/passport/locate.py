@@ -13,8 +13,8 @@ from typing import Any, Optional
 
 import numpy as np
 
-from tasks.model import is_complex, is_inexact
-from tasks.model.dtypes import dtype_name
+from tasks.model import is_complex_dtype, is_inexact_dtype
+from tasks.model.dtypes import name_numpy_dtype
 from tasks.passport.device_sum import SumTerms
 
 #: Elements of the output that a sum is tried on, and the share of them that it must give.
@@ -56,10 +56,10 @@ class LocatedSum:
         """(left, right) factors [e, terms] in float64 of the elements at some places of the flat output, what is added
         as the last term; right is None of plain sums."""
         left_at, right_at = self.places(at)
-        left = _take(arrays[self.left], left_at)
-        right = None if self.right is None or right_at is None else _take(arrays[self.right], right_at)
+        left = _take_terms(arrays[self.left], left_at)
+        right = None if self.right is None or right_at is None else _take_terms(arrays[self.right], right_at)
         if self.alone is not None and self.alone_at is not None:
-            left = np.concatenate([left, _take(arrays[self.alone], self.alone_at(at))[None]])
+            left = np.concatenate([left, _take_terms(arrays[self.alone], self.alone_at(at))[None]])
             right = None if right is None else np.concatenate([right, np.ones((1, len(at)))])
         return np.ascontiguousarray(left.T), None if right is None else np.ascontiguousarray(right.T)
 
@@ -95,29 +95,29 @@ class LocatedSum:
         )
 
 
-def _take(array: Any, at: np.ndarray) -> np.ndarray:
+def _take_terms(array: Any, at: np.ndarray) -> np.ndarray:
     """Elements of a flat array in float64, 0 at -1."""
     flat = np.asarray(array).reshape(-1)[np.maximum(at, 0)].astype(np.float64)
     return np.asarray(np.where(at < 0, 0.0, flat))
 
 
-def locate_sum(arrays: Sequence[Any], output: Any, near: float = NEAR) -> LocatedSum | None:
+def locate_sum_terms(arrays: Sequence[Any], output: Any, near: float = NEAR) -> LocatedSum | None:
     """The sum of a call's arrays that its output is; None where it is none that is known here. Arrays that are no
     floating numbers are no part of it. near: how far the output may be from it, as a share of what its terms amount
     to."""
     y = np.asarray(output)
-    floats = [k for k, x in enumerate(arrays) if _is_real(x)]
-    if not _is_real(y) or not y.size or len(floats) not in (1, 2, 3):
+    floats = [k for k, x in enumerate(arrays) if _is_real_array(x)]
+    if not _is_real_array(y) or not y.size or len(floats) not in (1, 2, 3):
         return None
     at = np.unique(np.linspace(0, y.size - 1, TRIED).astype(np.int64))
     exact = y.reshape(-1)[at].astype(np.float64)
     with np.errstate(all="ignore"):
-        for found in _list_sums([np.asarray(x) for x in arrays], floats, y.shape):
+        for found in _list_located_sums([np.asarray(x) for x in arrays], floats, y.shape):
             left, right = found.factors(arrays, at)
             terms = left if right is None else left * right
             share = 1.0 / found.terms if found.divided else 1.0
             if right is not None and found.alone is None:
-                found = replace(found, scale=_fit_scale(terms.sum(1), exact))
+                found = replace(found, scale=_fit_sum_scale(terms.sum(1), exact))
                 share = found.scale
             far = np.abs(share * terms.sum(1) - exact) - near * share * np.abs(terms).sum(1)
             if np.mean(far <= 0) >= GIVEN:
@@ -125,34 +125,36 @@ def locate_sum(arrays: Sequence[Any], output: Any, near: float = NEAR) -> Locate
     return None
 
 
-def _fit_scale(sums: np.ndarray, results: np.ndarray) -> float:
+def _fit_sum_scale(sums: np.ndarray, results: np.ndarray) -> float:
     """The power of two by which results are most nearly sums; 1 where none is."""
     factor = float((sums * results).sum() / np.square(sums).sum())
     return 2.0 ** round(np.log2(factor)) if np.isfinite(factor) and factor > 0 else 1.0
 
 
-def _is_real(x: Any) -> bool:
-    name = dtype_name(np.asarray(x).dtype)
-    return is_inexact(name) and not is_complex(name)
+def _is_real_array(x: Any) -> bool:
+    name = name_numpy_dtype(np.asarray(x).dtype)
+    return is_inexact_dtype(name) and not is_complex_dtype(name)
 
 
-def _list_sums(arrays: Sequence[np.ndarray], floats: Sequence[int], shape: tuple[int, ...]) -> Iterator[LocatedSum]:
+def _list_located_sums(
+    arrays: Sequence[np.ndarray], floats: Sequence[int], shape: tuple[int, ...]
+) -> Iterator[LocatedSum]:
     if len(floats) == 1:
-        yield from _list_reductions(arrays[floats[0]].shape, floats[0], shape)
+        yield from _list_sums_along_axes(arrays[floats[0]].shape, floats[0], shape)
         return
     for a, b in itertools.permutations(floats, 2):
         others = [k for k in floats if k not in (a, b)]
-        added = _spread(arrays[others[0]].shape, shape) if others else None
+        added = _spread_broadcast_terms(arrays[others[0]].shape, shape) if others else None
         alone = others[0] if others else None
-        for places, terms, per_channel in _list_pairs(arrays[a].shape, arrays[b].shape, shape):
+        for places, terms, per_channel in _list_sums_of_products(arrays[a].shape, arrays[b].shape, shape):
             one = added
             if others and per_channel:
-                one = _per_channel(arrays[others[0]].shape, shape)
+                one = _list_channel_sums(arrays[others[0]].shape, shape)
             if terms >= FEWEST and (not others or one is not None):
                 yield LocatedSum(a, b, alone, places, one, terms)
 
 
-def _spread(own: tuple[int, ...], shape: tuple[int, ...]) -> Callable[[np.ndarray], np.ndarray] | None:
+def _spread_broadcast_terms(own: tuple[int, ...], shape: tuple[int, ...]) -> Callable[[np.ndarray], np.ndarray] | None:
     """Where what is added to some elements lies in an array that is broadcast to the output; None where it cannot
     be."""
     index = np.arange(int(np.prod(own))).reshape(own)
@@ -163,16 +165,16 @@ def _spread(own: tuple[int, ...], shape: tuple[int, ...]) -> Callable[[np.ndarra
     return lambda at: np.asarray(flat[np.unravel_index(at, shape)])
 
 
-def _per_channel(own: tuple[int, ...], shape: tuple[int, ...]) -> Callable[[np.ndarray], np.ndarray] | None:
+def _list_channel_sums(own: tuple[int, ...], shape: tuple[int, ...]) -> Callable[[np.ndarray], np.ndarray] | None:
     return (lambda at: np.asarray(np.unravel_index(at, shape)[1])) if own == shape[1:2] else None
 
 
-def _list_reductions(own: tuple[int, ...], number: int, shape: tuple[int, ...]) -> Iterator[LocatedSum]:
+def _list_sums_along_axes(own: tuple[int, ...], number: int, shape: tuple[int, ...]) -> Iterator[LocatedSum]:
     index = np.arange(int(np.prod(own))).reshape(own)
     dims = len(own)
     axes = [(k,) for k in range(dims - 1, -1, -1)] + [(-2, -1)] * (dims > 2) + [tuple(range(dims))] * (dims > 1)
     if own == shape:
-        yield from (_scan(own, number, axis) for axis in range(dims - 1, -1, -1) if own[axis] >= FEWEST)
+        yield from (_locate_running_sum(own, number, axis) for axis in range(dims - 1, -1, -1) if own[axis] >= FEWEST)
         return
     for one in axes:
         kept = [k for k in range(dims) if k - dims not in one and k not in one]
@@ -192,7 +194,7 @@ def _list_reductions(own: tuple[int, ...], number: int, shape: tuple[int, ...]) 
             yield LocatedSum(number, None, None, places, None, len(rows), divided)
 
 
-def _scan(own: tuple[int, ...], number: int, axis: int) -> LocatedSum:
+def _locate_running_sum(own: tuple[int, ...], number: int, axis: int) -> LocatedSum:
     """Running sums along an axis: an element is of those before it, so that of the others there is no number."""
     step = int(np.prod(own[axis + 1 :]))
     terms = np.arange(own[axis])[:, None]
@@ -204,7 +206,9 @@ def _scan(own: tuple[int, ...], number: int, axis: int) -> LocatedSum:
     return LocatedSum(number, None, None, places, None, own[axis])
 
 
-def _list_pairs(a: tuple[int, ...], b: tuple[int, ...], shape: tuple[int, ...]) -> Iterator[tuple[Places, int, bool]]:
+def _list_sums_of_products(
+    a: tuple[int, ...], b: tuple[int, ...], shape: tuple[int, ...]
+) -> Iterator[tuple[Places, int, bool]]:
     """(places, terms, whether what is added is one number a channel) of the products of two arrays that have so many
     elements."""
     left, right = (np.arange(int(np.prod(x))).reshape(x) for x in (a, b))
@@ -217,7 +221,7 @@ def _list_pairs(a: tuple[int, ...], b: tuple[int, ...], shape: tuple[int, ...]) 
             def products(
                 at: np.ndarray, other: np.ndarray = other, rows: bool = rows
             ) -> tuple[np.ndarray, np.ndarray | None]:
-                return pair_factors(left, other, shape, at, rows)
+                return pair_sum_factors(left, other, shape, at, rows)
 
             try:
                 one = products(np.zeros(1, np.int64))[0]
@@ -225,18 +229,22 @@ def _list_pairs(a: tuple[int, ...], b: tuple[int, ...], shape: tuple[int, ...]) 
                 continue
             yield products, len(one), False
     if len(a) == len(b) == len(shape) >= 3 and shape[:2] == (a[0], b[0]) and a[1] % b[1] == 0:
-        for stride, padding in _list_steps(a[2:], b[2:], shape[2:]):
-            yield _window(a, b, shape, stride, padding), int(np.prod(b[1:])), True
+        for stride, padding in _list_convolution_steps(a[2:], b[2:], shape[2:]):
+            yield _locate_window_terms(a, b, shape, stride, padding), int(np.prod(b[1:])), True
 
 
-def _list_steps(size: tuple[int, ...], kernel: tuple[int, ...], out: tuple[int, ...]) -> Iterator[tuple[int, int]]:
+def _list_convolution_steps(
+    size: tuple[int, ...], kernel: tuple[int, ...], out: tuple[int, ...]
+) -> Iterator[tuple[int, int]]:
     """(stride, padding) of the convolutions, alike along all axes, that give this size."""
     for stride, padding in itertools.product(STRIDES, range(max(kernel))):
         if all((n + 2 * padding - k) // stride + 1 == m and n + 2 * padding >= k for n, k, m in zip(size, kernel, out)):
             yield stride, padding
 
 
-def _window(x: tuple[int, ...], w: tuple[int, ...], shape: tuple[int, ...], stride: int, padding: int) -> Places:
+def _locate_window_terms(
+    x: tuple[int, ...], w: tuple[int, ...], shape: tuple[int, ...], stride: int, padding: int
+) -> Places:
     """Where the terms of a convolution of x (N, C, …) with w (M, C / groups, …) lie."""
     groups = x[1] // w[1]
     channel, *inside = np.meshgrid(*(np.arange(n) for n in w[1:]), indexing="ij")
@@ -264,12 +272,12 @@ class GatedProduct:
     v: int
 
 
-def locate_gated(arrays: Sequence[Any], output: Any) -> GatedProduct | None:
+def locate_gated_product(arrays: Sequence[Any], output: Any) -> GatedProduct | None:
     """The two products of a call's arrays, one of which is the gate of the other, that its output is; None where it is
     none."""
     y = np.asarray(output)
     given = [np.asarray(x) for x in arrays]
-    if len(given) != 3 or not all(_is_real(x) for x in (*given, y)):
+    if len(given) != 3 or not all(_is_real_array(x) for x in (*given, y)):
         return None
     for x, w, v in itertools.permutations(range(3)):
         a, b, c = (given[k] for k in (x, w, v))
@@ -279,18 +287,20 @@ def locate_gated(arrays: Sequence[Any], output: Any) -> GatedProduct | None:
         row = a.reshape(-1, a.shape[-1])[0].astype(np.float64)
         with np.errstate(all="ignore"):
             gate, value = (row @ one[:, columns].astype(np.float64) for one in (b, c))
-            if _is_near(gate / (1 + np.exp(-gate)) * value, y.reshape(-1, b.shape[1])[0, columns].astype(np.float64)):
+            if _is_function_near(
+                gate / (1 + np.exp(-gate)) * value, y.reshape(-1, b.shape[1])[0, columns].astype(np.float64)
+            ):
                 return GatedProduct(x, w, v)
     return None
 
 
-def locate_order(arrays: Sequence[Any], output: Any, place: int) -> SumTerms | None:
+def locate_order_terms(arrays: Sequence[Any], output: Any, place: int) -> SumTerms | None:
     """Where the terms of a sum lie that an op makes of its input and that only shows in a result at a place of the flat
     output: the denominator of a softmax or of its logarithm, the mean of a normalisation, all along the last axis of an
     array like the output; None where the output is none of these."""
     y = np.asarray(output)
-    number = next((k for k, x in enumerate(arrays) if _is_real(x) and np.shape(x) == y.shape), None)
-    if number is None or not _is_real(y) or not y.ndim or y.shape[-1] < FEWEST:
+    number = next((k for k, x in enumerate(arrays) if _is_real_array(x) and np.shape(x) == y.shape), None)
+    if number is None or not _is_real_array(y) or not y.ndim or y.shape[-1] < FEWEST:
         return None
     width = y.shape[-1]
     x, exact = np.asarray(arrays[number]).astype(np.float64), y.astype(np.float64)
@@ -300,7 +310,7 @@ def locate_order(arrays: Sequence[Any], output: Any, place: int) -> SumTerms | N
         shifted = x - x.max(-1, keepdims=True)
         weights = np.exp(shifted) / np.exp(shifted).sum(-1, keepdims=True)
         for made in (weights, np.log(weights)):
-            if _is_near(made, exact):
+            if _is_function_near(made, exact):
                 return SumTerms(
                     places[0], (number, places), fill=(0.0,) * len(arrays), of="exponentials", outputs=places
                 )
@@ -308,7 +318,7 @@ def locate_order(arrays: Sequence[Any], output: Any, place: int) -> SumTerms | N
         scale, shift = (
             [np.asarray(arrays[k]).astype(np.float64) for k in beside] + [np.ones(1), np.zeros(1)][len(beside) :]
         )[:2]
-        if len(beside) <= 2 and _is_near(
+        if len(beside) <= 2 and _is_function_near(
             (x - x.mean(-1, keepdims=True)) / x.std(-1, keepdims=True) * scale + shift, exact
         ):
             fills = {number: 1.0} | dict(zip(beside, (SCALE, 0.0)))
@@ -322,13 +332,13 @@ def locate_order(arrays: Sequence[Any], output: Any, place: int) -> SumTerms | N
 SCALE = 4096.0
 
 
-def _is_near(made: np.ndarray, exact: np.ndarray) -> bool:
+def _is_function_near(made: np.ndarray, exact: np.ndarray) -> bool:
     """Whether two outputs are the same function of the same numbers, in whatever dtype: nearly all is nearer than
     another one would be."""
     return made.shape == exact.shape and bool(np.mean(np.abs(made - exact) <= NEAR * np.abs(exact) + 1e-6) >= GIVEN)
 
 
-def pair_factors(
+def pair_sum_factors(
     a: np.ndarray, b: np.ndarray, shape: tuple[int, ...], at: np.ndarray, rows: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
     """The factors (n, e) of the elements of a·b at some places of its flat output of a shape: of matrices, or,

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from tasks.model.dtypes import EPS, SMALLEST_NORMAL, dtype_name
+from tasks.model.dtypes import EPS, SMALLEST_NORMAL, name_numpy_dtype
 from tasks.passport.bounded import BoundedArray, BoundedSteps
-from tasks.passport.bounds import add_ends, bound_sums
-from tasks.passport.composites import Composite, find_composite
-from tasks.passport.explain import ELEMENTS, SumExplanation, explain_elements, read_order
-from tasks.passport.locate import NEAR_EXACT, LocatedSum, locate_order, locate_sum
-from tasks.passport.passport import name_terms
+from tasks.passport.bounds import add_bound_ends, bound_device_sums
+from tasks.passport.composites import Composite, find_composite_formula
+from tasks.passport.explain import ELEMENTS, SumExplanation, explain_sum_elements, read_sum_order
+from tasks.passport.locate import NEAR_EXACT, LocatedSum, locate_order_terms, locate_sum_terms
+from tasks.passport.passport import name_sum_terms
 from tasks.passport.reading import SumReading
 
 #: Elements that are held against their bounds: those that are furthest off, in themselves and beside their size, as
@@ -73,16 +73,16 @@ def hold_to_bounds(own: OwnArithmetic, arrays: Sequence[Any], output: Any, exact
 
     exact: what it ought to be, float64.
     """
-    where = locate_sum(arrays, exact, NEAR_EXACT)
+    where = locate_sum_terms(arrays, exact, NEAR_EXACT)
     if where is None:
-        return _hold_composite(own, arrays, output, exact)
-    kind = name_terms(where.right is not None, where.divided)
+        return _hold_to_composite(own, arrays, output, exact)
+    kind = name_sum_terms(where.right is not None, where.divided)
     readings = [x for x in own.readings if x.made_of in (None, kind)]
     if not readings:
         return None
     y = exact.reshape(-1)
     with np.errstate(all="ignore"):
-        far = _measure_distances(output, exact)
+        far = _measure_distances_to_sum(output, exact)
         at = np.unique(np.concatenate([np.argsort(x)[-FURTHEST:] for x in (far, far / np.abs(y))]))
         at = at[far[at] >= 0]
         if not at.size:
@@ -98,41 +98,41 @@ def hold_to_bounds(own: OwnArithmetic, arrays: Sequence[Any], output: Any, exact
         rows = (
             None if scanned else np.asarray(arrays[where.left]).shape[0]
         )  # of what is added before the last no order is known
-        bounds = bound_sums(readings, terms, y[at], dtype_name(np.asarray(output).dtype), rows, share)
+        bounds = bound_device_sums(readings, terms, y[at], name_numpy_dtype(np.asarray(output).dtype), rows, share)
         units = far[at] / bounds.certain
     worst = int(units.argmax())
     return HeldSum(float(units[worst]), float((far[at] / bounds.likely).max()), int(at[worst]), where)
 
 
-def _measure_distances(output: Any, exact: np.ndarray) -> np.ndarray:
+def _measure_distances_to_sum(output: Any, exact: np.ndarray) -> np.ndarray:
     """How far each element of the flat output is off; −1 where it or what it ought to be is not finite."""
     a, y = np.asarray(output).reshape(-1).astype(np.float64), exact.reshape(-1)
     return np.where(np.isfinite(a) & np.isfinite(y), np.abs(a - y), -1.0)
 
 
-def _hold_composite(
+def _hold_to_composite(
     own: OwnArithmetic, arrays: Sequence[Any], output: Any, exact: np.ndarray, read: Sequence[SumReading] = ()
 ) -> HeldSum | None:
     """An output of which sums are a part; None where nothing is known of the device's, or the formula of the output is
     not known. read: of the sums at these very shapes."""
-    where = find_composite(arrays, exact) if own.device else None
+    where = find_composite_formula(arrays, exact) if own.device else None
     if where is None:
         return None
     inputs = [np.asarray(x) for x in arrays]
     given = inputs[where.number]
-    dtype = dtype_name(given.dtype)
+    dtype = name_numpy_dtype(given.dtype)
     if dtype not in EPS or _may_be_flushed(own, [given.astype(np.float64)], given):
         return None
     steps = BoundedSteps(dtype, tuple(read) or own.parts, own.device, given.shape[0] if given.ndim else None)
     with np.errstate(all="ignore"):
-        made = where.compute([BoundedArray.make(x, steps) if dtype_name(x.dtype) == dtype else x for x in inputs])
+        made = where.compute([BoundedArray.make(x, steps) if name_numpy_dtype(x.dtype) == dtype else x for x in inputs])
         off = made.off.reshape(2, -1)
-        far = _measure_distances(output, exact)
+        far = _measure_distances_to_sum(output, exact)
         if (far < 0).all():
             return None
-        name = dtype_name(np.asarray(output).dtype)
+        name = name_numpy_dtype(np.asarray(output).dtype)
         reference = off[1] * EPS["float64"] / EPS[dtype]  # which is computed by the same formula
-        bounds = add_ends(off[0], off[1], exact.reshape(-1), name, reference + SMALLEST_NORMAL[name])
+        bounds = add_bound_ends(off[0], off[1], exact.reshape(-1), name, reference + SMALLEST_NORMAL[name])
         units = np.where(far > 0, far / bounds.certain, 0.0)
         likely = np.where(far > 0, far / bounds.likely, 0.0)
     worst = int(far.argmax() if not units.any() else units.argmax())
@@ -141,33 +141,35 @@ def _hold_composite(
     return HeldSum(float(units.max()), float(likely.max()), worst, where, known, is_bounded)
 
 
-def read_again(own: OwnArithmetic, held: HeldSum, arrays: Sequence[Any], exact: np.ndarray) -> SumReading | None:
+def read_own_sum_again(
+    own: OwnArithmetic, held: HeldSum, arrays: Sequence[Any], exact: np.ndarray
+) -> SumReading | None:
     """The sum in a formula as the device adds it at these very shapes; None where it cannot be asked, or where in the
     formula that sum lies is not known."""
-    terms = locate_order(arrays, exact, held.place) if own.ask is not None else None
-    return None if terms is None or own.ask is None else read_order(own.ask, arrays, terms, "")
+    terms = locate_order_terms(arrays, exact, held.place) if own.ask is not None else None
+    return None if terms is None or own.ask is None else read_sum_order(own.ask, arrays, terms, "")
 
 
-def hold_as_read(
+def hold_to_sum_reading(
     own: OwnArithmetic, arrays: Sequence[Any], output: Any, exact: np.ndarray, reading: SumReading
 ) -> HeldSum | None:
     """A formula held against a reading of its sum at these very shapes."""
-    return _hold_composite(own, arrays, output, exact, [reading])
+    return _hold_to_composite(own, arrays, output, exact, [reading])
 
 
 def _may_be_flushed(own: OwnArithmetic, factors: Sequence[np.ndarray], like: Any) -> bool:
     """Whether a device that takes subnormal inputs for zero is given some: what that does to a sum no bound says."""
-    tiny = SMALLEST_NORMAL[dtype_name(np.asarray(like).dtype)]
+    tiny = SMALLEST_NORMAL[name_numpy_dtype(np.asarray(like).dtype)]
     return any(x.flushes_inputs for x in (*own.readings, *own.device)) and any(
         ((x != 0) & (np.abs(x) < tiny)).any() for x in factors
     )
 
 
-def prove(own: OwnArithmetic, held: HeldSum, arrays: Sequence[Any], output: Any) -> SumExplanation | None:
+def prove_own_sum(own: OwnArithmetic, held: HeldSum, arrays: Sequence[Any], output: Any) -> SumExplanation | None:
     """How the device adds the element that is furthest off, asked of the device, and which of some elements that gives
     to the bit; None where it cannot be asked."""
     if own.ask is None or not isinstance(held.where, LocatedSum):
         return None
     size = np.asarray(output).size
     at = np.arange(0, size, -(-size // ELEMENTS))
-    return explain_elements(own.ask, arrays, output, held.where, held.place, at)
+    return explain_sum_elements(own.ask, arrays, output, held.where, held.place, at)

@@ -18,7 +18,7 @@ import numpy as np
 
 from tasks.model.dtypes import TABLE
 from tasks.passport.device_sum import DeviceSum, NotReadable
-from tasks.passport.trees import Tree, encode_tree, get_first_term, list_nodes, order_tree
+from tasks.passport.trees import Tree, encode_tree, get_first_term, list_tree_nodes, order_tree
 
 T = TypeVar("T")
 
@@ -64,7 +64,7 @@ def list_deviation_masks(dtype: str, count: int) -> Iterator[SumMask]:
         yield SumMask((2.0**top, 1.0), (2.0 ** (top - 25 - math.ceil(math.log2(count))), 1.0))
 
 
-def list_masks(dtype: str, products: bool, count: int) -> Iterator[SumMask]:
+def list_sum_masks(dtype: str, products: bool, count: int) -> Iterator[SumMask]:
     """Masks that a dtype holds, the widest first. Where the range of the dtype is wide they are far from its ends;
     where it is small they use all of it, in products twice, and a result that is of the dtype must still hold a count
     of ones."""
@@ -74,7 +74,7 @@ def list_masks(dtype: str, products: bool, count: int) -> Iterator[SumMask]:
     if top > 64:
         far = min(top * 2 // 5, 200)
         yield SumMask((2.0 ** (2 * far), 1.0), (1.0, 1.0))
-        yield from _list_cutting(0, top, products, count)
+        yield from _list_cutting_masks(0, top, products, count)
         return
     if products:
         yield SumMask((2.0**top, 2.0**top), (2.0**normal, 1.0))
@@ -82,10 +82,10 @@ def list_masks(dtype: str, products: bool, count: int) -> Iterator[SumMask]:
     shared = math.ceil(math.log2(count))  # a share of the smallest number would be none
     for one in dict.fromkeys((lowest, lowest + shared, lowest + shared + 1, normal)):
         yield SumMask((2.0**top, 1.0), (2.0**one, 1.0))
-    yield from _list_cutting(normal, top, products, count)
+    yield from _list_cutting_masks(normal, top, products, count)
 
 
-def _list_cutting(one: int, top: int, products: bool, count: int) -> Iterator[SumMask]:
+def _list_cutting_masks(one: int, top: int, products: bool, count: int) -> Iterator[SumMask]:
     """Masks for adders that do not round to nearest, by the bits that they may keep: M is so small that its last bit,
     of four counts, stands in the result beside a count."""
     shift = math.ceil(math.log2(count)) + 2
@@ -96,7 +96,7 @@ def _list_cutting(one: int, top: int, products: bool, count: int) -> Iterator[Su
             yield SumMask(factors, (2.0**one, 1.0), 2**shift)
 
 
-def count_to(dtype: str) -> int:
+def count_exact_integers(dtype: str) -> int:
     """Up to which number a dtype holds all whole ones."""
     return int(2 ** ((TABLE[dtype].digits or 0) + 1))
 
@@ -119,7 +119,7 @@ class _AskedMasks:
     def check_sound(self) -> None:
         """Raises NotReadable where ones alone do not add up to their number."""
         found = self._count(self.device.add(self._left, self._right))
-        if found != self.device.count <= count_to(self.device.output):
+        if found != self.device.count <= count_exact_integers(self.device.output):
             raise NotReadable("not a sum", f"{self.device.count} ones add up to {found}")
 
     def size(self, i: int, j: int) -> int:
@@ -129,7 +129,7 @@ class _AskedMasks:
     def ask(self, pairs: Iterable[tuple[int, int]]) -> None:
         """Asks of pairs of terms how many the smallest part has that holds both."""
         left = [pair for pair in {(min(x), max(x)): None for x in pairs} if pair not in self._memory]
-        for few in split_into(left, self.device.width):  # said before all are asked, which are many
+        for few in split_terms_into(left, self.device.width):  # said before all are asked, which are many
             for (i, j), size in zip(few, self.ask_again(few)):
                 self._memory[i, j] = size
                 if size < 2:
@@ -169,12 +169,12 @@ class _AskedMasks:
         return near % self.mask.modulus if self.mask.modulus else near
 
 
-def split_into(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+def split_terms_into(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
     """So many at a time."""
     return (items[k : k + size] for k in range(0, len(items), size))
 
 
-def reveal_tree(
+def reveal_sum_tree(
     device: DeviceSum, rng: random.Random, guesses: Sequence[Tree] = (), is_tried: bool = False
 ) -> tuple[Tree, SumMask]:
     """The tree of a sum and the mask that showed it. guesses: trees that it may have; one is returned where a pair of
@@ -184,9 +184,9 @@ def reveal_tree(
     row = TABLE[device.dtype]
     if row.family != "float" or row.digits is None:
         raise NotReadable("not a float", f"{device.dtype}: whole numbers are added exactly in any order")
-    if device.count - 2 > count_to(device.dtype):  # no two terms leave more to be counted
+    if device.count - 2 > count_exact_integers(device.dtype):  # no two terms leave more to be counted
         device.add(np.zeros(device.count), np.zeros(device.count))  # the result may be of a dtype that counts further
-        if device.count - 2 > (most := count_to(device.output)):
+        if device.count - 2 > (most := count_exact_integers(device.output)):
             words = f"{device.output} counts to {most} and there are {device.count} terms: ask a shorter sum"
             raise NotReadable("too few values", words)
     if device.terms.of and device.count > _LOOSE * 2 ** (row.digits + 2):
@@ -195,20 +195,20 @@ def reveal_tree(
             f"a {device.dtype} does not tell a mean of {device.count} terms from its neighbours: ask a shorter one",
         )
     refused: NotReadable | None = None
-    masks = list_masks(device.dtype, device.weighted, device.count)
+    masks = list_sum_masks(device.dtype, device.weighted, device.count)
     for mask in list_deviation_masks(device.dtype, device.count) if device.terms.of else masks:
         try:
             asked = _AskedMasks(device, mask)
             if device.width > 1 and refused is None and not (is_tried and guesses):
-                asked.compare(list_edges(device.count, rng))
+                asked.compare(list_edge_pairs(device.count, rng))
             for guess in guesses:
-                proof = _draw_pairs(device.count, rng, CONFIRMED) if is_tried else list_proof(guess)
-                if not any(_list_disagreeing(asked, guess, proof)):
+                proof = _draw_term_pairs(device.count, rng, CONFIRMED) if is_tried else list_proof_pairs(guess)
+                if not any(_list_pairs_disagreeing(asked, guess, proof)):
                     return guess, mask
             if device.width > 1 and refused is None and is_tried and guesses:
-                asked.compare(list_edges(device.count, rng))
-            tree = order_tree(_build_whole(asked))
-            _check_tree(asked, tree, rng)
+                asked.compare(list_edge_pairs(device.count, rng))
+            tree = order_tree(_build_whole_tree(asked))
+            _check_revealed_tree(asked, tree, rng)
             return tree, mask
         except NotReadable as error:
             if error.code == "changes":
@@ -221,11 +221,11 @@ def reveal_tree(
 Building = Generator[list[tuple[int, int]], None, list[Tree]]
 
 
-def _build_whole(asked: _AskedMasks) -> Tree:
+def _build_whole_tree(asked: _AskedMasks) -> Tree:
     terms = list(range(asked.device.count))
     if len(terms) == 1:
         return 0
-    building = _build(asked, terms)
+    building = _build_tree_parts(asked, terms)
     while True:
         try:
             asked.ask(next(building))
@@ -237,7 +237,7 @@ def _build_whole(asked: _AskedMasks) -> Tree:
     return parts[0]
 
 
-def _build(asked: _AskedMasks, terms: Sequence[int]) -> Building:
+def _build_tree_parts(asked: _AskedMasks, terms: Sequence[int]) -> Building:
     """The parts that these terms make, each by itself, from their pairs with the first of them; several where one step
     adds more than two."""
     first, *others = terms
@@ -254,7 +254,7 @@ def _build(asked: _AskedMasks, terms: Sequence[int]) -> Building:
     tree: Tree = first
     beside: list[Tree] = []
     sizes = sorted(by_size)
-    made = yield from _build_together([_build(asked, by_size[size]) for size in sizes])
+    made = yield from _build_trees_together([_build_tree_parts(asked, by_size[size]) for size in sizes])
     for size, parts in zip(sizes, made):
         if size > len(terms):  # they meet in a step that takes more than these terms
             beside += parts
@@ -263,7 +263,7 @@ def _build(asked: _AskedMasks, terms: Sequence[int]) -> Building:
     return [tree, *beside]
 
 
-def _build_together(buildings: Sequence[Building]) -> Generator[list[tuple[int, int]], None, list[list[Tree]]]:
+def _build_trees_together(buildings: Sequence[Building]) -> Generator[list[tuple[int, int]], None, list[list[Tree]]]:
     """What each of them makes; what they have to ask is asked at once."""
     made: list[list[Tree]] = [[] for _ in buildings]
     left = dict(enumerate(buildings))
@@ -280,10 +280,10 @@ def _build_together(buildings: Sequence[Building]) -> Generator[list[tuple[int, 
     return made
 
 
-def _check_tree(asked: _AskedMasks, tree: Tree, rng: random.Random) -> None:
+def _check_revealed_tree(asked: _AskedMasks, tree: Tree, rng: random.Random) -> None:
     """Raises NotReadable where pairs drawn at random say otherwise than the tree, or otherwise the second time."""
-    pairs = _draw_pairs(asked.device.count, rng, ASKED_AGAIN)
-    for i, j, expected, first in _list_disagreeing(asked, tree, pairs):
+    pairs = _draw_term_pairs(asked.device.count, rng, ASKED_AGAIN)
+    for i, j, expected, first in _list_pairs_disagreeing(asked, tree, pairs):
         before = [((i, j), first), *asked.remember(rng, CONFIRMED)]
         for ((one, other), was), now in zip(before, asked.ask_again([pair for pair, _ in before])):
             if now != was:
@@ -292,37 +292,37 @@ def _check_tree(asked: _AskedMasks, tree: Tree, rng: random.Random) -> None:
         raise NotReadable("not a sum", f"terms {i} and {j} meet among {first} terms, and in the tree among {expected}")
 
 
-def _draw_pairs(count: int, rng: random.Random, pairs: int) -> Iterator[tuple[int, int]]:
+def _draw_term_pairs(count: int, rng: random.Random, pairs: int) -> Iterator[tuple[int, int]]:
     """So many pairs of terms, at random."""
     for _ in range(pairs if count > 1 else 0):
         i, j = rng.sample(range(count), 2)
         yield i, j
 
 
-def list_edges(count: int, rng: random.Random) -> list[tuple[int, int]]:
+def list_edge_pairs(count: int, rng: random.Random) -> list[tuple[int, int]]:
     """Pairs by which orders that rows of a matrix have, as they begin at other addresses, are told apart: such differ
     at their ends; and some at random."""
     last = count - 1
     ends = {(0, 1), (0, last // 2), (last - 1, last), (last // 2, last)} if count > 3 else set()
-    return [*sorted((i, j) for i, j in ends if i != j), *_draw_pairs(count, rng, COMPARED)]
+    return [*sorted((i, j) for i, j in ends if i != j), *_draw_term_pairs(count, rng, COMPARED)]
 
 
-def list_proof(tree: Tree) -> Iterator[tuple[int, int]]:
+def list_proof_pairs(tree: Tree) -> Iterator[tuple[int, int]]:
     """Pairs of terms, of each two parts that a step adds a term of each, those of large steps first: only this tree has
     them all meet as it does. For parts that are parts of the device's, of which two terms meet among as many terms as
     the parts have, are added in one step."""
-    for node in reversed(list(list_nodes(tree))):
+    for node in reversed(list(list_tree_nodes(tree))):
         yield from itertools.combinations(map(get_first_term, node), 2)
 
 
-def _list_disagreeing(
+def _list_pairs_disagreeing(
     asked: _AskedMasks, tree: Tree, pairs: Iterable[tuple[int, int]]
 ) -> Iterator[tuple[int, int, int, int]]:
     """Of pairs of terms those that do not meet as the tree says: (one, other, among how many terms they do in the tree,
     and on the device)."""
     parents = encode_tree(tree)
-    sizes = measure_sizes(parents)
-    for few in split_into(list(pairs), asked.device.width):
+    sizes = measure_tree_sizes(parents)
+    for few in split_terms_into(list(pairs), asked.device.width):
         for (i, j), found in zip(few, asked.ask_again(few)):
             expected = find_meeting_size(parents, sizes, i, j)
             if found != expected:
@@ -330,13 +330,13 @@ def _list_disagreeing(
 
 
 def find_meeting_size(parents: Sequence[int], sizes: Sequence[int], i: int, j: int) -> int:
-    """How many terms the smallest part has that holds two, of a tree as `encode_tree` and `measure_sizes` have it."""
+    """How many terms the smallest part has that holds two, of a tree as `encode_tree` and `measure_tree_sizes` have it."""
     while i != j:  # a step comes after those of its parts
         i, j = (parents[i], j) if i < j else (i, parents[j])
     return sizes[i]
 
 
-def measure_sizes(parents: Sequence[int]) -> list[int]:
+def measure_tree_sizes(parents: Sequence[int]) -> list[int]:
     """How many terms each term and step of a tree as `encode_tree` has it is made of."""
     sizes = [0] * len(parents)
     steps = set(parents)

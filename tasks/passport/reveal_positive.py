@@ -13,8 +13,8 @@ import random
 from collections.abc import Iterable, Iterator, Sequence
 
 from tasks.passport.device_sum import DeviceSum, NotReadable
-from tasks.passport.reveal import find_meeting_size, measure_sizes, split_into
-from tasks.passport.trees import Tree, encode_tree, get_first_term, list_nodes, order_tree
+from tasks.passport.reveal import find_meeting_size, measure_tree_sizes, split_terms_into
+from tasks.passport.trees import Tree, encode_tree, get_first_term, list_tree_nodes, order_tree
 
 #: Shares of the smallest number that the large term does not lose: a term that it loses, two of which it does not.
 SMALL = 0.75
@@ -59,14 +59,14 @@ class _PositiveTerms:
         """Whether the results are others than of the large terms alone."""
         self._see_alone(dict.fromkeys(large for large, _ in asked))
         found = self.device.show_each(asked)
-        return [not _equal(x, self._unseen[large]) for x, (large, _) in zip(found, asked)]
+        return [not _are_sums_equal(x, self._unseen[large]) for x, (large, _) in zip(found, asked)]
 
     def _see_alone(self, terms: Iterable[int]) -> None:
         """Asks of large terms alone. Once ALONE of them have given the same, all others do: then all that is lost of a
         large term leaves what it was."""
         new = [large for large in terms if large not in self._unseen]
         known = list(self._unseen.values())
-        if len(known) >= ALONE and all(_equal(x, known[0]) for x in known):
+        if len(known) >= ALONE and all(_are_sums_equal(x, known[0]) for x in known):
             self._unseen |= dict.fromkeys(new, known[0])
         elif new:
             self._unseen |= zip(new, map(float, self.device.show_each([(large, {}) for large in new])))
@@ -109,15 +109,15 @@ class _PositiveTerms:
         """(bits that the sum keeps, how it loses the rest): of 1.5 and 2.5 of what just shows, nearest makes one last
         bit, cutting off 1 and 2."""
         least = 2.0**-self._bits
-        cut = not _equal(*self.device.show_each([(0, {1: 1.5 * least}), (0, {1: 2.5 * least})]))
+        cut = not _are_sums_equal(*self.device.show_each([(0, {1: 1.5 * least}), (0, {1: 2.5 * least})]))
         return self._bits + cut, "truncated" if cut else "nearest even"
 
 
-def _equal(a: float, b: float) -> bool:
+def _are_sums_equal(a: float, b: float) -> bool:
     return a == b or (a != a and b != b)
 
 
-def reveal_positive(device: DeviceSum, rng: random.Random, guesses: Sequence[Tree] = ()) -> tuple[Tree, int, str]:
+def reveal_positive_tree(device: DeviceSum, rng: random.Random, guesses: Sequence[Tree] = ()) -> tuple[Tree, int, str]:
     """(tree, bits that its sums keep, how they lose the rest). guesses: trees that it may have, which are cheaper to
     confirm than to find. Raises NotReadable, whose code is "rounded away", "wider than the masks", "too few terms",
     "not a sum" or "changes"."""
@@ -127,12 +127,14 @@ def reveal_positive(device: DeviceSum, rng: random.Random, guesses: Sequence[Tre
     for large, pair in ((last, (0, 1)), (last // 2, (0, last)), (0, (last - 1, last))) if device.width > 1 else ():
         beside.meet(large, pair)  # put to all of the device's sums, each in a call of its own
     for guess in guesses:
-        in_twos = all(len(node) == 2 for node in list_nodes(guess))
-        if _is_proved(beside, guess) and (in_twos or not any(_list_disagreeing(beside, guess, rng))):
+        in_twos = all(len(node) == 2 for node in list_tree_nodes(guess))
+        if _is_guessed_tree_proved(beside, guess) and (
+            in_twos or not any(_list_triples_disagreeing(beside, guess, rng))
+        ):
             beside.check_last(guess)
             return (guess, *beside.measure_rounding())
-    tree = order_tree(_build(beside, list(terms)))
-    for three, expected, first in _list_disagreeing(beside, tree, rng):
+    tree = order_tree(_build_positive_tree(beside, list(terms)))
+    for three, expected, first in _list_triples_disagreeing(beside, tree, rng):
         (second,) = beside.find_first([three])
         if first != second or second == expected:
             words = f"the order changes from run to run: of terms {three} {first} met, then {second}"
@@ -142,10 +144,10 @@ def reveal_positive(device: DeviceSum, rng: random.Random, guesses: Sequence[Tre
     return (tree, *beside.measure_rounding())
 
 
-def _is_proved(beside: _PositiveTerms, guess: Tree) -> bool:
+def _is_guessed_tree_proved(beside: _PositiveTerms, guess: Tree) -> bool:
     """Whether the last two terms that each step joins meet before one that comes later: of a tree of steps of two, only
     this one says so of all."""
-    for few in split_into(list(_list_threes(guess)), beside.device.width):
+    for few in split_terms_into(list(_list_term_triples(guess)), beside.device.width):
         asked = [(later, (i, j)) for i, j, later in few]
         beside.ask(asked)
         if not all(beside.meet(*one) for one in asked):
@@ -153,7 +155,7 @@ def _is_proved(beside: _PositiveTerms, guess: Tree) -> bool:
     return True
 
 
-def _build(beside: _PositiveTerms, terms: Sequence[int]) -> Tree:
+def _build_positive_tree(beside: _PositiveTerms, terms: Sequence[int]) -> Tree:
     """The tree of these terms: what is added to the first of them, in that order."""
     first, *others = terms
     tree: Tree = first
@@ -163,18 +165,18 @@ def _build(beside: _PositiveTerms, terms: Sequence[int]) -> Tree:
             return -1
         return int(beside.meet(one[0], (first, other[0])))
 
-    parts = sorted(_split(beside, first, others), key=functools.cmp_to_key(compare))
+    parts = sorted(_split_positive_terms(beside, first, others), key=functools.cmp_to_key(compare))
     at = 0
     while at < len(parts):
         step = [parts[at]]
         while at + len(step) < len(parts) and not compare(parts[at], parts[at + len(step)]):
             step.append(parts[at + len(step)])
-        tree = (tree, *(_build(beside, part) for part in step))
+        tree = (tree, *(_build_positive_tree(beside, part) for part in step))
         at += len(step)
     return tree
 
 
-def _split(beside: _PositiveTerms, first: int, others: Sequence[int]) -> list[list[int]]:
+def _split_positive_terms(beside: _PositiveTerms, first: int, others: Sequence[int]) -> list[list[int]]:
     """The others in parts whose terms meet before the first of all takes them."""
     parts: list[list[int]] = []
     part_of: dict[int, list[int]] = {}
@@ -190,7 +192,7 @@ def _split(beside: _PositiveTerms, first: int, others: Sequence[int]) -> list[li
             )
         part = part_of.get(others[at - lag]) if at >= lag else None
         if part is None or not beside.meet(first, (part[0], term)):
-            part = _find_part(beside, first, parts, term)
+            part = _find_part_of_term(beside, first, parts, term)
             if part is not None:
                 lag = at - others.index(part[-1])
         if part is None:
@@ -201,7 +203,7 @@ def _split(beside: _PositiveTerms, first: int, others: Sequence[int]) -> list[li
     return parts
 
 
-def _find_part(beside: _PositiveTerms, first: int, parts: Sequence[list[int]], term: int) -> list[int] | None:
+def _find_part_of_term(beside: _PositiveTerms, first: int, parts: Sequence[list[int]], term: int) -> list[int] | None:
     """The part that a term belongs to; None where it is in none of them."""
     if not beside.meet(first, [*(part[0] for part in parts), term]):
         return None
@@ -211,34 +213,34 @@ def _find_part(beside: _PositiveTerms, first: int, parts: Sequence[list[int]], t
     return parts[0]
 
 
-def _list_threes(tree: Tree) -> Iterator[tuple[int, int, int]]:
+def _list_term_triples(tree: Tree) -> Iterator[tuple[int, int, int]]:
     """For each step but the last two terms that it joins, and one that comes later."""
-    for node in list_nodes(tree):
+    for node in list_tree_nodes(tree):
         for child in node:
             if isinstance(child, tuple):
                 beside = next(x for x in node if x is not child)
                 yield get_first_term(child[0]), get_first_term(child[1]), get_first_term(beside)
 
 
-def _list_disagreeing(
+def _list_triples_disagreeing(
     beside: _PositiveTerms, tree: Tree, rng: random.Random
 ) -> Iterator[tuple[tuple[int, int, int], tuple[int, ...], tuple[int, ...]]]:
     """Of threes drawn at random those that do not meet as the tree says: (three, which two meet first in the tree, and
     on the device)."""
     parents = encode_tree(tree)
-    sizes = measure_sizes(parents)
+    sizes = measure_tree_sizes(parents)
     terms = range(beside.device.count)
     drawn = (sorted(rng.sample(terms, 3)) for _ in range(ASKED_AGAIN))
     threes: list[Three] = [(i, j, k) for i, j, k in drawn]
-    for few in split_into(threes, beside.device.width):
+    for few in split_terms_into(threes, beside.device.width):
         for (i, j, k), found in zip(few, beside.find_first(few)):
-            expected = _find_first(parents, sizes, i, j, k)
+            expected = _find_first_meeting(parents, sizes, i, j, k)
             if found != expected:
                 yield (i, j, k), expected, found
 
 
-def _find_first(parents: Sequence[int], sizes: Sequence[int], i: int, j: int, k: int) -> tuple[int, ...]:
-    """The two of three terms that meet first in a tree as `encode_tree` and `measure_sizes` have it, as
+def _find_first_meeting(parents: Sequence[int], sizes: Sequence[int], i: int, j: int, k: int) -> tuple[int, ...]:
+    """The two of three terms that meet first in a tree as `encode_tree` and `measure_tree_sizes` have it, as
     `_Beside.find_first` has them; () where one step takes all three."""
     met = {pair: find_meeting_size(parents, sizes, *pair) for pair in ((i, j), (i, k), (j, k))}
     first = min(met, key=lambda pair: met[pair])

@@ -19,7 +19,14 @@ from tasks import catalogs, checks, counterparts, sources
 from tasks.arrays import module_state
 from tasks.arrays.noise import DRAWS
 from tasks.arrays.pack import ArrayPack, PackError, Written, save_pack
-from tasks.arrays.tree import NotEncodable, TensorSpec, contiguous, decode_specs, encode_tensor, tensor_specs
+from tasks.arrays.tree import (
+    NotEncodable,
+    TensorSpec,
+    decode_tree_specs,
+    encode_tensor_spec,
+    list_tensor_specs,
+    make_contiguous_tensor,
+)
 from tasks.catalogs.base import CANDIDATES, Failure, Sample
 from tasks.catalogs.user_definitions import USER
 from tasks.graphs import program as programs
@@ -27,13 +34,13 @@ from tasks.judge import verdict
 from tasks.judge.policy import GROSS
 from tasks.judge.prepared import (
     bfloat16_would_pass,
-    common_constant,
-    compare_oracles,
+    compare_two_oracles,
     constant_would_pass,
+    find_weak_threshold,
+    has_common_constant,
     measure_excused_share,
     others_would_pass,
     smaller_would_pass,
-    weak_threshold,
     zero_would_pass,
 )
 from tasks.model import (
@@ -46,14 +53,14 @@ from tasks.model import (
     Oracle,
     Unsupported,
     Vacuous,
-    is_complex,
-    is_inexact,
+    is_complex_dtype,
+    is_inexact_dtype,
 )
 from tasks.model.named import Named
 from tasks.passport import SumTerms
 from tasks.prepare import derived, products
 from tasks.prepare.named import find_catalog_function
-from tasks.prepare.ranked import rank_samples
+from tasks.prepare.ranked import rank_prepared_samples
 from tasks.prepare.record import Add, LeafRecord, OracleRecord, SampleRecord
 
 #: What the key of a pack ends with that has its samples' products (`tasks.prepare.products`).
@@ -62,22 +69,24 @@ WITH_PRODUCTS = "-products"
 _OP_CLASSES = {op_class.value: op_class for op_class in OpClass}
 
 
-def key(group: Group, draws: int = DRAWS, bad: dict[int, Failure] | None = None, with_products: bool = True) -> str:
-    """Content key of a prepared group. ``bad``: samples known to kill the preparer; with_products: see `prepare`.
+def make_pack_key(
+    group: Group, draws: int = DRAWS, bad: dict[int, Failure] | None = None, with_products: bool = True
+) -> str:
+    """Content key of a prepared group. ``bad``: samples known to kill the preparer; with_products: see `prepare_group`.
 
     What is only built has the samples of the forward check, and shares their pack.
     """
-    return _list_keys(group, draws, bad, with_products)[0]
+    return _list_pack_keys(group, draws, bad, with_products)[0]
 
 
-def _list_keys(group: Group, draws: int, bad: dict[int, Failure] | None, with_products: bool) -> list[str]:
+def _list_pack_keys(group: Group, draws: int, bad: dict[int, Failure] | None, with_products: bool) -> list[str]:
     """The keys of packs that have of a group what is asked for, the least first."""
     group = _find_sample_group(group)
-    catalog = catalogs.get(group.catalog)
+    catalog = catalogs.get_catalog(group.catalog)
     own = catalog.group_version(group)
     parts = [
-        sources.of_cases(type(catalog).__module__),
-        _catalog_version(group.catalog),
+        sources.digest_case_sources(type(catalog).__module__),
+        _find_catalog_version(group.catalog),
         own,
         vars(group),
         draws,
@@ -93,34 +102,34 @@ def _list_keys(group: Group, draws: int, bad: dict[int, Failure] | None, with_pr
 
 def _find_sample_group(group: Group) -> Group:
     """The group whose samples a group has."""
-    check = checks.samples_of(group.check)
+    check = checks.name_samples_of_check(group.check)
     return group if check == group.check else replace(group, check=check)
 
 
 @functools.cache
-def _catalog_version(name: str) -> str:
-    return catalogs.get(name).version()
+def _find_catalog_version(name: str) -> str:
+    return catalogs.get_catalog(name).version()
 
 
-def find_key(
+def find_pack_key(
     group: Group, cache: Path, draws: int = DRAWS, bad: dict[int, Failure] | None = None, with_products: bool = True
 ) -> str | None:
-    """The key of a group's pack in the cache that has what is asked for (`prepare`), or more; None where there is
+    """The key of a group's pack in the cache that has what is asked for (`prepare_group`), or more; None where there is
     none."""
-    names = _list_keys(group, draws, bad, with_products)
-    return next((name for name in names if pack_path(cache, name).exists()), None)
+    names = _list_pack_keys(group, draws, bad, with_products)
+    return next((name for name in names if find_pack_path(cache, name).exists()), None)
 
 
-def pack_path(cache: Path, key: str) -> Path:
+def find_pack_path(cache: Path, key: str) -> Path:
     return Path(f"{cache}/cases/{key[:2]}/{key}.pack")  # taken apart once: for every group of a run
 
 
-def form_path(cache: Path, key: str, form: str, exporter_version: str) -> Path:
+def find_exported_form_path(cache: Path, key: str, form: str, exporter_version: str) -> Path:
     tag = hashlib.sha256(f"{key} {form} {exporter_version}".encode()).hexdigest()[:40]
     return cache / "forms" / tag[:2] / f"{tag}.pack"
 
 
-def prepare(
+def prepare_group(
     group: Group,
     cache: Path,
     draws: int = DRAWS,
@@ -135,9 +144,9 @@ def prepare(
     nothing else, in less than the dtype (`RuntimeInfo.of_products`). Without, nobody looks for any, and to ask for them
     raises PackError. Raises OSError when the cache cannot be written.
     """
-    names = _list_keys(group, draws, bad, with_products)
+    names = _list_pack_keys(group, draws, bad, with_products)
     for name in names:
-        path = pack_path(cache, name)
+        path = find_pack_path(cache, name)
         try:
             return name, PreparedGroup(path)
         except FileNotFoundError:
@@ -145,23 +154,23 @@ def prepare(
         except PackError:
             path.unlink(missing_ok=True)  # cut short by a crash of the machine: made again
     name, with_products = names[0], names[0].endswith(WITH_PRODUCTS)
-    path = pack_path(cache, name)
+    path = find_pack_path(cache, name)
     group = _find_sample_group(group)
-    catalog = catalogs.get(group.catalog)
+    catalog = catalogs.get_catalog(group.catalog)
     catalog.load()
 
     def first() -> Sample:
         """The op's sample that a check derives its own of."""
         forward = replace(group, check=checks.FORWARD, samples=1)
-        alone = prepare(forward, cache, draws, None, started, with_products)[1]
+        alone = prepare_group(forward, cache, draws, None, started, with_products)[1]
         return alone.samples[0].again()
 
-    made = derived.samples(catalog, group, draws, bad or {}, first)
-    header, arrays, records = _collect_pack(made, group, draws, bad or {}, started, with_products)
+    made = derived.derive_samples(catalog, group, draws, bad or {}, first)
+    header, arrays, records = _collect_prepared_pack(made, group, draws, bad or {}, started, with_products)
     return name, PreparedGroup(path, written=save_pack(path, header, arrays), records=records)
 
 
-def _collect_pack(
+def _collect_prepared_pack(
     made: Iterator[Sample],
     group: Group,
     draws: int,
@@ -196,11 +205,11 @@ def _collect_pack(
             sample = Sample(-1, failure=Failure.of(error, "sample"))
             made = iter(())
         found.append((sample, (time.perf_counter() - begin) * 1e3))
-        shares.append(_measure_excused(sample, group))
+        shares.append(_measure_excused_by_noise(sample, group))
         one = sample.failure is None and _has_one_element_each(sample)
         single += [place] * one
         sound.append(
-            sample.failure is None and not _is_weak(sample, one) and (shares[-1] < GROSS or bool(sample.names))
+            sample.failure is None and not _is_sample_weak(sample, one) and (shares[-1] < GROSS or bool(sample.names))
         )
         place += 1
         if place >= group.samples:
@@ -211,34 +220,34 @@ def _collect_pack(
     arrays: list[np.ndarray] = []
     models: dict[bytes | int, int] = {}
     records = []
-    for k in _select_samples(found, strong, group.samples):
+    for k in _select_prepared_samples(found, strong, group.samples):
         sample, milliseconds = found[k]
-        records.append(_make_record(sample, arrays, models, not strong[k], shares[k], milliseconds))
-    found_by_name = bool(arrays) and catalogs.get(group.catalog).is_public(group)
+        records.append(_make_sample_record(sample, arrays, models, not strong[k], shares[k], milliseconds))
+    found_by_name = bool(arrays) and catalogs.get_catalog(group.catalog).is_public(group)
     untold = not with_products and products.may_have_products(group)
-    ranked = rank_samples(records)
-    return _make_header(group, found_by_name, ranked, untold), arrays, ranked
+    ranked = rank_prepared_samples(records)
+    return _make_pack_header(group, found_by_name, ranked, untold), arrays, ranked
 
 
-def _make_header(
+def _make_pack_header(
     group: Group, public: bool, records: list[SampleRecord], untold_products: bool = False
 ) -> dict[str, Any]:
     """The header of a group's pack, as `PreparedGroup` reads it. untold_products: nobody has looked for its samples'
     products."""
-    catalog = catalogs.get_if_installed(group.catalog)
+    catalog = catalogs.get_catalog_if_installed(group.catalog)
     promised = catalog.invariants(group) if catalog is not None and group.check == checks.FORWARD else []
     made = {"group": dict(vars(group)), "public": public, "samples": [record.values() for record in records]}
     made |= {"invariants": promised} if promised else {}
     return made | ({"untold_products": True} if untold_products else {})
 
 
-def save_alone(path: Path, group: Group, sample: Sample, with_products: bool = True) -> None:
-    """Write a pack of one sample that no catalog makes. with_products: see `prepare`. Raises OSError."""
+def save_sample_alone(path: Path, group: Group, sample: Sample, with_products: bool = True) -> None:
+    """Write a pack of one sample that no catalog makes. with_products: see `prepare_group`. Raises OSError."""
     arrays: list[np.ndarray] = []
     if with_products and sample.expected:
         products.fill_in_products(sample, group, DRAWS)
     untold = not with_products and products.may_have_products(group)
-    save_pack(path, _make_header(group, False, [_make_record(sample, arrays, {})], untold), arrays)
+    save_pack(path, _make_pack_header(group, False, [_make_sample_record(sample, arrays, {})], untold), arrays)
 
 
 def _flag_strong_samples(found: list[tuple[Sample, float]], sound: list[bool], single: list[int]) -> list[bool]:
@@ -255,7 +264,7 @@ def _wants_more_candidates(found: list[tuple[Sample, float]], strong: list[bool]
     return failed + sum(strong) < wanted
 
 
-def _select_samples(found: list[tuple[Sample, float]], strong: list[bool], wanted: int) -> list[int]:
+def _select_prepared_samples(found: list[tuple[Sample, float]], strong: list[bool], wanted: int) -> list[int]:
     """Places of the samples that are kept: what failed of those asked for, strong ones, then weak ones."""
     if len(found) <= wanted:
         return list(range(len(found)))
@@ -264,38 +273,38 @@ def _select_samples(found: list[tuple[Sample, float]], strong: list[bool], wante
     return sorted((failed + [k for k, is_strong in enumerate(strong) if is_strong] + weak)[:wanted])
 
 
-def _select_leaves(sample: Sample) -> list[Leaf]:
+def _select_judged_leaves(sample: Sample) -> list[Leaf]:
     return sample.derived if sample.definition else sample.expected
 
 
-def _is_weak(sample: Sample, one: bool) -> bool:
+def _is_sample_weak(sample: Sample, one: bool) -> bool:
     """Whether a constant would pass as every output; of outputs of ``one`` element each, whether zero would."""
     if sample.measured:
         return False
     if sample.op_class is OpClass.RANDOM and not sample.definition:
         return True  # nothing of its numbers is compared
     check = zero_would_pass if one else constant_would_pass
-    return all(check(leaf, weak_threshold(leaf.dtype), sample.op_class) for leaf in _select_leaves(sample))
+    return all(check(leaf, find_weak_threshold(leaf.dtype), sample.op_class) for leaf in _select_judged_leaves(sample))
 
 
-def _measure_excused(sample: Sample, group: Group) -> float:
+def _measure_excused_by_noise(sample: Sample, group: Group) -> float:
     """What the default policy's limit excuses of every output, because rounding the inputs moves it; 0 of what is
     derived."""
     still = sample.op_class is not OpClass.MODEL and all(leaf.noise is None for leaf in sample.expected)
     still = still or sample.measured
     if sample.failure or sample.definition or still:
         return 0.0
-    limit = _default_policy().limit_value(group.label, sample.op_class.value, group.dtype)
+    limit = _load_default_policy().limit_value(group.label, sample.op_class.value, group.dtype)
     known = [leaf for leaf in sample.expected if leaf.reference is not None and leaf.reference.size]
-    precision = checks.get(group.check).precision(group.dtype)
+    precision = checks.get_check(group.check).precision(group.dtype)
     shares = [measure_excused_share(leaf, limit, sample.op_class, precision) for leaf in known] if limit else [0.0]
     # Of a training step's many outputs each is asked for.
     return sum(shares) / len(shares) if sample.names else min(shares, default=0.0)
 
 
 @functools.cache
-def _default_policy() -> verdict.Policy:
-    return verdict.load("error_units")
+def _load_default_policy() -> verdict.Policy:
+    return verdict.load_policy("error_units")
 
 
 def _is_loosely_judged(group: Group, sample: Sample, other: Sample) -> bool:
@@ -303,9 +312,9 @@ def _is_loosely_judged(group: Group, sample: Sample, other: Sample) -> bool:
     those that are grossly smaller."""
     if sample.op_class is not OpClass.MODEL or sample.definition or sample.failure or sample.measured:
         return False
-    how = (_default_policy(), group.label, group.dtype)
+    how = (_load_default_policy(), group.label, group.dtype)
     if sample.names:
-        return smaller_would_pass(sample.expected[1:], *how, checks.get(group.check).precision(group.dtype))
+        return smaller_would_pass(sample.expected[1:], *how, checks.get_check(group.check).precision(group.dtype))
     exchanged = (
         other.arrays is not sample.arrays
         and other.failure is None
@@ -315,22 +324,24 @@ def _is_loosely_judged(group: Group, sample: Sample, other: Sample) -> bool:
 
 
 def _has_one_element_each(sample: Sample) -> bool:
-    leaves = _select_leaves(sample)
+    leaves = _select_judged_leaves(sample)
     return bool(leaves) and all(leaf.reference is not None and leaf.reference.size == 1 for leaf in leaves)
 
 
 def _one_constant_for_all(samples: list[Sample]) -> bool:
     """Whether one and the same constant per output would pass for all ``samples``, which have one element each."""
-    counts = {len(_select_leaves(s)) for s in samples}
+    counts = {len(_select_judged_leaves(s)) for s in samples}
     return len(counts) == 1 and all(
-        common_constant(
-            leaves := [_select_leaves(s)[i] for s in samples], weak_threshold(leaves[0].dtype), samples[0].op_class
+        has_common_constant(
+            leaves := [_select_judged_leaves(s)[i] for s in samples],
+            find_weak_threshold(leaves[0].dtype),
+            samples[0].op_class,
         )
         for i in range(min(counts))
     )
 
 
-def _make_record(
+def _make_sample_record(
     sample: Sample,
     arrays: list[np.ndarray],
     models: dict[bytes | int, int],
@@ -360,7 +371,7 @@ def _make_record(
     except NotEncodable as error:
         args, kwargs = [], {"$": "dict", "v": []}
         failure = failure or Failure.of(error, "store")
-    specs = tensor_specs(args) + tensor_specs(kwargs)
+    specs = list_tensor_specs(args) + list_tensor_specs(kwargs)
     return SampleRecord(
         sample=sample.index,
         args=args,
@@ -372,11 +383,11 @@ def _make_record(
         op_class=sample.op_class.value,
         definition=sample.definition,
         derived=tuple(LeafRecord.of(leaf, add) for leaf in sample.derived),
-        others=tuple(_oracle_record(oracle, sample, add) for oracle in sample.others),
+        others=tuple(_make_oracle_record(oracle, sample, add) for oracle in sample.others),
         repeats=sample.repeats,
         wrt=tuple(sample.wrt),
         cotangents=tuple(sample.cotangents),
-        digest=_digest_sample(sample),
+        digest=_digest_prepared_sample(sample),
         shapes=" ".join("x".join(map(str, _get_spec_shape(s, sample.arrays))) or "scalar" for s in specs),
         model=None if sample.model is None else models[sample.model],
         columns=sample.columns,
@@ -407,13 +418,13 @@ def _make_record(
     )
 
 
-def _oracle_record(oracle: Oracle, sample: Sample, add: Add) -> OracleRecord:
+def _make_oracle_record(oracle: Oracle, sample: Sample, add: Add) -> OracleRecord:
     """The record of a further oracle, with its distance to the first."""
-    apart = compare_oracles(oracle.references, sample.expected, sample.op_class, oracle.rounding)
+    apart = compare_two_oracles(oracle.references, sample.expected, sample.op_class, oracle.rounding)
     return OracleRecord(oracle.name, list(map(add, oracle.references)), oracle.rounded, **apart)
 
 
-def _digest_sample(sample: Sample) -> str:
+def _digest_prepared_sample(sample: Sample) -> str:
     """SHA-256 of the bytes of the inputs and the model, or of what the module holds, first 16 hex digits."""
     digest = hashlib.sha256()
     for array in sample.arrays:
@@ -423,9 +434,9 @@ def _digest_sample(sample: Sample) -> str:
     return digest.hexdigest()[:16]
 
 
-def _classify_dtype(dtype: str) -> tuple[bool, bool]:
+def _classify_sample_dtype(dtype: str) -> tuple[bool, bool]:
     """What two dtypes share whose numbers can be held against one reference."""
-    return is_inexact(dtype), is_complex(dtype)
+    return is_inexact_dtype(dtype), is_complex_dtype(dtype)
 
 
 def _get_spec_shape(spec: TensorSpec, arrays: list[np.ndarray]) -> tuple[int, ...]:
@@ -487,14 +498,14 @@ class PreparedSample:
     @functools.cached_property
     def specs(self) -> list[TensorSpec]:
         """The tensors among the arguments, in their order."""
-        return [*tensor_specs(self.record.args), *tensor_specs(self.record.kwargs)]
+        return [*list_tensor_specs(self.record.args), *list_tensor_specs(self.record.kwargs)]
 
     def tensors(self) -> list[np.ndarray]:
         """The values of `specs`, as they are laid out. Raises ValueError for one that is not strided."""
         if sparse := [spec.layout for spec in self.specs if spec.layout != "strided"]:
             raise ValueError(f"a tensor is {sparse[0]}")
         stored = self.inputs()
-        return [contiguous(stored[spec.id], spec) for spec in self.specs]
+        return [make_contiguous_tensor(stored[spec.id], spec) for spec in self.specs]
 
     @property
     def op_class(self) -> OpClass:
@@ -503,7 +514,7 @@ class PreparedSample:
     def again(self) -> Sample:
         """The sample as its catalog made it, but for what only its own rows need."""
         record = self.record
-        args, kwargs = (decode_specs(x) for x in (record.args, record.kwargs))
+        args, kwargs = (decode_tree_specs(x) for x in (record.args, record.kwargs))
         return Sample(
             self.index,
             args,
@@ -532,7 +543,7 @@ class PreparedSample:
         """Other values for the stored arrays, of the same dtypes and shapes, drawn by a seed as the catalog draws them;
         None where it cannot say, or where none would be others."""
         group, stored = self.owner.group, self.inputs()
-        catalog = catalogs.get_if_installed(group.catalog)
+        catalog = catalogs.get_catalog_if_installed(group.catalog)
         if catalog is None:
             return None
         given = Sample(self.index, self.record.args, self.record.kwargs, arrays=stored)
@@ -551,19 +562,19 @@ class PreparedSample:
         """The sample with other values in its arrays, of the same dtypes and shapes, and what is expected of these;
         None where its catalog makes no reference of them, or the reference does not take them."""
         group = self.owner.group
-        catalog = catalogs.get_if_installed(group.catalog)
+        catalog = catalogs.get_catalog_if_installed(group.catalog)
         if catalog is None or not catalog.remakes or self.record.alike:
             return None
         given = Sample(self.index, self.record.args, self.record.kwargs, arrays=list(arrays))
         try:
-            made = derived.remade(catalog, group, given, draws)
+            made = derived.remake_derived_sample(catalog, group, given, draws)
         except Exception:
             return None
         if made.failure is not None:
             return None
         with tempfile.TemporaryDirectory(prefix="farm-inputs-") as folder:
             path = Path(folder, "case.pack")
-            save_alone(path, group, made, self.owner.with_products)
+            save_sample_alone(path, group, made, self.owner.with_products)
             return PreparedGroup(path, self.owner.check).samples[0]
 
     def on(self, device: str) -> PreparedSample:
@@ -581,7 +592,7 @@ class PreparedSample:
             alike = (
                 known is not None
                 and list(known.shape) == list(shape)
-                and _classify_dtype(known.dtype) == _classify_dtype(dtype)
+                and _classify_sample_dtype(known.dtype) == _classify_sample_dtype(dtype)
             )
             made.append(replace(known, dtype=dtype) if known is not None and alike else LeafRecord(dtype, shape))
         others = self.record.others if len(made) == len(here) else ()
@@ -650,7 +661,7 @@ class PreparedSample:
         """
         if (failure := self.failure) and not failure.raised:
             raise Invalid(failure.error)
-        check = checks.get_or_default(self.owner.check)
+        check = checks.get_check_or_default(self.owner.check)
         if check.forms and kind not in check.forms:
             raise Unsupported(f"the {check.name} check is about the {' or '.join(check.forms)} form, not {kind}")
         return self._form(kind, exported, elsewhere, by_name)
@@ -664,13 +675,13 @@ class PreparedSample:
         network's graph, another framework's function of the same name, what was exported.
         """
         group, record = self.owner.group, self.record
-        check = group.check if checks.get_or_default(group.check).gradient else checks.FORWARD
+        check = group.check if checks.get_check_or_default(group.check).gradient else checks.FORWARD
         found = self._own(kind) or self._function(kind, check, by_name)
         if found is None and check != checks.FORWARD:
             raise Unsupported(f"the {group.check} check needs a form that can be differentiated")
         found = found or self._network(kind) or self._find_counterpart(kind) or self._load_exported_form(kind, exported)
         if found is None:
-            there = catalogs.get_if_installed(group.catalog) is not None
+            there = catalogs.get_catalog_if_installed(group.catalog) is not None
             why = "" if there else ": its package is not installed in the backend's environment"
             raise Unsupported(f"the {group.catalog} catalog has no {kind} form of this op{why}")
         usual: dict[str, Any] = {"arrays": self.inputs(), "args": record.args, "batched": tuple(record.batched)}
@@ -713,16 +724,16 @@ class PreparedSample:
         if kind == "onnx" and record.model is not None:
             return {"model": self.graph()}
         if kind == "torch" and record.program:
-            return {"call": programs.read(record.program)}
+            return {"call": programs.decode_program(record.program)}
         return None
 
     def _function(self, kind: str, check: str, by_name: bool) -> dict[str, Any] | None:
         """The function that the catalog has for its samples, or its name."""
         group = self.owner.group
-        catalog = catalogs.get_if_installed(group.catalog)
+        catalog = catalogs.get_catalog_if_installed(group.catalog)
         if catalog is None or kind not in catalog.forms or kind == "onnx":  # of which the bytes are the form
             return None
-        if check != group.check and not checks.get_or_default(group.check).own_call:
+        if check != group.check and not checks.get_check_or_default(group.check).own_call:
             group = replace(group, check=check)  # what is computed, whatever is asked of it
         record, public = self.record, bool(self.owner.pack.header.get("public"))
         named = None
@@ -746,11 +757,11 @@ class PreparedSample:
         if kind not in counterparts.FRAMEWORKS:
             return None
         group = self.owner.group
-        return {"call": counterparts.counterpart(kind, group.op, group.variant, group.dtype)}
+        return {"call": counterparts.find_counterpart(kind, group.op, group.variant, group.dtype)}
 
     def _load_exported_form(self, kind: str, exported: ArrayPack | None) -> dict[str, Any] | None:
         """What an exporter made of the catalog's function, and of the sample's arrays as it takes them."""
-        catalog = catalogs.get_if_installed(self.owner.group.catalog)
+        catalog = catalogs.get_catalog_if_installed(self.owner.group.catalog)
         if exported is None or not (catalog is None or kind in catalog.exports):
             return None
         made = exported.header["samples"].get(str(self.index))
@@ -762,11 +773,15 @@ class PreparedSample:
             raise Vacuous(made["vacuous"])
         taken, given = [self.specs[i] for i in made["inputs"]], self.inputs()
         count = len(given) // max(len(self.record.sets), 1)  # arrays of each set of inputs
-        arrays = [contiguous(given[at + spec.id], spec) for at in range(0, len(given), count or 1) for spec in taken]
+        arrays = [
+            make_contiguous_tensor(given[at + spec.id], spec)
+            for at in range(0, len(given), count or 1)
+            for spec in taken
+        ]
         return {
             "model": exported.array(made["model"]).tobytes(),
             "arrays": [a.view(a.real.dtype).reshape(*a.shape, 2) if a.dtype.kind == "c" else a for a in arrays],
-            "args": {"$": "tuple", "v": [encode_tensor(TensorSpec(i)) for i in range(len(self.specs))]},
+            "args": {"$": "tuple", "v": [encode_tensor_spec(TensorSpec(i)) for i in range(len(self.specs))]},
             "batched": tuple(k for k, spec in enumerate(taken) if spec.id in self.record.batched),
             "terms": self.terms([spec.id for spec in taken]),
             "paired": tuple(made["paired"]),
@@ -774,10 +789,10 @@ class PreparedSample:
         }
 
 
-def sample_columns(sample: PreparedSample) -> dict[str, Any]:
+def list_sample_columns(sample: PreparedSample) -> dict[str, Any]:
     """The columns of a row that only the prepared sample decides."""
     record = sample.record
-    built = not checks.get_or_default(sample.owner.check).runs
+    built = not checks.get_check_or_default(sample.owner.check).runs
     return sample.owner.columns | {
         "check": sample.owner.check,
         "op_class": record.op_class,

@@ -10,7 +10,7 @@ import numpy as np
 
 from tasks.arrays.pack import ArrayPack, PackError, save_pack
 from tasks.model import Invalid, Vacuous
-from tasks.prepare.cases import WITH_PRODUCTS, PreparedGroup, form_path
+from tasks.prepare.cases import WITH_PRODUCTS, PreparedGroup, find_exported_form_path
 
 
 def get_exporter_version(form: str) -> str:
@@ -20,13 +20,13 @@ def get_exporter_version(form: str) -> str:
     return {"onnx": onnx_export.read_exporter_version}[form]()
 
 
-def path_of(pack: Path, cache: Path, form: str, count: int, bad: dict[int, str]) -> Path:
+def find_exported_forms_path(pack: Path, cache: Path, form: str, count: int, bad: dict[int, str]) -> Path:
     """Where the exported forms of the first ``count`` samples of the group in ``pack`` are kept."""
     content = pack.stem.removesuffix(WITH_PRODUCTS)  # of which no form tells anything
-    return form_path(cache, content, form, f"{get_exporter_version(form)} {count} {sorted(bad)}")
+    return find_exported_form_path(cache, content, form, f"{get_exporter_version(form)} {count} {sorted(bad)}")
 
 
-def export_forms(
+def export_prepared_forms(
     pack: Path, cache: Path, form: str, count: int, bad: dict[int, str], started: Callable[[int], None]
 ) -> Path:
     """Export the first ``count`` samples of a prepared group, or find them in the cache.
@@ -36,13 +36,13 @@ def export_forms(
     """
     from tasks.prepare import onnx_export
 
-    target = path_of(pack, cache, form, count, bad)
+    target = find_exported_forms_path(pack, cache, form, count, bad)
     try:
         ArrayPack(target)
         return target
     except (FileNotFoundError, PackError):
         pass
-    onnx_export.load_exporter()
+    onnx_export.load_onnx_exporter()
     group = PreparedGroup(pack)
     arrays: list[np.ndarray] = []
     made: dict[str, Any] = {}

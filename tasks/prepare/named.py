@@ -16,7 +16,7 @@ from tasks.model.named import Found, Named
 def find_named_function(named: Named) -> Found:
     """The function, in this process. Raises Unsupported where the catalog is not installed here, and as
     `find_catalog_function`."""
-    catalog = catalogs.get_if_installed(named.group.catalog)
+    catalog = catalogs.get_catalog_if_installed(named.group.catalog)
     if catalog is None:
         raise Unsupported(
             f"the package of the {named.group.catalog} catalog is not installed in the backend's environment"
@@ -38,7 +38,7 @@ def _restore_named_module(call: Any, module: Named) -> Callable[[], None] | None
         module_state.load_module_state(call, module.state)
     except module_state.NotAlike as error:
         raise Invalid(f"made again it is another module: {error}; what it is made of must not change") from None
-    if module_state.plain_digest(call) != module.alike:
+    if module_state.digest_plain_attributes(call) != module.alike:
         raise Invalid(
             "made again it is another module: a number or an array that it holds is another; draw it by a seed"
         )

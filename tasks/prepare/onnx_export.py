@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays import torch_tree
-from tasks.arrays.tree import decode, map_leaves, tensor_specs
-from tasks.model import EPS, PART, Leaf, OpClass, Vacuous, is_inexact, np_dtype
+from tasks.arrays.tree import decode_argument_tree, list_tensor_specs, map_leaves
+from tasks.model import EPS, PART, Leaf, OpClass, Vacuous, get_numpy_dtype, is_inexact_dtype
 from tasks.model.dtypes import ELEMENT_TYPE
-from tasks.model.errors import essential
+from tasks.model.errors import format_error_essence
 from tasks.prepare.cases import PreparedSample
 
 #: An exported graph with an output off by more than this share (and a thousand noise floors) computes something else.
@@ -30,7 +30,7 @@ def read_exporter_version() -> str:
 
 
 @functools.cache
-def load_exporter() -> None:
+def load_onnx_exporter() -> None:
     """Import the exporter, and let it keep what it builds anew at each call: its function registry and lists of
     decompositions.
 
@@ -61,12 +61,12 @@ def export_sample_to_onnx(sample: PreparedSample) -> tuple[bytes, list[int], lis
     """
     import torch
 
-    load_exporter()
+    load_onnx_exporter()
     form = sample.form("torch")
     assert form.call is not None
     call: Callable[..., Any] = form.call
-    leaf = torch_tree.decoder(form.arrays.__getitem__, "cpu")
-    args, kwargs = decode(form.args, leaf), decode(form.kwargs, leaf)
+    leaf = torch_tree.make_tensor_decoder(form.arrays.__getitem__, "cpu")
+    args, kwargs = decode_argument_tree(form.args, leaf), decode_argument_tree(form.kwargs, leaf)
     tensors: list[Any] = []
 
     def collect(x: Any) -> Any:
@@ -75,7 +75,7 @@ def export_sample_to_onnx(sample: PreparedSample) -> tuple[bytes, list[int], lis
         return x
 
     map_leaves((args, kwargs), collect)
-    if len(tensors) != len(tensor_specs(form.args) + tensor_specs(form.kwargs)):
+    if len(tensors) != len(list_tensor_specs(form.args) + list_tensor_specs(form.kwargs)):
         raise ValueError("the tensors of the arguments could not be told apart")
     if kept := [x for x in sample.record.written if not x.startswith("inputs.")]:
         raise ValueError(f"forward writes to {kept[0].removeprefix('model.')}, and an ONNX graph keeps nothing")
@@ -88,7 +88,7 @@ def export_sample_to_onnx(sample: PreparedSample) -> tuple[bytes, list[int], lis
         def forward(self, *inputs: Any) -> Any:
             left = iter(inputs)
             new = map_leaves((args, kwargs), lambda x: next(left) if isinstance(x, torch.Tensor) else x)
-            return tuple(torch_tree.leaves(call(*new[0], **new[1])))
+            return tuple(torch_tree.list_output_tensors(call(*new[0], **new[1])))
 
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # of the exporter's own code
@@ -108,7 +108,8 @@ def export_sample_to_onnx(sample: PreparedSample) -> tuple[bytes, list[int], lis
     expected = sample.expected()
     paired = _set_output_dtypes(model, expected)
     arrays = [
-        torch_tree.to_numpy(torch.view_as_real(t).contiguous() if t.is_complex() else t.contiguous()) for t in tensors
+        torch_tree.tensor_to_numpy(torch.view_as_real(t).contiguous() if t.is_complex() else t.contiguous())
+        for t in tensors
     ]
     # Of a whole model the judge sees it, and who is to blame for it is searched for.
     unchecked = (OpClass.RANDOM, OpClass.UNINITIALISED, OpClass.MODEL)
@@ -217,7 +218,7 @@ def _describe_gross_difference(got: Sequence[Any], inputs: list[Any], expected: 
                 f"output {place} of the exported graph has shape {a.shape}, the op's has {tuple(leaf.shape)}"
             )
         with np.errstate(all="ignore"):
-            cast = y.astype(np_dtype(leaf.dtype)) if is_inexact(leaf.dtype) else y
+            cast = y.astype(get_numpy_dtype(leaf.dtype)) if is_inexact_dtype(leaf.dtype) else y
             a, cast = (x.astype(np.complex128 if y.dtype.kind == "c" else np.float64) for x in (a, cast))
             odd = np.isfinite(a) != np.isfinite(cast)
             if leaf.dtype not in ("float32", "float64"):
@@ -241,4 +242,4 @@ def _describe_gross_difference(got: Sequence[Any], inputs: list[Any], expected: 
 
 def explain_export_failure(error: BaseException) -> str:
     """One line that says why an export failed."""
-    return f"not exported: {essential(error)}"
+    return f"not exported: {format_error_essence(error)}"

@@ -18,12 +18,12 @@ import numpy as np
 
 from tasks import catalogs, checks
 from tasks.arrays import noise
-from tasks.arrays.tree import NotEncodable, decode, spec_of
+from tasks.arrays.tree import NotEncodable, decode_argument_tree, read_tensor_spec
 from tasks.catalogs.base import Sample
 from tasks.graphs import products
 from tasks.graphs import program as programs
 from tasks.graphs.products import Change
-from tasks.model import EPS, WITHOUT_NOISE, Group, OpClass, wide
+from tasks.model import EPS, WITHOUT_NOISE, Group, OpClass, get_wide_dtype
 
 #: Dtypes whose products matrix units compute in less: float32, and complex numbers of two of them.
 DTYPES = ("float32", "complex64")
@@ -65,16 +65,20 @@ def fill_in_products(sample: Sample, group: Group, draws: int) -> None:
         return
     if run is None:
         return
-    transforms = [x for x in found if products.is_transform(x)]
+    transforms = [x for x in found if products.is_fourier_operation(x)]
     seen = len(found) > len(transforms)
     sample.products = seen or (sample.products and not transforms)
-    alone = sample.op_class in _MADE_OF or sample.definition or checks.get(group.check).gradient
+    alone = sample.op_class in _MADE_OF or sample.definition or checks.get_check(group.check).gradient
     if seen and not alone:
-        floors = [x for part in _split_sets(sample) for x in draw_floors(_make_products_run(part, group), part, draws)]
+        floors = [
+            x
+            for part in _split_sample_sets(sample)
+            for x in draw_product_floors(_make_products_run(part, group), part, draws)
+        ]
         sample.expected = [replace(leaf, of_products=delta) for leaf, delta in zip(sample.expected, floors)]
 
 
-def _split_sets(sample: Sample) -> list[Sample]:
+def _split_sample_sets(sample: Sample) -> list[Sample]:
     """A sample for each of its sets of inputs, with the outputs that are expected of it."""
     count = max(len(sample.sets), 1)
     arrays, leaves = len(sample.arrays) // count, len(sample.expected) // count
@@ -89,7 +93,7 @@ def _split_sets(sample: Sample) -> list[Sample]:
     ]
 
 
-def draw_floors(run: Run | None, sample: Sample, draws: int) -> list[np.ndarray | None]:
+def draw_product_floors(run: Run | None, sample: Sample, draws: int) -> list[np.ndarray | None]:
     """Per output how far it moves when each factor of each product moves by ε of PRECISION: the largest distance over
     as many draws as where nobody has computed the result (`tasks.arrays.noise`). None where a draw is refused, or
     outputs have other shapes."""
@@ -98,7 +102,7 @@ def draw_floors(run: Run | None, sample: Sample, draws: int) -> list[np.ndarray 
 
     def evaluate(drawn: Sequence[int]) -> Iterator[list[np.ndarray]]:
         for draw in drawn:
-            yield run(functools.partial(_perturb_array, draw), True)[0]
+            yield run(functools.partial(_perturb_product_input, draw), True)[0]
 
     elements = sum(x.size for x in sample.arrays)
     try:
@@ -111,27 +115,27 @@ def draw_floors(run: Run | None, sample: Sample, draws: int) -> list[np.ndarray 
     return [np.zeros(y.shape) if delta is None else delta for y, delta in zip(exact, found)]
 
 
-def _perturb_array(draw: int, x: np.ndarray, place: int) -> np.ndarray:
-    return noise.perturb_values(x, EPS[PRECISION], draw, place)
+def _perturb_product_input(draw: int, x: np.ndarray, place: int) -> np.ndarray:
+    return noise.perturb_by_noise(x, EPS[PRECISION], draw, place)
 
 
 def _make_products_run(sample: Sample, group: Group) -> Run | None:
     if sample.model is not None:
-        return _of_graph(sample)
+        return _make_products_of_graph(sample)
     if sample.op_class is OpClass.MODEL:
         return None
     if sample.program is not None:
-        return _of_torch(programs.read(sample.program), sample)
-    if not checks.get(group.check).gradient:
+        return _make_products_of_torch(programs.decode_program(sample.program), sample)
+    if not checks.get_check(group.check).gradient:
         group = replace(group, check=checks.FORWARD)
-    traced = catalogs.get(group.catalog).traced(group)
+    traced = catalogs.get_catalog(group.catalog).traced(group)
     if traced is None:
         return None
     framework, function = traced
-    return _of_torch(function, sample) if framework == "torch" else _make_numpy_run(function, sample)
+    return _make_products_of_torch(function, sample) if framework == "torch" else _make_numpy_run(function, sample)
 
 
-def _of_graph(sample: Sample) -> Run:
+def _make_products_of_graph(sample: Sample) -> Run:
     import onnx
 
     from tasks.graphs.coarse import CoarseProducts
@@ -151,18 +155,18 @@ def _has_product_nodes(model: bytes | None) -> bool:
 
     from tasks.graphs import nodes
 
-    block, _ = nodes.read(onnx.load_from_string(model))
+    block, _ = nodes.read_graph_nodes(onnx.load_from_string(model))
     return any(node.operator.multiplies for node in block.walk())
 
 
-def _of_torch(function: Callable[..., Any], sample: Sample) -> Run:
+def _make_products_of_torch(function: Callable[..., Any], sample: Sample) -> Run:
     import torch
 
     from tasks.arrays import torch_tree
     from tasks.arrays.widened import compute_in_float64
 
     args, kwargs = _encode_sample_trees(sample)
-    leaf = torch_tree.decoder(lambda number: sample.arrays[number], "cpu")
+    leaf = torch_tree.make_tensor_decoder(lambda number: sample.arrays[number], "cpu")
 
     def widest(kind: str, node: dict[str, Any]) -> Any:
         x = leaf(kind, node)
@@ -171,18 +175,18 @@ def _of_torch(function: Callable[..., Any], sample: Sample) -> Run:
         return x.to(torch.float64 if x.is_floating_point() else torch.complex128 if x.is_complex() else x.dtype)
 
     def run(change: Change | None, exactly: bool) -> tuple[list[np.ndarray], list[str]]:
-        given = [decode(tree, widest if exactly else leaf) for tree in (args, kwargs)]
+        given = [decode_argument_tree(tree, widest if exactly else leaf) for tree in (args, kwargs)]
         with (
             torch.no_grad(),
             torch.random.fork_rng(devices=[]),
             # The first of two modes to be entered is the last to be asked: a factor is changed where no other mode sees
             # how.
-            products.in_torch(change, stepwise=exactly) as found,
+            products.watch_products_in_torch(change, stepwise=exactly) as found,
             compute_in_float64() if exactly else contextlib.nullcontext(),
         ):
             made = function(*given[0], **given[1])
-        outputs = torch_tree.leaves(made) if exactly else ()
-        return [torch_tree.output(torch_tree.dense(x)) for x in outputs], found
+        outputs = torch_tree.list_output_tensors(made) if exactly else ()
+        return [torch_tree.make_output_array(torch_tree.dense(x)) for x in outputs], found
 
     return run
 
@@ -194,11 +198,11 @@ def _make_numpy_run(function: Callable[..., Any], sample: Sample) -> Run:
         seen = products.ProductsInNumpy(change)
 
         def widest(kind: str, node: dict[str, Any]) -> Any:
-            array = spec_of(node).view(sample.arrays[spec_of(node).id])
-            return seen.watch(array.astype(wide(array.dtype.name)))
+            array = read_tensor_spec(node).view(sample.arrays[read_tensor_spec(node).id])
+            return seen.watch(array.astype(get_wide_dtype(array.dtype.name)))
 
         with np.errstate(all="ignore"):
-            made = function(*decode(args, widest), **decode(kwargs, widest))
+            made = function(*decode_argument_tree(args, widest), **decode_argument_tree(kwargs, widest))
         outputs = made if isinstance(made, (tuple, list)) else [made]
         return [np.asarray(x).view(np.ndarray) for x in outputs], seen.found
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tasks.prepare.record import SampleRecord
 
 
-def rank_samples(records: list[SampleRecord]) -> list[SampleRecord]:
+def rank_prepared_samples(records: list[SampleRecord]) -> list[SampleRecord]:
     """Order in which samples are chosen when a backend is given fewer than were prepared.
 
     Strong samples first, and within each kind the middle, then the ends, then what lies between.

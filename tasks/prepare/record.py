@@ -24,19 +24,19 @@ ARRAYS = ("reference", "noise", "of_products", "jumps", "kept", "ties")
 R = TypeVar("R", bound="LeafRecord | OracleRecord | SampleRecord")
 
 
-def _construct_record(kind: type[R], values: Mapping[str, Any]) -> R:
+def _construct_sample_record(kind: type[R], values: Mapping[str, Any]) -> R:
     """A record of some values. What is not among them is read off the class, which has the defaults: a frozen dataclass
     of forty fields takes ten times as long to construct."""
     keys = _KEYS[kind]
     if (given := tuple(values)) not in keys.right:
-        _check_keys(keys, values.keys())
+        _check_record_keys(keys, values.keys())
         keys.right.add(given)
     made = object.__new__(kind)
     object.__setattr__(made, "__dict__", {**keys.empty, **values})
     return made
 
 
-def _check_keys(keys: _Keys, given: Set[str]) -> None:
+def _check_record_keys(keys: _Keys, given: Set[str]) -> None:
     if not given <= keys.known:
         name = min(given - keys.known)
         raise PackError(
@@ -46,7 +46,7 @@ def _check_keys(keys: _Keys, given: Set[str]) -> None:
         raise PackError(f"a prepared case has no {min(keys.needed - given)!r}: it is damaged; prepare it again")
 
 
-def _list_values(record: LeafRecord | OracleRecord | SampleRecord) -> dict[str, Any]:
+def _list_record_values(record: LeafRecord | OracleRecord | SampleRecord) -> dict[str, Any]:
     """The JSON object of a record, without what holds its default."""
     usual = _KEYS[type(record)].usual
     return {name: x for name, x in vars(record).items() if x is not (default := usual[name]) and x != default}
@@ -76,7 +76,7 @@ class LeafRecord:
         for name in ARRAYS:
             if values.get(name) is not None:
                 values[name] = add(values[name])
-        return _construct_record(cls, values)
+        return _construct_sample_record(cls, values)
 
     def leaf(self, array: Callable[[int], np.ndarray], of_products: bool = False) -> Leaf:
         """The leaf, its arrays as ``array`` gives them; with its floor of products where that is asked for."""
@@ -91,7 +91,7 @@ class LeafRecord:
 
 @dataclass(frozen=True)
 class OracleRecord:
-    """A `tasks.model.Oracle`, with its distance to the first one (`tasks.judge.prepared.compare_oracles`)."""
+    """A `tasks.model.Oracle`, with its distance to the first one (`tasks.judge.prepared.compare_two_oracles`)."""
 
     name: str
     references: Sequence[int]
@@ -165,23 +165,23 @@ class SampleRecord:
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> SampleRecord:
         """The record of a JSON object. Raises PackError."""
-        made = _construct_record(cls, values)
+        made = _construct_sample_record(cls, values)
         parts = vars(made)
-        parts["expected"] = [_construct_record(LeafRecord, x) for x in values["expected"]]
+        parts["expected"] = [_construct_sample_record(LeafRecord, x) for x in values["expected"]]
         if made.derived:
-            parts["derived"] = [_construct_record(LeafRecord, x) for x in values["derived"]]
+            parts["derived"] = [_construct_sample_record(LeafRecord, x) for x in values["derived"]]
         if made.others:
-            parts["others"] = [_construct_record(OracleRecord, x) for x in values["others"]]
+            parts["others"] = [_construct_sample_record(OracleRecord, x) for x in values["others"]]
         if failure := values.get("failure"):
             parts["failure"] = Failure(**failure)
         return made
 
     def values(self) -> dict[str, Any]:
         """As `read` takes it."""
-        made = _list_values(self)
+        made = _list_record_values(self)
         for name in ("expected", "derived", "others"):
             if name in made:
-                made[name] = [_list_values(x) for x in made[name]]
+                made[name] = [_list_record_values(x) for x in made[name]]
         return made if self.failure is None else made | {"failure": asdict(self.failure)}
 
 
@@ -201,7 +201,7 @@ class _Keys(NamedTuple):
 _NEVER = object()
 
 
-def _list_keys(kind: type) -> _Keys:
+def _list_record_keys(kind: type) -> _Keys:
     empty = {f.name: f.default_factory() for f in fields(kind) if f.default_factory is not MISSING}
     defaults = {f.name: f.default for f in fields(kind) if f.default is not MISSING} | empty
     known = [f.name for f in fields(kind)]
@@ -209,4 +209,4 @@ def _list_keys(kind: type) -> _Keys:
     return _Keys(frozenset(known), frozenset(known) - defaults.keys(), empty, usual, set())
 
 
-_KEYS: dict[type, _Keys] = {kind: _list_keys(kind) for kind in (LeafRecord, OracleRecord, SampleRecord)}
+_KEYS: dict[type, _Keys] = {kind: _list_record_keys(kind) for kind in (LeafRecord, OracleRecord, SampleRecord)}

@@ -50,12 +50,14 @@ def decide_devices(equals: Mapping[str, ObservedExercise]) -> dict[str, ScreenDe
     digest, votes = usual.most_common(1)[0] if usual else ("", 0)
     majority = digest if len(equals) >= EQUALS and votes > len(equals) / 2 else ""
     witness = next((one.usual for one in equals.values() if one.usual.digest == majority), None)
-    return {name: _decide_one(one, witness, votes, len(equals)) for name, one in equals.items()}
+    return {name: _decide_one_device(one, witness, votes, len(equals)) for name, one in equals.items()}
 
 
-def _decide_one(one: ObservedExercise, witness: OutputVariant | None, votes: int, devices: int) -> ScreenDecision:
+def _decide_one_device(
+    one: ObservedExercise, witness: OutputVariant | None, votes: int, devices: int
+) -> ScreenDecision:
     wrong = [k for k, v in enumerate(one.variants) if v.wrong or _has_odd_lanes(v)]
-    if wrong and _is_arithmetic(one):
+    if wrong and _is_fault_arithmetic(one):
         return ScreenDecision(
             COMMON,
             f"{describe_wrong_output(one.usual, one)}; alike wherever it is computed, as a coarser arithmetic gives it",
@@ -72,11 +74,11 @@ def _decide_one(one: ObservedExercise, witness: OutputVariant | None, votes: int
             )
         return ScreenDecision(WRONG, describe_wrong_output(one.variants[own[0]], one), tuple(own))
     for k, variant in enumerate(one.variants[1:], 1):
-        if _is_spot(variant, one.usual):
+        if _is_fault_spot(variant, one.usual):
             why = f"other bytes than in most passes in few places, and {_describe_times_usual(variant, one.usual)} as far from float64"
             return ScreenDecision(WRONG, why, (k,))
     if witness is not None and one.usual.digest != witness.digest:
-        if _is_spot(one.usual, witness):
+        if _is_fault_spot(one.usual, witness):
             why = f"other bytes than {votes} of {devices} equal devices in few places, and {_describe_times_usual(one.usual, witness)} as far from float64"
             return ScreenDecision(WRONG, why, (0,))
         return ScreenDecision(
@@ -92,7 +94,7 @@ def _decide_one(one: ObservedExercise, witness: OutputVariant | None, votes: int
     return ScreenDecision(RIGHT)
 
 
-def _is_arithmetic(one: ObservedExercise) -> bool:
+def _is_fault_arithmetic(one: ObservedExercise) -> bool:
     """Whether most elements are wrong in the same way wherever they are computed: then the device computes otherwise
     than it says, and does so soundly."""
     return len(one.variants) == 1 and one.passes > 1 and one.usual.wrong > one.elements / 2
@@ -103,7 +105,7 @@ def _has_odd_lanes(variant: OutputVariant) -> bool:
     return LANES <= variant.odd <= LANES_MOST and variant.farther >= FARTHER
 
 
-def _is_spot(variant: OutputVariant, usual: OutputVariant) -> bool:
+def _is_fault_spot(variant: OutputVariant, usual: OutputVariant) -> bool:
     """Whether an output differs from the usual one in few places, where it is far more wrong than the usual one
     anywhere."""
     if not variant.parts_units or len(variant.parts) != len(usual.parts):

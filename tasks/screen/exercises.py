@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from tasks.model import Form
-from tasks.model.dtypes import EPS, TABLE, np_dtype
+from tasks.model.dtypes import EPS, TABLE, get_numpy_dtype
 from tasks.screen.forms import KINDS, make_call_form
 
 #: Terms of each sum of a product, and of a sum over an axis. An odd number of odd terms has an odd sum.
@@ -48,7 +48,7 @@ CORE = ExerciseSizes(256, 1 << 15, (1 << 12, 1 << 16, 1 << 20))
 DEVICE = ExerciseSizes(2560, 1 << 22, (1 << 14, 1 << 20, 1 << 25))
 
 
-def find_sizes(resource: str, emulated: bool) -> ExerciseSizes:
+def find_exercise_sizes(resource: str, emulated: bool) -> ExerciseSizes:
     """For a device that a resource of Ray's counts. One that is emulated would take minutes over what a real one is
     given."""
     return CORE if resource == "CPU" or emulated else DEVICE
@@ -98,7 +98,7 @@ class ScreenExercise:
         return make_call_form(kind, self.name, self.dtype, arrays, self.call, self.ops, shape)
 
 
-def list_exercises(sizes: ExerciseSizes, seed: int = 0, declared: str = "") -> Iterator[ScreenExercise]:
+def list_screen_exercises(sizes: ExerciseSizes, seed: int = 0, declared: str = "") -> Iterator[ScreenExercise]:
     """All exercises, in the order of a pass. declared: the precision that a backend computes in, "" for each dtype's
     own."""
 
@@ -128,39 +128,41 @@ def list_exercises(sizes: ExerciseSizes, seed: int = 0, declared: str = "") -> I
     for dtype in (*floats, "int32"):
         yield exercise("matmul", "matrix", dtype, multiply, products, _make_exact_product, steps, **rows)
     for dtype in floats:
-        yield exercise("permute", "matrix", dtype, multiply, products, _make_permutation, steps, **rows)
+        yield exercise("permute", "matrix", dtype, multiply, products, _make_permutation_exercise, steps, **rows)
     for dtype in ("float16", "bfloat16", "float32"):
         yield exercise("full_matmul", "matrix", dtype, multiply, products, _make_full_product, steps)
     for dtype in floats:
-        yield exercise("multiply_add", "vector", dtype, fuse, ("Mul", "Add"), _make_multiply_add, 2)
-        yield exercise("scale", "vector", dtype, fuse, ("Mul", "Add"), _make_scaling, 2)
+        yield exercise("multiply_add", "vector", dtype, fuse, ("Mul", "Add"), _make_multiply_add_exercise, 2)
+        yield exercise("scale", "vector", dtype, fuse, ("Mul", "Add"), _make_scaling_exercise, 2)
     for dtype in ("int32", "int64"):
         wrapping = ("Mul", "Add", "BitwiseXor")
-        yield exercise("integers", "integer", dtype, lambda a, b, c, d: (a * b + c) ^ d, wrapping, _make_integers, 3)
-    yield exercise("power", "special", "float32", lambda a, b: a**b, ("Pow",), _make_power, 1)
-    yield exercise("divide", "special", "float32", lambda a, b: a / b, ("Div",), _make_division, 1)
+        yield exercise(
+            "integers", "integer", dtype, lambda a, b, c, d: (a * b + c) ^ d, wrapping, _make_integer_exercise, 3
+        )
+    yield exercise("power", "special", "float32", lambda a, b: a**b, ("Pow",), _make_power_exercise, 1)
+    yield exercise("divide", "special", "float32", lambda a, b: a / b, ("Div",), _make_division_exercise, 1)
     columns = {"turned": (1,), "kinds": SUMMING}
     for dtype in ("float16", "bfloat16", "float32", "int32"):
-        yield exercise("sum", "reduction", dtype, lambda a: a.sum(0), (), _make_sum, SUMMED, **columns)
+        yield exercise("sum", "reduction", dtype, lambda a: a.sum(0), (), _make_sum_exercise, SUMMED, **columns)
     for count in sizes.memory:
-        name, ops = f"memory_{_describe_bytes(4 * count)}", ("BitwiseXor",)
+        name, ops = f"memory_{_describe_memory_bytes(4 * count)}", ("BitwiseXor",)
 
         def make(
             dtype: str, sizes: ExerciseSizes, draw: Any, declared: str, count: int = count
         ) -> tuple[list[np.ndarray], ExerciseAnswer]:
-            return _make_memory(count, draw)
+            return _make_memory_exercise(count, draw)
 
         yield exercise(name, "memory", "int32", lambda a, b: a ^ b, ops, make, 1)
 
 
-def _describe_bytes(count: int) -> str:
+def _describe_memory_bytes(count: int) -> str:
     return f"{count >> 20}MiB" if count >> 20 else f"{count >> 10}KiB"
 
 
 # --- exact answers --------------------------------------------------------------------------------------------------
 
 
-def _find_digits(dtype: str, declared: str) -> int:
+def _find_exercise_digits(dtype: str, declared: str) -> int:
     """Binary digits behind the point of the coarsest format on the way of a float; 62 of an integer that is as wide as
     it needs."""
     digits = TABLE[dtype].digits
@@ -170,7 +172,7 @@ def _find_digits(dtype: str, declared: str) -> int:
     return min(digits, coarser if coarser is not None else digits)
 
 
-def _draw_full(draw: np.random.Generator, dtype: str, digits: int, shape: tuple[int, ...]) -> np.ndarray:
+def _draw_full_digits(draw: np.random.Generator, dtype: str, digits: int, shape: tuple[int, ...]) -> np.ndarray:
     """Numbers of so many digits behind the point, of both signs and of all exponents in the middle third of the
     dtype's, as float64."""
     reach = -(TABLE[dtype].lowest or 0) // 3
@@ -179,17 +181,17 @@ def _draw_full(draw: np.random.Generator, dtype: str, digits: int, shape: tuple[
     return made
 
 
-def _draw_odd(draw: np.random.Generator, largest: int, shape: tuple[int, ...]) -> np.ndarray:
+def _draw_odd_integers(draw: np.random.Generator, largest: int, shape: tuple[int, ...]) -> np.ndarray:
     """Odd integers in ±``largest``, which is odd, as float64."""
     return 2.0 * draw.integers(-(largest + 1) // 2, (largest + 1) // 2, shape) + 1.0
 
 
-def _make_odd(number: float) -> int:
+def _make_odd_integer(number: float) -> int:
     """The largest odd integer up to a number that is at least 1."""
     return (int(number) - 1) // 2 * 2 + 1
 
 
-def _find_reach(dtype: str, declared: str) -> int:
+def _find_scaling_reach(dtype: str, declared: str) -> int:
     """By which powers of two, both ways, rows and columns are multiplied: a quarter of what the exponent allows, so
     that products and sums stay far from its ends; none of integers."""
     lowest = TABLE[declared].lowest if declared in EPS and declared != "tfloat32" else None
@@ -201,33 +203,33 @@ def _make_exact_product(
     dtype: str, sizes: ExerciseSizes, draw: np.random.Generator, declared: str
 ) -> tuple[list[np.ndarray], ExerciseAnswer]:
     """A @ B + C: no partial sum has more digits than the coarsest format has, in whatever order it is added."""
-    most = 2.0 ** (_find_digits(dtype, declared) + 1)
-    added = _make_odd(min(LARGEST, most / 4))
+    most = 2.0 ** (_find_exercise_digits(dtype, declared) + 1)
+    added = _make_odd_integer(min(LARGEST, most / 4))
     each = max((most - added) // TERMS, 1)
     cap = LARGEST if dtype != "float64" else 1 << 22
-    first = _make_odd(min(each**0.5, cap))
-    second = _make_odd(min(each // first, cap))
-    n, reach = sizes.side, _find_reach(dtype, declared)
-    a, b = _draw_odd(draw, first, (n, TERMS)), _draw_odd(draw, second, (TERMS, n))
-    c = _draw_odd(draw, added, (n, n)) + (TABLE[dtype].digits is None) * draw.integers(0, 2, (n, n))
+    first = _make_odd_integer(min(each**0.5, cap))
+    second = _make_odd_integer(min(each // first, cap))
+    n, reach = sizes.side, _find_scaling_reach(dtype, declared)
+    a, b = _draw_odd_integers(draw, first, (n, TERMS)), _draw_odd_integers(draw, second, (TERMS, n))
+    c = _draw_odd_integers(draw, added, (n, n)) + (TABLE[dtype].digits is None) * draw.integers(0, 2, (n, n))
     a[::2], b[:, ::2] = np.abs(a[::2]), np.abs(b[:, ::2])  # a quarter of the sums is as large as they may be
     rows = 2.0 ** draw.integers(-reach, reach + 1, (n, 1))
     columns = 2.0 ** draw.integers(-reach, reach + 1, (1, n))
     exact = (a @ b + c) * rows * columns
-    kind = np_dtype(dtype)
+    kind = get_numpy_dtype(dtype)
     return [(a * rows).astype(kind), (b * columns).astype(kind), (c * rows * columns).astype(kind)], ExerciseAnswer(
         exact.astype(kind)
     )
 
 
-def _make_permutation(
+def _make_permutation_exercise(
     dtype: str, sizes: ExerciseSizes, draw: np.random.Generator, declared: str
 ) -> tuple[list[np.ndarray], ExerciseAnswer]:
     """A @ B + 0 where each row of A has one power of two and zeros: a row of B, whose significands are as long as those
     of the factors may be (TF32's where they are float32)."""
-    kind, n = np_dtype(dtype), sizes.side
-    digits = _find_digits(dtype, declared or ("tfloat32" if dtype == "float32" else ""))
-    b = _draw_full(draw, dtype, digits, (TERMS, n))
+    kind, n = get_numpy_dtype(dtype), sizes.side
+    digits = _find_exercise_digits(dtype, declared or ("tfloat32" if dtype == "float32" else ""))
+    b = _draw_full_digits(draw, dtype, digits, (TERMS, n))
     chosen, powers = draw.integers(0, TERMS, n), 2.0 ** draw.integers(-2, 3, n)
     a = np.zeros((n, TERMS))
     a[np.arange(n), chosen] = powers
@@ -236,59 +238,62 @@ def _make_permutation(
     )
 
 
-def _make_scaling(
+def _make_scaling_exercise(
     dtype: str, sizes: ExerciseSizes, draw: np.random.Generator, declared: str
 ) -> tuple[list[np.ndarray], ExerciseAnswer]:
     """a · b + 0 where b is a power of two, and a of full length."""
-    kind, shape = np_dtype(dtype), (sizes.numbers,)
-    a, b = _draw_full(draw, dtype, _find_digits(dtype, declared), shape), 2.0 ** draw.integers(-2, 3, shape)
+    kind, shape = get_numpy_dtype(dtype), (sizes.numbers,)
+    a, b = (
+        _draw_full_digits(draw, dtype, _find_exercise_digits(dtype, declared), shape),
+        2.0 ** draw.integers(-2, 3, shape),
+    )
     return [a.astype(kind), b.astype(kind), np.zeros(shape, kind)], ExerciseAnswer((a * b).astype(kind))
 
 
-def _make_multiply_add(
+def _make_multiply_add_exercise(
     dtype: str, sizes: ExerciseSizes, draw: np.random.Generator, declared: str
 ) -> tuple[list[np.ndarray], ExerciseAnswer]:
     """a · b + c, fused or not: the product has at most the digits of the format less one, and so has the sum."""
-    digits, reach = _find_digits(dtype, declared), _find_reach(dtype, declared)
-    largest = _make_odd(2.0 ** (digits // 2))
+    digits, reach = _find_exercise_digits(dtype, declared), _find_scaling_reach(dtype, declared)
+    largest = _make_odd_integer(2.0 ** (digits // 2))
     shape = (sizes.numbers,)
-    a, b = _draw_odd(draw, largest, shape), _draw_odd(draw, largest, shape)
+    a, b = _draw_odd_integers(draw, largest, shape), _draw_odd_integers(draw, largest, shape)
     c = 2.0 * draw.integers(-largest, largest + 1, shape)
     scale, other = (2.0 ** draw.integers(-reach, reach + 1, shape) for _ in range(2))
-    kind = np_dtype(dtype)
+    kind = get_numpy_dtype(dtype)
     operands = [(a * scale).astype(kind), (b * other).astype(kind), (c * scale * other).astype(kind)]
     return operands, ExerciseAnswer(((a * b + c) * scale * other).astype(kind))
 
 
-def _make_integers(
+def _make_integer_exercise(
     dtype: str, sizes: ExerciseSizes, draw: np.random.Generator, declared: str
 ) -> tuple[list[np.ndarray], ExerciseAnswer]:
     """(a · b + c) ^ d in two's complement, which wraps."""
-    kind = np_dtype(dtype)
+    kind = get_numpy_dtype(dtype)
     ends = np.iinfo(kind)
     a, b, c, d = (draw.integers(ends.min, ends.max, sizes.numbers, dtype=kind, endpoint=True) for _ in range(4))
     with np.errstate(over="ignore"):
         return [a, b, c, d], ExerciseAnswer((a * b + c) ^ d)
 
 
-def _make_sum(
+def _make_sum_exercise(
     dtype: str, sizes: ExerciseSizes, draw: np.random.Generator, declared: str
 ) -> tuple[list[np.ndarray], ExerciseAnswer]:
     """Sums of odd integers over the first axis; of floats, every other sum has one term of full length and zeros. A sum
     of integers may come in a wider dtype, and is compared as a number."""
-    largest = _make_odd(min(2.0 ** (_find_digits(dtype, declared) + 1) / SUMMED, 1 << 15))
-    kind, shape = np_dtype(dtype), (SUMMED, 4 * sizes.side)
+    largest = _make_odd_integer(min(2.0 ** (_find_exercise_digits(dtype, declared) + 1) / SUMMED, 1 << 15))
+    kind, shape = get_numpy_dtype(dtype), (SUMMED, 4 * sizes.side)
     if TABLE[dtype].digits is None:
         a = draw.integers(-largest, largest + 1, shape).astype(np.float64)
     else:
-        a, places = _draw_odd(draw, largest, shape), np.arange(0, shape[1], 2)
+        a, places = _draw_odd_integers(draw, largest, shape), np.arange(0, shape[1], 2)
         a[:, places] = 0
-        numbers = _draw_full(draw, dtype, _find_digits(dtype, declared), places.shape)
+        numbers = _draw_full_digits(draw, dtype, _find_exercise_digits(dtype, declared), places.shape)
         a[draw.integers(0, SUMMED, len(places)), places] = numbers
     return [a.astype(kind)], ExerciseAnswer(a.sum(0).astype(kind))
 
 
-def _make_memory(count: int, draw: np.random.Generator) -> tuple[list[np.ndarray], ExerciseAnswer]:
+def _make_memory_exercise(count: int, draw: np.random.Generator) -> tuple[list[np.ndarray], ExerciseAnswer]:
     """Words of the patterns that stuck and coupled cells show in (all, none, every other bit, one alone, all but one) ^
     random ones."""
     walking = [1 << n for n in range(32)]
@@ -308,7 +313,7 @@ def _make_full_product(
     Stability of Numerical Algorithms, section 3.1), |error| ≤ ((n + 2)·u + 2·v)·(|A||B| + |C|), doubled for rounding by
     truncation: u is ε of the sums' format, at worst the dtype itself; v that of the factors, which may be rounded to
     TF32 where they are float32."""
-    kind, n = np_dtype(dtype), sizes.side
+    kind, n = get_numpy_dtype(dtype), sizes.side
     a, b, c = (draw.uniform(-1, 1, shape).astype(kind) for shape in ((n, TERMS), (TERMS, n), (n, n)))
     wide = [x.astype(np.float64) for x in (a, b, c)]
     eps = max(EPS[dtype], EPS.get(declared, 0.0))
@@ -318,29 +323,29 @@ def _make_full_product(
     return [a, b, c], ExerciseAnswer(wide[0] @ wide[1] + wide[2], bound)
 
 
-def _make_power(
+def _make_power_exercise(
     dtype: str, sizes: ExerciseSizes, draw: np.random.Generator, declared: str
 ) -> tuple[list[np.ndarray], ExerciseAnswer]:
     """a ^ b between 2^-8 and 2^8, far from where anybody flushes."""
-    return _make_pairs(
+    return _make_pairs_exercise(
         dtype, sizes, declared, draw.uniform(0.5, 2, PERIOD), draw.uniform(-8, 8, PERIOD), np.power, POWER_ULPS
     )
 
 
-def _make_division(
+def _make_division_exercise(
     dtype: str, sizes: ExerciseSizes, draw: np.random.Generator, declared: str
 ) -> tuple[list[np.ndarray], ExerciseAnswer]:
     """a / b between 1/4 and 4."""
     a, b = (draw.uniform(1, 2, PERIOD) * 2.0 ** draw.integers(0, 2, PERIOD) for _ in range(2))
-    return _make_pairs(dtype, sizes, declared, a, b, np.divide, DIVISION_ULPS)
+    return _make_pairs_exercise(dtype, sizes, declared, a, b, np.divide, DIVISION_ULPS)
 
 
-def _make_pairs(
+def _make_pairs_exercise(
     dtype: str, sizes: ExerciseSizes, declared: str, a: np.ndarray, b: np.ndarray, call: Any, ulps: float
 ) -> tuple[list[np.ndarray], ExerciseAnswer]:
     """A function of two numbers, over copies of PERIOD pairs, right to so many ulps of the coarsest format on the
     way."""
-    operands = [np.resize(x.astype(np_dtype(dtype)), sizes.numbers) for x in (a, b)]
+    operands = [np.resize(x.astype(get_numpy_dtype(dtype)), sizes.numbers) for x in (a, b)]
     exact = call(*(x.astype(np.float64) for x in operands))
     # Where the inputs are rounded to a coarser format first, the result moves by as much as its own condition says:
     # 8·ln 2·… < 16.

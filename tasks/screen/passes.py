@@ -11,8 +11,8 @@ import numpy as np
 
 from tasks.backends.base import Backend
 from tasks.model import Program, Unsupported
-from tasks.screen.exercises import ExerciseAnswer, ScreenExercise, find_sizes, list_exercises
-from tasks.screen.forms import find_kind
+from tasks.screen.exercises import ExerciseAnswer, ScreenExercise, find_exercise_sizes, list_screen_exercises
+from tasks.screen.forms import find_screen_form_kind
 from tasks.screen.observed import PARTS, ObservedExercise, OutputVariant
 
 #: Different outputs of one exercise that are kept.
@@ -64,28 +64,30 @@ class RunningExercise:
         if exact:
             made = np.asarray(made, dtype=self.answer.expected.dtype)
             if not self.seen:
-                self.seen.append(_Seen(self.answer.expected, digest_bytes(self.answer.expected), 0, 0))
+                self.seen.append(_Seen(self.answer.expected, digest_exercise_bytes(self.answer.expected), 0, 0))
         for seen in self.seen:
             if has_same_bytes(seen.output, made):
                 seen.count += 1
                 return
         if len(self.seen) < KEPT:
-            self.seen.append(_Seen(made.copy(), digest_bytes(made), self.passes, turned=by, heat=measure()))
+            self.seen.append(_Seen(made.copy(), digest_exercise_bytes(made), self.passes, turned=by, heat=measure()))
         else:
             self.more += 1
 
 
 def has_same_bytes(one: np.ndarray, other: np.ndarray) -> bool:
     """Whether two arrays have the same shape and bytes: a NaN is like itself, and −0 is not 0."""
-    return one.shape == other.shape and one.dtype == other.dtype and bool((as_bits(one) == as_bits(other)).all())
+    return (
+        one.shape == other.shape and one.dtype == other.dtype and bool((view_as_bits(one) == view_as_bits(other)).all())
+    )
 
 
-def as_bits(array: np.ndarray) -> np.ndarray:
+def view_as_bits(array: np.ndarray) -> np.ndarray:
     """An array as unsigned integers of the same width, flat."""
     return np.ascontiguousarray(array).reshape(-1).view(f"u{array.dtype.itemsize}")
 
 
-def digest_bytes(array: np.ndarray) -> str:
+def digest_exercise_bytes(array: np.ndarray) -> str:
     """SHA-256 of dtype, shape and bytes, first 16 hexadecimal digits."""
     head = f"{array.dtype.name}{array.shape}".encode()
     return hashlib.sha256(head + np.ascontiguousarray(array).view(np.uint8).tobytes()).hexdigest()[:16]
@@ -106,14 +108,14 @@ def screen_device(
     run; measure: what the device says of its temperature and clock; skip: numbers of exercises that are left out. The
     seconds begin when all is built.
     """
-    kind = find_kind(backend)
-    sizes = find_sizes(backend.resource, backend.emulated)
+    kind = find_screen_form_kind(backend)
+    sizes = find_exercise_sizes(backend.resource, backend.emulated)
     running: list[tuple[int, RunningExercise]] = []
-    for number, exercise in enumerate(list_exercises(sizes, seed, declared)):
+    for number, exercise in enumerate(list_screen_exercises(sizes, seed, declared)):
         if number in skip:
             continue
         tick(number)
-        made = _build_exercise(backend, kind, exercise)
+        made = _build_screen_exercise(backend, kind, exercise)
         if isinstance(made, ObservedExercise):
             yield made
         else:
@@ -128,7 +130,7 @@ def screen_device(
                 one.run(measure)
             except Exception as error:
                 running.remove((number, one))
-                failed.append(_tell_error(one.exercise, error, one.passes))
+                failed.append(_tell_exercise_error(one.exercise, error, one.passes))
         pass_s = pass_s or time.monotonic() - began
     heat = measure()
     yield from failed
@@ -136,7 +138,7 @@ def screen_device(
         yield replace(describe_exercise_pass(one), pass_s=pass_s, heat=heat)
 
 
-def _build_exercise(backend: Backend, kind: str, exercise: ScreenExercise) -> RunningExercise | ObservedExercise:
+def _build_screen_exercise(backend: Backend, kind: str, exercise: ScreenExercise) -> RunningExercise | ObservedExercise:
     """An exercise that is ready, its first output thrown away; or why the backend does not run it."""
     known = ObservedExercise(exercise.name, exercise.dtype, exercise.unit)
     if not exercise.can_be_asked(kind):
@@ -157,7 +159,7 @@ def _build_exercise(backend: Backend, kind: str, exercise: ScreenExercise) -> Ru
     return RunningExercise(exercise, operands, answer, program, 1e3 * (time.perf_counter() - began))
 
 
-def _tell_error(exercise: ScreenExercise, error: Exception, passes: int) -> ObservedExercise:
+def _tell_exercise_error(exercise: ScreenExercise, error: Exception, passes: int) -> ObservedExercise:
     """An exercise that ran and then raised."""
     words = " ".join(str(error).split())[:ERROR]
     name = type(error).__name__
@@ -169,7 +171,9 @@ def describe_exercise_pass(one: RunningExercise) -> ObservedExercise:
     exercise, answer = one.exercise, one.answer
     seen = sorted((s for s in one.seen if s.count), key=lambda s: -s.count)
     variants = tuple(
-        replace(describe_output(answer, s.output, s.digest, s.turned), count=s.count, first=s.first, heat=s.heat)
+        replace(
+            describe_exercise_output(answer, s.output, s.digest, s.turned), count=s.count, first=s.first, heat=s.heat
+        )
         for s in seen
     )
     return ObservedExercise(
@@ -189,21 +193,25 @@ def describe_exercise_pass(one: RunningExercise) -> ObservedExercise:
     )
 
 
-def describe_output(answer: ExerciseAnswer, output: np.ndarray, digest: str = "", turned: int = 0) -> OutputVariant:
+def describe_exercise_output(
+    answer: ExerciseAnswer, output: np.ndarray, digest: str = "", turned: int = 0
+) -> OutputVariant:
     """How an output compares with the right answer. turned: by how many places the operands were, so that the first
     wrong element is told where the device computed it."""
-    digest = digest or digest_bytes(output)
+    digest = digest or digest_exercise_bytes(output)
     if answer.bound is None:
-        flipped = np.roll((as_bits(output) ^ as_bits(answer.expected)).reshape(output.shape), turned, 0).reshape(-1)
+        flipped = np.roll(
+            (view_as_bits(output) ^ view_as_bits(answer.expected)).reshape(output.shape), turned, 0
+        ).reshape(-1)
         at = np.flatnonzero(flipped)
         bits = f"{int(np.bitwise_or.reduce(flipped[at])):x}" if len(at) else ""
         return OutputVariant(digest, 1, 1, len(at), bits, int(at[0]) if len(at) else -1)
-    split = tuple(digest_bytes(part) for part in _split_output(output))
+    split = tuple(digest_exercise_bytes(part) for part in _split_exercise_output(output))
     with np.errstate(invalid="ignore", over="ignore"):
         error = np.abs(output.astype(np.float64) - answer.expected)
         units = np.where(np.isfinite(error), error / answer.bound, np.inf).reshape(-1)
     at = np.flatnonzero(units > 1)
-    odd, farther = _compare_copies(output.reshape(-1), units, answer.copies) if answer.copies else (0.0, 0.0)
+    odd, farther = _compare_output_copies(output.reshape(-1), units, answer.copies) if answer.copies else (0.0, 0.0)
     return OutputVariant(
         digest,
         1,
@@ -213,21 +221,21 @@ def describe_output(answer: ExerciseAnswer, output: np.ndarray, digest: str = ""
         int(at[0]) if len(at) else -1,
         float(min(units.max(), 1e30)),
         split,
-        tuple(float(min(part.max(), 1e30)) for part in _split_output(units)),
+        tuple(float(min(part.max(), 1e30)) for part in _split_exercise_output(units)),
         odd,
         farther,
     )
 
 
-def _split_output(array: np.ndarray) -> Sequence[np.ndarray]:
+def _split_exercise_output(array: np.ndarray) -> Sequence[np.ndarray]:
     return np.array_split(array.reshape(-1), min(PARTS, max(array.size, 1)))
 
 
-def _compare_copies(output: np.ndarray, units: np.ndarray, period: int) -> tuple[float, float]:
+def _compare_output_copies(output: np.ndarray, units: np.ndarray, period: int) -> tuple[float, float]:
     """(share of the copies of a number that have other bytes than most of them, share of those that are farther from
     float64)."""
     rows = len(output) // period
-    bits = as_bits(output)[: rows * period].reshape(rows, period)
+    bits = view_as_bits(output)[: rows * period].reshape(rows, period)
     usual = np.sort(bits, axis=0)[rows // 2]  # whatever more than half have stands in the middle
     off = bits != usual
     if not off.any():

@@ -14,10 +14,10 @@ import numpy as np
 
 from tasks.backends.base import Backend
 from tasks.model import Program
-from tasks.model.dtypes import TABLE, np_dtype
+from tasks.model.dtypes import TABLE, get_numpy_dtype
 from tasks.passport import DeviceSum, SumTerms
-from tasks.passport.adder import is_fused, measure_flushing, measure_width
-from tasks.screen.forms import find_kind, make_call_form
+from tasks.passport.adder import is_term_fused, measure_adder_flushing, measure_sum_width
+from tasks.screen.forms import find_screen_form_kind, make_call_form
 
 #: Rows, columns and terms of a product: a matrix unit is used for no fewer.
 SIDE = 16
@@ -52,7 +52,7 @@ _SINGLE = (
 )
 
 
-def _make_sum(backend: Backend, what: Any, dtype: str) -> DeviceSum:
+def _make_probe_sum(backend: Backend, what: Any, dtype: str) -> DeviceSum:
     """One of these sums in a dtype, of a backend's device. Its calls raise what the backend does."""
     name, call, ops, shapes, terms = what
     made: list[Program] = []
@@ -60,19 +60,21 @@ def _make_sum(backend: Backend, what: Any, dtype: str) -> DeviceSum:
     def run(arrays: Sequence[np.ndarray]) -> Sequence[Any]:
         if made and (again := made[0].again) is not None:
             return again(list(arrays))
-        program = backend.canary(make_call_form(find_kind(backend), name, dtype, arrays, call, ops, shapes[0]))
+        program = backend.canary(
+            make_call_form(find_screen_form_kind(backend), name, dtype, arrays, call, ops, shapes[0])
+        )
         if program.fallback:
             raise RuntimeError(program.fallback)
         made[:] = [program]
         return program.run()
 
-    return DeviceSum(run, [np.zeros(shape, np_dtype(dtype)) for shape in shapes], terms, dtype)
+    return DeviceSum(run, [np.zeros(shape, get_numpy_dtype(dtype)) for shape in shapes], terms, dtype)
 
 
 def probe_device_features(backend: Backend) -> Iterator[tuple[str, str]]:
     """(feature, what it is) of a backend's device; "not computed" where it does not have the dtype."""
     for dtype in DTYPES:
-        sums = {id(what): _make_sum(backend, what, dtype) for what in (_PRODUCT, _SINGLE)}
+        sums = {id(what): _make_probe_sum(backend, what, dtype) for what in (_PRODUCT, _SINGLE)}
         for name, (what, ask, dtypes) in _FEATURES.items():
             if dtype in dtypes:
                 try:
@@ -89,7 +91,7 @@ def _add_probe_terms(device: DeviceSum, *terms: float) -> float:
     return device.add(left, np.ones(device.count))
 
 
-def find_kept_digits(device: DeviceSum) -> str:
+def find_probed_digits(device: DeviceSum) -> str:
     """Digits behind the point of a factor that a product of it and 1 has."""
     digits = range(TABLE[device.dtype].digits or 0, 0, -1)
     kept = next((k for k in digits if _add_probe_terms(device, 1 + 2.0**-k) == 1 + 2.0**-k), 0)
@@ -97,28 +99,28 @@ def find_kept_digits(device: DeviceSum) -> str:
     return f"{kept}{other}"
 
 
-def find_alignment(device: DeviceSum) -> str:
+def find_probed_alignment(device: DeviceSum) -> str:
     """The known product: M + s − M in one sum, s = M · 2^-k. How far below M the sum still keeps s, by which
     architectures differ, and whether what lies beyond is rounded or cut off."""
-    bits, rounding = measure_width(device)
+    bits, rounding = measure_sum_width(device)
     lost = {"nearest even": "rounded", "nearest away": "rounded", "truncated": "cut off"}
     return f"{bits - 1} bits, then {lost.get(rounding, rounding)}" if bits else "all bits"
 
 
-def find_subnormals(device: DeviceSum) -> str:
+def find_probed_subnormals(device: DeviceSum) -> str:
     """Subnormal numbers among the factors, and as results."""
-    taken, given = measure_flushing(device)
+    taken, given = measure_adder_flushing(device)
     return f"in {'flushed' if taken else 'kept'}, out {'flushed' if given else 'kept'}"
 
 
-def find_fused(device: DeviceSum) -> str:
+def find_probed_fusing(device: DeviceSum) -> str:
     """Whether a sum takes a product before it is rounded; the second of several, since a sum may begin with the first,
     rounded."""
     term = int(device.terms.products > 1)
-    return "yes" if is_fused(device, term, 1 - term) else "no"
+    return "yes" if is_term_fused(device, term, 1 - term) else "no"
 
 
-def find_rounding(device: DeviceSum) -> str:
+def find_probed_rounding(device: DeviceSum) -> str:
     """Of a sum of two numbers, from 3/4 and 1/2 of the last place, of both signs."""
     u = 2.0 ** -(TABLE[device.dtype].digits or 0)
     pairs = ((1, 0.75 * u), (-1, -0.75 * u), (1, u / 2), (1 + u, u / 2))
@@ -131,11 +133,11 @@ def find_rounding(device: DeviceSum) -> str:
 
 #: Feature → of which sum it is, how it is found, and the dtypes that it is asked in.
 _FEATURES: dict[str, tuple[Any, Callable[[DeviceSum], str], tuple[str, ...]]] = {
-    "digits of factors": (_PRODUCT, find_kept_digits, DTYPES),
-    "known product": (_PRODUCT, find_alignment, DTYPES),
-    "subnormals in products": (_PRODUCT, find_subnormals, DTYPES),
-    "subnormals": (_SINGLE, find_subnormals, DTYPES),
-    "fused in products": (_PRODUCT, find_fused, ("float32", "float64")),
-    "fused multiply-add": (_SINGLE, find_fused, ("float32", "float64")),
-    "rounding": (_SINGLE, find_rounding, DTYPES),
+    "digits of factors": (_PRODUCT, find_probed_digits, DTYPES),
+    "known product": (_PRODUCT, find_probed_alignment, DTYPES),
+    "subnormals in products": (_PRODUCT, find_probed_subnormals, DTYPES),
+    "subnormals": (_SINGLE, find_probed_subnormals, DTYPES),
+    "fused in products": (_PRODUCT, find_probed_fusing, ("float32", "float64")),
+    "fused multiply-add": (_SINGLE, find_probed_fusing, ("float32", "float64")),
+    "rounding": (_SINGLE, find_probed_rounding, DTYPES),
 }

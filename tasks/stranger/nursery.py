@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 from tasks import confine, system_calls
 from tasks.backends.shared import replaced
 from tasks.confine import Rules
-from tasks.relay import list_children
+from tasks.relay import list_child_processes
 
 #: How a stranger ended: its exit code, or minus the signal.
 ENDED = struct.Struct("<i")
@@ -49,7 +49,7 @@ class Nursery:
         judge = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
-            _run(lambda: _tend(its, judge, main, forget))
+            _run_as_other_process(lambda: _tend_nursery(its, judge, main, forget))
         its.close()
         told = self._control.recv(_TOLD)
         if not told:
@@ -83,7 +83,7 @@ class Nursery:
             os.waitpid(self.pid, 0)
 
 
-def _run(main: Callable[[], None]) -> NoReturn:
+def _run_as_other_process(main: Callable[[], None]) -> NoReturn:
     """Be another process than this one's caller."""
     code = 1
     try:
@@ -96,7 +96,7 @@ def _run(main: Callable[[], None]) -> NoReturn:
     os._exit(code)
 
 
-def _keep_only(kept: Sequence[int]) -> None:
+def _keep_only_descriptors(kept: Sequence[int]) -> None:
     """Close every descriptor but standard ones and some: commands, answers and the progress page are the judge's."""
     for fd in map(int, os.listdir("/proc/self/fd")):
         if fd > 2 and fd not in kept:
@@ -104,16 +104,16 @@ def _keep_only(kept: Sequence[int]) -> None:
                 os.close(fd)
 
 
-def _tend(control: socket.socket, judge: int, main: Main, forget: Callable[[], None]) -> None:
+def _tend_nursery(control: socket.socket, judge: int, main: Main, forget: Callable[[], None]) -> None:
     """The nursery: fork what is asked for until nobody can ask."""
     confine.end_with_parent(judge)
-    confine.prctl(confine.PR_SET_DUMPABLE, 1)  # else the files of this process in /proc are root's
+    confine.call_prctl(confine.PR_SET_DUMPABLE, 1)  # else the files of this process in /proc are root's
     forget()
-    replaced.describe()  # its strangers have it from here, and compare
-    _keep_only([control.fileno()])
+    replaced.describe_replaced_functions()  # its strangers have it from here, and compare
+    _keep_only_descriptors([control.fileno()])
     os.close(os.pidfd_open(os.getpid()))  # a system that cannot says so before anybody depends on it
-    lacks = [*confine.leave_network(), *_try_namespaces()]
-    confine.prctl(confine.PR_SET_DUMPABLE, 0)
+    lacks = [*confine.leave_network_namespace(), *_try_keeper_namespaces()]
+    confine.call_prctl(confine.PR_SET_DUMPABLE, 0)
     here = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC) if os.path.exists("/proc/self/ns/pid") else -1
     control.send(json.dumps(lacks).encode())
     keepers = set[int]()
@@ -131,16 +131,18 @@ def _tend(control: socket.socket, judge: int, main: Main, forget: Callable[[], N
         with open(fds.pop(), "rb") as text:
             text.seek(0)
             request = json.load(text)
-        pid = _fork_keeper(control, here, fds, request, main)
+        pid = _fork_stranger_keeper(control, here, fds, request, main)
         if pid > 0:
             keepers.add(pid)
         for fd in fds:
             os.close(fd)
 
 
-def _fork_keeper(control: socket.socket, here: int, fds: list[int], request: dict[str, Any], main: Main) -> int:
+def _fork_stranger_keeper(
+    control: socket.socket, here: int, fds: list[int], request: dict[str, Any], main: Main
+) -> int:
     """The number of a stranger's keeper; -1 where there is none, which whoever asked sees by the lease."""
-    own, nursery = confine.unshare(confine.CLONE_NEWPID), os.getpid()
+    own, nursery = confine.call_unshare(confine.CLONE_NEWPID), os.getpid()
     try:
         pid = os.fork()
     except OSError:
@@ -148,41 +150,41 @@ def _fork_keeper(control: socket.socket, here: int, fds: list[int], request: dic
     if pid == 0:
         control.close()
         os.close(here)
-        _run(lambda: _keep(0 if own else nursery, own, fds, request, main))
+        _run_as_other_process(lambda: _keep_stranger(0 if own else nursery, own, fds, request, main))
     if own:  # of the next child this process's own again
-        confine.setns(here, confine.CLONE_NEWPID)
+        confine.call_setns(here, confine.CLONE_NEWPID)
     return pid
 
 
-def try_out() -> tuple[str, ...]:
+def try_out_confining() -> tuple[str, ...]:
     """What this machine cannot forbid to a stranger (`confine.LACKS`)."""
     nursery = Nursery(lambda connection, request: None)
     nursery.close()
-    had = {"files": bool(confine.landlock_version()), "sockets": system_calls.can_deny()}
+    had = {"files": bool(confine.find_landlock_version()), "sockets": system_calls.can_deny_calls()}
     return (*nursery.lacks, *(name for name, is_had in had.items() if not is_had))
 
 
-def _try_namespaces() -> tuple[str, ...]:
+def _try_keeper_namespaces() -> tuple[str, ...]:
     """What of `confine.LACKS` a keeper cannot forbid: whether processes can be had in a namespace of their own, which
     ends all of them, and shared memory in another."""
     return tuple(
         lack
         for lack, is_had in {
-            "processes": lambda: confine.unshare(confine.CLONE_NEWPID),
+            "processes": lambda: confine.call_unshare(confine.CLONE_NEWPID),
             "shm": lambda: not confine.leave_shared_memory(own_processes=False),
         }.items()
-        if not _holds_in_fork(is_had)
+        if not _does_keeper_hold_in_fork(is_had)
     )
 
 
-def _holds_in_fork(is_had: Callable[[], bool]) -> bool:
+def _does_keeper_hold_in_fork(is_had: Callable[[], bool]) -> bool:
     pid = os.fork()
     if pid == 0:
         os._exit(0 if is_had() else 1)
     return os.waitpid(pid, 0)[1] == 0
 
 
-def _keep(nursery: int, own: bool, fds: list[int], request: dict[str, Any], main: Main) -> None:
+def _keep_stranger(nursery: int, own: bool, fds: list[int], request: dict[str, Any], main: Main) -> None:
     """The keeper of one stranger: waits for it, tells how it ended, and ends what it has left. nursery: the number of
     the process above, 0 from within another namespace."""
     confine.end_with_parent(nursery)
@@ -191,13 +193,13 @@ def _keep(nursery: int, own: bool, fds: list[int], request: dict[str, Any], main
     connection, lease = fds
     confine.leave_shared_memory(own, request["rules"]["memory"])
     if not own:
-        confine.prctl(confine.PR_SET_CHILD_SUBREAPER, 1)
+        confine.call_prctl(confine.PR_SET_CHILD_SUBREAPER, 1)
     keeper = os.getpid()
     pid = os.fork()
     if pid == 0:
         with socket.socket(fileno=lease) as said:
             said.send(ENDED.pack(0))  # with its number
-        _run(lambda: _begin(keeper, connection, request, main))
+        _run_as_other_process(lambda: _begin_stranger(keeper, connection, request, main))
     os.close(connection)
     given_up = socket.socket(fileno=lease)
     ended: Any = os.pidfd_open(pid)  # from Linux 5.3 on, as the fork server
@@ -205,20 +207,20 @@ def _keep(nursery: int, own: bool, fds: list[int], request: dict[str, Any], main
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
     _, status = os.waitpid(pid, 0)
-    _end_rest(own)
+    _end_rest_of_stranger(own)
     with contextlib.suppress(OSError):
         given_up.send(ENDED.pack(os.waitstatus_to_exitcode(status)))
     os._exit(0)
 
 
-def _end_rest(own: bool) -> None:
+def _end_rest_of_stranger(own: bool) -> None:
     """End all that a stranger has started: of a namespace everything, else what was left to this process."""
     while True:
         if own:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(-1, signal.SIGKILL)
         else:
-            for child in list_children(os.getpid()):
+            for child in list_child_processes(os.getpid()):
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(child, signal.SIGKILL)
         try:
@@ -227,18 +229,18 @@ def _end_rest(own: bool) -> None:
             return
 
 
-def measure_cpu(pid: int) -> dict[int, float]:
+def measure_stranger_cpu(pid: int) -> dict[int, float]:
     """CPU seconds of a process and of all that it has started and that still run, by their numbers; of one that is gone
     none."""
     found: dict[int, float] = {}
     with contextlib.suppress(OSError):
         found[pid] = time.clock_gettime(~pid << 3 | 2)  # clock_getcpuclockid(3)
-    for child in list_children(pid):
-        found |= measure_cpu(child)
+    for child in list_child_processes(pid):
+        found |= measure_stranger_cpu(child)
     return found
 
 
-def find_parent(pid: int) -> int:
+def find_parent_process(pid: int) -> int:
     """The process above another; that one itself where it is gone."""
     try:
         with open(f"/proc/{pid}/stat") as file:
@@ -247,7 +249,7 @@ def find_parent(pid: int) -> int:
         return pid
 
 
-def _begin(keeper: int, connection: int, request: dict[str, Any], main: Main) -> None:
+def _begin_stranger(keeper: int, connection: int, request: dict[str, Any], main: Main) -> None:
     """The stranger, before it serves: what is forbidden, it cannot allow itself any more."""
     confine.end_with_parent(keeper)
     given: dict[str, Any] = {k: tuple(x) if isinstance(x, list) else x for k, x in request.pop("rules").items()}
@@ -257,9 +259,13 @@ def _begin(keeper: int, connection: int, request: dict[str, Any], main: Main) ->
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
-    lacks = [*confine.limit(rules), *confine.shut_in(rules), *([] if system_calls.deny() else ["sockets"])]
+    lacks = [
+        *confine.limit_resources(rules),
+        *confine.shut_in_process(rules),
+        *([] if system_calls.deny_system_calls() else ["sockets"]),
+    ]
     confine.drop_capabilities()
-    confine.prctl(confine.PR_SET_DUMPABLE, 1)
+    confine.call_prctl(confine.PR_SET_DUMPABLE, 1)
     own = socket.socket(fileno=connection)
-    system_calls.note_calls()
+    system_calls.note_denied_calls()
     main(own, {**request, "lacks": lacks})

@@ -24,13 +24,13 @@ from tasks import wire as lines
 from tasks.backends import BackendSpec
 from tasks.backends.base import Backend, BaselineArm
 from tasks.backends.shared.artefacts import FOLDER
-from tasks.catalogs.user.shown import definitions_for, hidden_files
+from tasks.catalogs.user.shown import list_hidden_files, show_definitions_to_kernel
 from tasks.catalogs.user_definitions import parse_definitions
 from tasks.confine import Rules
 from tasks.model import Begun, Chain, Flushes, Form, Misbehaviour, Program, RuntimeInfo, Timed, TimedCalls, Unsupported
 from tasks.run_queue import RunQueueClock
 from tasks.stranger import records
-from tasks.stranger.nursery import ENDED, Nursery, find_parent, measure_cpu
+from tasks.stranger.nursery import ENDED, Nursery, find_parent_process, measure_stranger_cpu
 from tasks.stranger.records import KIND_PROTOCOL, DescribedProgram, StrangerRan
 from tasks.stranger.serve import CALLS, WAYS
 from tasks.stranger.wire import Closed, Garbled, StrangerConnection, StrangerMessage
@@ -61,7 +61,7 @@ class StrangerRooms:
     def define(self, op: str) -> str:
         """The definitions that a stranger of an op is told: ops with the same ones share it."""
         if op not in self._defined:
-            self._defined[op] = definitions_for(self.kernels, op)
+            self._defined[op] = show_definitions_to_kernel(self.kernels, op)
         return self._defined[op]
 
     def request(self, kernels: str, whole: bool = False) -> dict[str, Any]:
@@ -72,16 +72,16 @@ class StrangerRooms:
         scratch = tempfile.mkdtemp(prefix="kernel-")
         kept, told = os.environ.get(FOLDER), parse_definitions(self.kernels)
         lasts = kept and not parse_definitions(kernels).get("kernel")
-        folder = _cache_of(kept, kernels) if kept and lasts else os.path.join(scratch, KERNELS)
+        folder = _find_kernel_cache(kept, kernels) if kept and lasts else os.path.join(scratch, KERNELS)
         with contextlib.suppress(OSError):
-            if kept and not os.path.exists(folder) and os.path.isdir(first := _cache_of(kept, "")):
-                shutil.copytree(first, folder, copy_function=_take_over)
+            if kept and not os.path.exists(folder) and os.path.isdir(first := _find_kernel_cache(kept, "")):
+                shutil.copytree(first, folder, copy_function=_take_over_kernel_file)
             os.makedirs(folder, exist_ok=True)
         others = [os.path.join(kept, KERNELS)] if kept else []  # what compilers have made for other kernels
-        hidden = {*self.hidden, *others, *told.get("hidden", ()), *([] if whole else hidden_files(self.kernels))}
+        hidden = {*self.hidden, *others, *told.get("hidden", ()), *([] if whole else list_hidden_files(self.kernels))}
         rules = Rules(tuple(sorted(hidden)), (scratch, folder), self.memory, self.device)
         return {
-            "backend": lines.encode(self.spec).decode(),
+            "backend": lines.encode_wire_message(self.spec).decode(),
             "kernels": kernels,
             "rules": vars(rules),
             "variables": {"TMPDIR": scratch} | {name: os.path.join(folder, where) for name, where in CACHES.items()},
@@ -110,14 +110,14 @@ CACHES = {
 }
 
 
-def _cache_of(kept: str, kernels: str) -> str:
+def _find_kernel_cache(kept: str, kernels: str) -> str:
     """Where compilers keep what they make for some definitions."""
     if not kernels:
         return os.path.join(kept, NO_KERNEL)
     return os.path.join(kept, KERNELS, hashlib.sha256(kernels.encode()).hexdigest()[:16])
 
 
-def _take_over(made: str, path: str) -> None:
+def _take_over_kernel_file(made: str, path: str) -> None:
     """Give a kernel a file that was compiled without one: its own copy, or, of a large one, a link, which it cannot
     write through."""
     if os.path.getsize(made) < LINKED:
@@ -134,7 +134,7 @@ class Stranger:
     def __init__(self, nursery: Nursery, request: dict[str, Any], died: Callable[[int], NoReturn]) -> None:
         self._scratch = request["variables"]["TMPDIR"]
         own, self._lease, self.pid = nursery.fork(request)
-        self._keeper = find_parent(self.pid)
+        self._keeper = find_parent_process(self.pid)
         self._first, self._lanes, self._died = StrangerConnection(own), threading.local(), died
         self._lanes.connection = self._first
         self._numbers, self._making = itertools.count(1), threading.Lock()
@@ -192,7 +192,7 @@ class Stranger:
         if message.verb == "done":
             return message
         try:
-            raised = records.read_error(message.body, message.arrays)
+            raised = records.read_error_record(message.body, message.arrays)
         except Garbled as garbled:
             self.break_off(str(garbled))
         raise raised
@@ -210,7 +210,7 @@ class Stranger:
 
     def measure_cpu(self) -> dict[int, float]:
         """CPU seconds of it and of all that it has started, by the numbers of processes."""
-        return {} if self._closed else measure_cpu(self._keeper)
+        return {} if self._closed else measure_stranger_cpu(self._keeper)
 
     def _connection(self) -> StrangerConnection:
         found: StrangerConnection | None = getattr(self._lanes, "connection", None)
@@ -265,7 +265,7 @@ class Stranger:
             shutil.rmtree(self._scratch, ignore_errors=True)
 
 
-def die_alike(status: int) -> NoReturn:
+def die_like_stranger(status: int) -> NoReturn:
     """End this process as another one has ended: whoever watches this one blames what was in flight."""
     if status < 0:
         with contextlib.suppress(OSError, ValueError):
@@ -280,7 +280,7 @@ class RemoteBackend(Backend):
     left, one for all that modules declare, and one in which no kernel ever runs, which says what the device is and what
     it does to small numbers.
 
-    Made by `remote`; everything that a class of backends says of itself it has from the backend's own class."""
+    Made by `make_remote_backend`; everything that a class of backends says of itself it has from the backend's own class."""
 
     by_name = True
     _nursery: Nursery
@@ -303,7 +303,7 @@ class RemoteBackend(Backend):
         lacks = ",".join(dict.fromkeys((*self._nursery.lacks, *told["lacks"])))
         self.found = told["found"]
         self.identity = (*told["identity"], *([f"unconfined={lacks}"] if lacks else []))
-        return lines.decode(told["info"])  # type: ignore[no-any-return]
+        return lines.decode_wire_message(told["info"])  # type: ignore[no-any-return]
 
     def _find_clean(self) -> Stranger:
         root = self._root
@@ -375,13 +375,13 @@ class RemoteBackend(Backend):
         return BegunRun(stranger, lambda: list(self._hear_built(stranger, number, form, form.repeats).run()))
 
     def _ask_to_build(self, stranger: Stranger, form: Form, runs: int, arrays: list[Any]) -> dict[str, Any]:
-        return {"form": records.write_form(form, arrays), "backend": self._number(stranger), "runs": runs}
+        return {"form": records.write_form_record(form, arrays), "backend": self._number(stranger), "runs": runs}
 
     @staticmethod
     def _hear_built(stranger: Stranger, number: int, form: Form, runs: int) -> Program:
         message = stranger.hear(number)
         said = stranger.read(lambda: message.text.read(DescribedProgram), NO_PROGRAM)
-        return _make_program(stranger, number, said, message.arrays, form, runs)
+        return _make_remote_program(stranger, number, said, message.arrays, form, runs)
 
     def count_calls(self, form: Form) -> int:
         return self._find(form.op).calls[form.op, form.dtype]
@@ -390,14 +390,14 @@ class RemoteBackend(Backend):
         if not forms:
             return []
         stranger, arrays = self._find(forms[0].op), list[Any]()
-        body = {"forms": [records.write_form(x, arrays) for x in forms], "backend": self._number(stranger)}
+        body = {"forms": [records.write_form_record(x, arrays) for x in forms], "backend": self._number(stranger)}
         message = stranger.hear(stranger.say("build_all", body, arrays, numbers=len(forms)))
         first, found = message.number - len(forms) + 1, message.arrays
 
         def read_one(number: int, made: Any, form: Form) -> Program | Exception:
             if "raised" not in made:
-                return _make_program(stranger, number, DescribedProgram(made), found, form)
-            error = records.read_error(made["raised"], found)
+                return _make_remote_program(stranger, number, DescribedProgram(made), found, form)
+            error = records.read_error_record(made["raised"], found)
             return error if isinstance(error, Exception) else RuntimeError(str(error))
 
         return stranger.read(lambda: [read_one(first + k, x, forms[k]) for k, x in enumerate(message.body)], NO_PROGRAM)
@@ -407,7 +407,7 @@ class RemoteBackend(Backend):
 
     def baseline(self, form: Form) -> BaselineArm:
         """What a kernel is timed against, in a stranger that has its reference and that the kernel cannot touch."""
-        root, kernels = self._root, definitions_for(self._rooms.kernels, form.op, whole=True)
+        root, kernels = self._root, show_definitions_to_kernel(self._rooms.kernels, form.op, whole=True)
         if root._beside is not None and (root._beside_kernels != kernels or root._beside.is_closed):
             root._beside.close()
             root._beside = None
@@ -424,16 +424,16 @@ class RemoteBackend(Backend):
         if form.also is not None and form.kind != "torch":
             try:
                 others["torch"] = form.also("torch")
-                also["torch"] = records.write_form(others["torch"], arrays)
+                also["torch"] = records.write_form_record(others["torch"], arrays)
             except Unsupported as error:
                 also["torch"] = str(error)
-        body: dict[str, Any] = {"form": records.write_form(form, arrays), "also": also, "method": method}
+        body: dict[str, Any] = {"form": records.write_form_record(form, arrays), "also": also, "method": method}
         if stranger is self._root._stranger:
             body["backend"] = self._number(stranger)
         message = stranger.ask("arm", body, arrays)
         made = message.body
         said = stranger.read(lambda: DescribedProgram(made["program"]), NO_PROGRAM)
-        program = _make_program(stranger, message.number, said, message.arrays, form)
+        program = _make_remote_program(stranger, message.number, said, message.arrays, form)
         arm = BaselineArm(str(made["name"]), program, others.get(made["form"], form))
         products, *work = (x if type(x) is int else None for x in (made["products"], *made["work"]))
         moved, done = work
@@ -445,7 +445,7 @@ class RemoteBackend(Backend):
         stranger = self._find_clean()
         message = stranger.ask("canary", {"kind": form.kind, "dtype": form.dtype})
         said = stranger.read(lambda: message.text.read(DescribedProgram), NO_PROGRAM)
-        return _make_program(stranger, message.number, said, message.arrays, form)
+        return _make_remote_program(stranger, message.number, said, message.arrays, form)
 
     def measure_flushing(self, dtype: str) -> Flushes:
         results, inputs = self._find_clean().ask("flushes", {"dtype": dtype}).body
@@ -495,23 +495,23 @@ class RemoteBackend(Backend):
     # --- what errors say ---
 
     def is_sticky(self, error: BaseException) -> bool:
-        return _told(error, "is_sticky") if hasattr(error, "told") else super().is_sticky(error)
+        return _was_error_told(error, "is_sticky") if hasattr(error, "told") else super().is_sticky(error)
 
     def is_unsupported(self, error: BaseException) -> bool:
-        return _told(error, "is_unsupported") if hasattr(error, "told") else super().is_unsupported(error)
+        return _was_error_told(error, "is_unsupported") if hasattr(error, "told") else super().is_unsupported(error)
 
     def refuses(self, error: BaseException) -> bool:
-        return _told(error, "refuses") if hasattr(error, "told") else super().refuses(error)
+        return _was_error_told(error, "refuses") if hasattr(error, "told") else super().refuses(error)
 
     def is_out_of_memory(self, error: BaseException) -> bool:
-        return _told(error, "is_out_of_memory") if hasattr(error, "told") else super().is_out_of_memory(error)
+        return _was_error_told(error, "is_out_of_memory") if hasattr(error, "told") else super().is_out_of_memory(error)
 
 
-def _told(error: Any, name: str) -> bool:
+def _was_error_told(error: Any, name: str) -> bool:
     return bool(error.told[name])
 
 
-def _make_program(
+def _make_remote_program(
     stranger: Stranger, number: int, said: DescribedProgram, arrays: list[Any], form: Form, runs: int = 0
 ) -> Program:
     """A program of a form that a stranger has under some number. runs: how often it runs there already."""
@@ -631,7 +631,7 @@ class KeptTimed(KeptCall):
     def __call__(self) -> Timed:
         self._program.count(self._chain.calls)
         message = self.stranger.ask("time", None, of=self.number)
-        found = self.stranger.read(lambda: records.read_timed(message.body, self._chain), "timed no call")
+        found = self.stranger.read(lambda: records.read_timed_record(message.body, self._chain), "timed no call")
         self._digests = found.digests
         return found
 
@@ -639,7 +639,8 @@ class KeptTimed(KeptCall):
         """Raises Misbehaviour where these are not what it had when the calls were over."""
         message = self.stranger.ask("results", None, of=self.number)
         return self.stranger.read(
-            lambda: records.read_results(message.body, message.arrays, self._chain, self._digests), "kept no results"
+            lambda: records.read_timed_results(message.body, message.arrays, self._chain, self._digests),
+            "kept no results",
         )
 
 
@@ -648,7 +649,7 @@ class KeptCapture(Kept):
 
     def __call__(self, arrays: list[Any]) -> list[Any]:
         message = self.stranger.ask("replay", None, arrays, of=self.number)
-        return self.stranger.read(lambda: records.take(message.body, message.arrays), "replayed no run")
+        return self.stranger.read(lambda: records.take_crossing_arrays(message.body, message.arrays), "replayed no run")
 
 
 class RemoteSession(Kept):
@@ -671,7 +672,7 @@ class RemoteSession(Kept):
 
         def read_state() -> dict[str, Any]:
             names, places = message.body
-            return dict(zip(map(str, names), records.take(places, message.arrays)))
+            return dict(zip(map(str, names), records.take_crossing_arrays(places, message.arrays)))
 
         return self.stranger.read(read_state, "keeps no state")
 
@@ -682,10 +683,10 @@ class RemoteSession(Kept):
         return self.stranger.ask("session", {"method": method}, of=self.number)
 
 
-def remote(
+def make_remote_backend(
     nursery: Nursery,
     rooms: StrangerRooms,
-    died: Callable[[int], NoReturn] = die_alike,
+    died: Callable[[int], NoReturn] = die_like_stranger,
     begun: Callable[[int], None] = lambda pid: None,
 ) -> RemoteBackend:
     """The backend of some rooms, in strangers. died: is told how one has ended, and does not return; begun: is told the

@@ -13,11 +13,11 @@ import numpy as np
 from tasks.arrays.varied import digest_outputs
 from tasks.backends.base import Backend
 from tasks.model import Chain, Fallback, Form, Group, Misbehaviour, Program, Timed, Unavailable, Unsupported, Vacuous
-from tasks.model.errors import list_causes
+from tasks.model.errors import list_error_causes
 from tasks.model.named import Named
 from tasks.prepare.named import find_named_function
 from tasks.stranger.wire import Garbled
-from tasks.system_calls import describe_denied
+from tasks.system_calls import describe_denied_call
 
 #: Fields of a form that cross as they are: JSON, and tuples of it.
 _TUPLES = tuple(x.name for x in fields(Form) if str(x.type).startswith("tuple["))
@@ -40,19 +40,19 @@ _MOST = 1 << 16
 # --- forms ----------------------------------------------------------------------------------------------------------
 
 
-def write_form(form: Form, arrays: list[Any]) -> dict[str, Any]:
+def write_form_record(form: Form, arrays: list[Any]) -> dict[str, Any]:
     """A form; what is an array in it is appended to ``arrays``. Raises Unsupported where its function has no name."""
     named = form.call
     if named is not None and not isinstance(named, Named):
         raise Unsupported(f"isolation: process: the function of {form.op} cannot be named to another process")
     if form.sets:  # what it will be given is told when it is given
         form = replace(form, arrays=form.inputs_of(0), sets=())
-    made: dict[str, Any] = {"said": _form_values(form), "arrays": add(form.arrays, arrays)}
+    made: dict[str, Any] = {"said": _form_values(form), "arrays": add_crossing_arrays(form.arrays, arrays)}
     if form.model is not None:
-        made["model"] = add([np.frombuffer(form.model, np.uint8)], arrays)
+        made["model"] = add_crossing_arrays([np.frombuffer(form.model, np.uint8)], arrays)
     if named is not None:
         made["group"], made["call"] = _group_values(named.group), _named_values(named)
-        made["names"], made["state"] = list(named.state), add(list(named.state.values()), arrays)
+        made["names"], made["state"] = list(named.state), add_crossing_arrays(list(named.state.values()), arrays)
     return made
 
 
@@ -72,12 +72,12 @@ class FormRecord:
 
     def read(self, arrays: list[Any]) -> Form:
         """The form with the arrays that came with it, its function found. Raises what finding it raises."""
-        more: dict[str, Any] = {"arrays": take(self._arrays, arrays)}
+        more: dict[str, Any] = {"arrays": take_crossing_arrays(self._arrays, arrays)}
         if self._model is not None:
-            more["model"] = take(self._model, arrays)[0].tobytes()
+            more["model"] = take_crossing_arrays(self._model, arrays)[0].tobytes()
         if (named := self._named) is not None:
             if self._names:
-                named = replace(named, state=dict(zip(self._names, take(self._state, arrays))))
+                named = replace(named, state=dict(zip(self._names, take_crossing_arrays(self._state, arrays))))
             more |= vars(find_named_function(named))
         # `dataclasses.replace` sets each of its many fields anew, which takes as long as to read the message.
         form = object.__new__(Form)
@@ -85,12 +85,12 @@ class FormRecord:
         return form
 
 
-def add(given: Sequence[Any], arrays: list[Any]) -> list[int]:
+def add_crossing_arrays(given: Sequence[Any], arrays: list[Any]) -> list[int]:
     arrays.extend(given)
     return [len(arrays) - len(given), len(arrays)]
 
 
-def take(places: Any, arrays: list[Any]) -> list[Any]:
+def take_crossing_arrays(places: Any, arrays: list[Any]) -> list[Any]:
     """Raises TypeError where these are no places."""
     first, end = places
     return arrays[first:end]
@@ -108,13 +108,13 @@ _TIMES = ("wall_s", "cpu_s", "device_s", "waited_s")
 _said = operator.attrgetter(*_SAID)
 
 
-def describe_program(program: Program) -> dict[str, Any]:
+def describe_remote_program(program: Program) -> dict[str, Any]:
     """What a program says of itself now; without the results of its other ways. Columns are what checks measure, in the
     judge's process."""
     return dict(zip(_SAID, _said(program)))
 
 
-def describe_changes(program: Program, before: dict[str, Any]) -> dict[str, Any]:
+def describe_program_changes(program: Program, before: dict[str, Any]) -> dict[str, Any]:
     """What a program says now that it did not say before, which is updated."""
     changed = {name: x for name, x in zip(_SAID, _said(program)) if x != before[name]}
     before.update(changed)
@@ -144,16 +144,16 @@ class StrangerRan:
     """What was said of a run. Raises KeyError, TypeError, ValueError, Garbled where that is nothing."""
 
     def __init__(self, said: Any) -> None:
-        self._outputs = _places(said["outputs"])
+        self._outputs = _read_array_places(said["outputs"])
         self._claims = ProgramClaims(said["said"])
-        self._ways = {str(name): _places(x) for name, x in said["ways"]}
+        self._ways = {str(name): _read_array_places(x) for name, x in said["ways"]}
 
     def read(self, program: Program | None, arrays: list[Any]) -> list[Any]:
         """The outputs; the rest is let say the judge's program, where there still is one."""
         if program is not None:
             self._claims.put_into(program)
-            program.ways = take_ways(self._ways, arrays)
-        return take(self._outputs, arrays)
+            program.ways = take_program_ways(self._ways, arrays)
+        return take_crossing_arrays(self._outputs, arrays)
 
 
 class DescribedProgram:
@@ -163,7 +163,7 @@ class DescribedProgram:
     def __init__(self, said: Any) -> None:
         self._program = Program(run=list, threads=said["threads"] is True)
         ProgramClaims(said["said"]).put_into(self._program)
-        self._ways = {str(name): _places(x) for name, x in said["ways"]}
+        self._ways = {str(name): _read_array_places(x) for name, x in said["ways"]}
         #: The ways to call it that it has.
         self.calls = frozenset(x for x in said["calls"] if type(x) is str)
 
@@ -171,31 +171,31 @@ class DescribedProgram:
         """A program that says so, and returns nothing as yet. The many fields of the class are copied, not set anew, as
         in `FormRecord`."""
         program = object.__new__(Program)
-        vars(program).update(vars(self._program), columns={}, ways=take_ways(self._ways, arrays))
+        vars(program).update(vars(self._program), columns={}, ways=take_program_ways(self._ways, arrays))
         return program
 
 
-def take_ways(ways: dict[str, list[int]], arrays: list[Any]) -> dict[str, Sequence[Any]]:
-    return {name: take(places, arrays) for name, places in ways.items()} if ways else {}
+def take_program_ways(ways: dict[str, list[int]], arrays: list[Any]) -> dict[str, Sequence[Any]]:
+    return {name: take_crossing_arrays(places, arrays) for name, places in ways.items()} if ways else {}
 
 
-def _places(said: Any) -> list[int]:
+def _read_array_places(said: Any) -> list[int]:
     if type(said) is not list or [type(x) for x in said] != [int, int]:
         raise Garbled("arrays at no places")
     return said
 
 
-def read_chain(made: dict[str, Any]) -> Chain:
+def read_call_chain(made: dict[str, Any]) -> Chain:
     return Chain(**made | {"digests": tuple(made["digests"])})
 
 
-def write_timed(made: Timed) -> dict[str, Any]:
+def write_timed_record(made: Timed) -> dict[str, Any]:
     """What timed calls took, and the digests of what they returned."""
     return {name: getattr(made, name) for name in _TIMES} | {"digests": list(made.digests)}
 
 
-def read_timed(made: Any, chain: Chain) -> Timed:
-    """What `write_timed` wrote of the calls of a chain. Raises KeyError, TypeError, Garbled."""
+def read_timed_record(made: Any, chain: Chain) -> Timed:
+    """What `write_timed_record` wrote of the calls of a chain. Raises KeyError, TypeError, Garbled."""
     times, digests = {name: made[name] for name in _TIMES}, made["digests"]
     if not all(x is None or (type(x) is float and x >= 0) for x in times.values()) or times["wall_s"] is None:
         raise Garbled(f"a call that took {times}")
@@ -204,10 +204,10 @@ def read_timed(made: Any, chain: Chain) -> Timed:
     return Timed((), calls=chain.calls, digests=tuple(digests), **times)
 
 
-def read_results(made: Any, arrays: list[Any], chain: Chain, digests: Sequence[str]) -> list[list[Any]]:
+def read_timed_results(made: Any, arrays: list[Any], chain: Chain, digests: Sequence[str]) -> list[list[Any]]:
     """What each of timed calls returned, and what was read later of one that is probed. Raises TypeError, Garbled, also
     where that has not the digests that were told when the calls were over."""
-    found, before = [take(_places(x), arrays) for x in made], chain.begin
+    found, before = [take_crossing_arrays(_read_array_places(x), arrays) for x in made], chain.begin
     if len(found) != chain.calls + chain.probe:
         raise Garbled(f"{len(found)} results of {chain.calls} calls")
     if any(x is None for outputs in found for x in outputs):
@@ -222,7 +222,7 @@ def read_results(made: Any, arrays: list[Any], chain: Chain, digests: Sequence[s
 # --- errors ---------------------------------------------------------------------------------------------------------
 
 
-def write_error(error: BaseException, backend: Backend | None, arrays: list[Any]) -> dict[str, Any]:
+def write_error_record(error: BaseException, backend: Backend | None, arrays: list[Any]) -> dict[str, Any]:
     """What was raised, and what its backend says of it."""
     known = next(
         (
@@ -235,12 +235,14 @@ def write_error(error: BaseException, backend: Backend | None, arrays: list[Any]
     made: dict[str, Any] = {
         "name": type(error).__name__,
         "base": known,
-        "text": ": ".join(filter(None, (_text(error), _describe_denied(error)))),
-        "cause": _text(error.__cause__) if error.__cause__ is not None else "",
+        "text": ": ".join(filter(None, (_write_error_text(error), _describe_denied_call(error)))),
+        "cause": _write_error_text(error.__cause__) if error.__cause__ is not None else "",
     }
     if isinstance(error, Misbehaviour):
         made["kind"] = error.kind
-        made["outputs"] = None if error.outputs is None else add([np.asarray(x) for x in error.outputs], arrays)
+        made["outputs"] = (
+            None if error.outputs is None else add_crossing_arrays([np.asarray(x) for x in error.outputs], arrays)
+        )
     if isinstance(error, Fallback):
         made["raises"] = error.raises
     if isinstance(error, Unavailable):
@@ -254,21 +256,21 @@ def write_error(error: BaseException, backend: Backend | None, arrays: list[Any]
     return made
 
 
-def _describe_denied(error: BaseException) -> str:
+def _describe_denied_call(error: BaseException) -> str:
     try:
-        return describe_denied(list_causes(error, contexts=True))
+        return describe_denied_call(list_error_causes(error, contexts=True))
     except Exception:  # of a class of somebody else's
         return ""
 
 
-def _text(error: BaseException) -> str:
+def _write_error_text(error: BaseException) -> str:
     try:
         return str(error)[: 1 << 20]
     except Exception:
         return type(error).__name__
 
 
-def read_error(made: Any, arrays: list[Any]) -> BaseException:
+def read_error_record(made: Any, arrays: list[Any]) -> BaseException:
     """An error of the same name and text, of the nearest class that a judge knows. Raises Garbled."""
     if type(made) is not dict or not all(type(made.get(x)) is str for x in ("name", "base", "text", "cause")):
         raise Garbled("an error without a name")
@@ -277,7 +279,9 @@ def read_error(made: Any, arrays: list[Any]) -> BaseException:
         base = Exception
     kind: Any = base
     if made["name"] != made["base"] or base not in _OURS.values():
-        kind = type(made["name"][:200] or "Exception", (base,), {"__str__": _told, "__module__": "stranger"})
+        kind = type(
+            made["name"][:200] or "Exception", (base,), {"__str__": _write_told_error, "__module__": "stranger"}
+        )
     error: Any = kind.__new__(kind)
     error.args = (made["text"],)
     error.told = {name: made.get(name) is True for name in JUDGEMENTS}
@@ -286,7 +290,11 @@ def read_error(made: Any, arrays: list[Any]) -> BaseException:
     if isinstance(error, Misbehaviour):
         error.kind = made["kind"] if type(made.get("kind")) is str else KIND_PROTOCOL
         places = made.get("outputs")
-        error.outputs = take(places, arrays) if type(places) is list and all(type(x) is int for x in places) else None
+        error.outputs = (
+            take_crossing_arrays(places, arrays)
+            if type(places) is list and all(type(x) is int for x in places)
+            else None
+        )
     if isinstance(error, Fallback):
         error.raises = made.get("raises") is True
     if isinstance(error, Unavailable):
@@ -295,5 +303,5 @@ def read_error(made: Any, arrays: list[Any]) -> BaseException:
     return found
 
 
-def _told(error: BaseException) -> str:
+def _write_told_error(error: BaseException) -> str:
     return str(error.args[0])

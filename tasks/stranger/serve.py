@@ -15,8 +15,8 @@ import numpy as np
 from tasks import model
 from tasks import wire as lines
 from tasks.backends.base import Backend
-from tasks.catalogs.user_definitions import announce
-from tasks.importing import pause_gc
+from tasks.catalogs.user_definitions import announce_definitions
+from tasks.importing import pause_garbage_collector
 from tasks.model import Form, Misbehaviour, Program, Unsupported
 from tasks.stranger import records
 from tasks.stranger.wire import Closed, StrangerConnection, StrangerMessage
@@ -33,11 +33,11 @@ WAYS = ("given", "timed", "capture", "session")
 STARTED = ("found", "identity")
 
 
-def serve(own: socket.socket, request: dict[str, Any]) -> None:
+def serve_as_stranger(own: socket.socket, request: dict[str, Any]) -> None:
     """Answer what comes over a connection. request: "backend" (a line of `tasks.wire`), "kernels" (definitions),
     "lacks"."""
-    announce(request["kernels"])
-    backend: Backend = lines.decode(request["backend"]).create()
+    announce_definitions(request["kernels"])
+    backend: Backend = lines.decode_wire_message(request["backend"]).create()
     StrangerServer(backend, os.getpid(), request["lacks"]).answer(StrangerConnection(own))
     os._exit(0)
 
@@ -91,7 +91,7 @@ class StrangerServer:
             said, told = verb(self, message, out), "done"
         except BaseException as error:
             out = []
-            said, told = records.write_error(error, self._backends[0], out), "raised"
+            said, told = records.write_error_record(error, self._backends[0], out), "raised"
         if os.getpid() != self._pid:  # the kernel has forked, and this is not the process that is asked
             os._exit(0)
         sys.stdout.flush()
@@ -105,10 +105,10 @@ class StrangerServer:
 
     def _start(self, message: StrangerMessage, out: list[Any]) -> Any:
         backend = self._backend(message)
-        with pause_gc():
+        with pause_garbage_collector():
             info = backend.start()
         given = {name: getattr(backend, name) for name in STARTED}
-        return {"info": lines.encode(info).decode(), "lacks": self._lacks, **given}
+        return {"info": lines.encode_wire_message(info).decode(), "lacks": self._lacks, **given}
 
     def _derive(self, message: StrangerMessage, out: list[Any]) -> Any:
         """Another backend that a method makes of one; levels: those by name; None where there is none."""
@@ -135,20 +135,20 @@ class StrangerServer:
         return [list(found.results), list(found.inputs)]
 
     def _canary(self, message: StrangerMessage, out: list[Any]) -> Any:
-        from tasks.canary import build_form
+        from tasks.canary import build_canary_form
 
-        made = self._backend(message).canary(build_form(message.body["kind"], message.body["dtype"]))
+        made = self._backend(message).canary(build_canary_form(message.body["kind"], message.body["dtype"]))
         return self._keep_program(message.number, made, out)
 
     def _build(self, message: StrangerMessage, out: list[Any]) -> Any:
         self._surroundings.put_back()  # another case begins
-        form = message.text.read(_read_form).read(message.arrays)
+        form = message.text.read(_read_form_message).read(message.arrays)
         return self._keep_program(message.number, self._backend(message).build(form), out)
 
     def _build_all(self, message: StrangerMessage, out: list[Any]) -> Any:
         """Programs, or what was raised; the number of the last one is the request's."""
         self._surroundings.put_back()
-        forms = [self._form_or_error(x, message.arrays) for x in message.text.read(_read_forms)]
+        forms = [self._form_or_error(x, message.arrays) for x in message.text.read(_read_forms_message)]
         built = iter(self._backend(message).build_all([x for x in forms if isinstance(x, Form)]))
         first = message.number - len(forms) + 1
         made = (next(built) if isinstance(x, Form) else x for x in forms)
@@ -164,10 +164,10 @@ class StrangerServer:
     def _program_or_error(self, number: int, made: Program | Exception, out: list[Any]) -> dict[str, Any]:
         if isinstance(made, Program):
             return self._keep_program(number, made, out)
-        return {"raised": records.write_error(made, self._backends[0], out)}
+        return {"raised": records.write_error_record(made, self._backends[0], out)}
 
     def _arm(self, message: StrangerMessage, out: list[Any]) -> Any:
-        form = message.text.read(_read_form).read(message.arrays)
+        form = message.text.read(_read_form_message).read(message.arrays)
         others = {
             kind: x if isinstance(x, str) else records.FormRecord(x).read(message.arrays)
             for kind, x in message.body["also"].items()
@@ -194,7 +194,7 @@ class StrangerServer:
 
     def _keep_program(self, number: int, program: Program, out: list[Any]) -> dict[str, Any]:
         self._kept[number] = program
-        said = self._said[number] = records.describe_program(program)
+        said = self._said[number] = records.describe_remote_program(program)
         return {
             "said": dict(said),
             "ways": self._ways(program, out),
@@ -204,11 +204,11 @@ class StrangerServer:
 
     @staticmethod
     def _ways(program: Program, out: list[Any]) -> Any:
-        return [[name, records.add(_plain(x), out)] for name, x in program.ways.items()]
+        return [[name, records.add_crossing_arrays(_make_plain_outputs(x), out)] for name, x in program.ways.items()]
 
     def _describe_run(self, number: int, program: Program, outputs: Sequence[Any], out: list[Any]) -> dict[str, Any]:
-        places = records.add(_plain(outputs), out)
-        said = records.describe_changes(program, self._said[number])
+        places = records.add_crossing_arrays(_make_plain_outputs(outputs), out)
+        said = records.describe_program_changes(program, self._said[number])
         return {"outputs": places, "said": said, "ways": self._ways(program, out)}
 
     def _run(self, message: StrangerMessage, out: list[Any]) -> Any:
@@ -224,15 +224,15 @@ class StrangerServer:
 
     def _timed(self, message: StrangerMessage, out: list[Any]) -> Any:
         """Make calls ready that are timed by themselves."""
-        self._kept[message.number] = self._kept[message.of].timed(message.arrays, records.read_chain(message.body))
+        self._kept[message.number] = self._kept[message.of].timed(message.arrays, records.read_call_chain(message.body))
 
     def _time(self, message: StrangerMessage, out: list[Any]) -> Any:
         self._surroundings.runs()
-        return records.write_timed(self._kept[message.of]())
+        return records.write_timed_record(self._kept[message.of]())
 
     def _results(self, message: StrangerMessage, out: list[Any]) -> Any:
         """What timed calls returned: the places of each one's outputs."""
-        return [records.add(_plain(x), out) for x in self._kept[message.of].results()]
+        return [records.add_crossing_arrays(_make_plain_outputs(x), out) for x in self._kept[message.of].results()]
 
     def _call(self, message: StrangerMessage, out: list[Any]) -> Any:
         """A call of a program in another way, by its name in `CALLS`: with arrays and plain data, to outputs."""
@@ -245,7 +245,7 @@ class StrangerServer:
         self._kept[message.number] = self._kept[message.of].capture()
 
     def _replay(self, message: StrangerMessage, out: list[Any]) -> Any:
-        return records.add(_plain(self._kept[message.of](message.arrays)), out)
+        return records.add_crossing_arrays(_make_plain_outputs(self._kept[message.of](message.arrays)), out)
 
     # --- of a session ---
 
@@ -263,18 +263,18 @@ class StrangerServer:
         found = getattr(self._kept[message.of][1], method)()
         if method != "state":
             return None
-        return [list(map(str, found)), records.add(_plain(list(found.values())), out)]
+        return [list(map(str, found)), records.add_crossing_arrays(_make_plain_outputs(list(found.values())), out)]
 
 
-def _read_form(body: Any) -> records.FormRecord:
+def _read_form_message(body: Any) -> records.FormRecord:
     return records.FormRecord(body["form"])
 
 
-def _read_forms(body: Any) -> list[records.FormRecord]:
+def _read_forms_message(body: Any) -> list[records.FormRecord]:
     return [records.FormRecord(x) for x in body["forms"]]
 
 
-def _plain(outputs: Sequence[Any]) -> list[Any]:
+def _make_plain_outputs(outputs: Sequence[Any]) -> list[Any]:
     """Outputs as arrays of NumPy's own class: what computes when it is read is read here, on the kernel's time. Raises
     Misbehaviour."""
     made = [None if x is None else np.asarray(x) for x in outputs]

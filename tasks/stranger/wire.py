@@ -28,7 +28,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from tasks.model.dtypes import TABLE, dtype_name, np_dtype
+from tasks.model.dtypes import TABLE, get_numpy_dtype, name_numpy_dtype
 
 #: Number of the request; of what it is about, and of what is needed no more (0: of nothing); bytes of arrays, bytes of
 #: text; descriptors.
@@ -130,19 +130,19 @@ class StrangerConnection:
         dropped: int = 0,
     ) -> None:
         """Send a message; fds: descriptors that go with it, of a message without large arrays. Raises Closed."""
-        headers, parts, size = _lay_out(arrays)
+        headers, parts, size = _lay_out_message_arrays(arrays)
         text = self._write(verb, body, headers)
         large = size > LARGE
         head = HEAD.pack(number, of, dropped, size, len(text), 1 if large else len(fds)) + text
         try:
             if large:
-                fd = _seal(parts, size)
+                fd = _make_sealed_memory(parts, size)
                 try:
                     self._send_all([head], len(head), [fd])
                 finally:
                     os.close(fd)
             else:
-                self._send_all([head, *_fill_gaps(parts)], len(head) + size + -size % ALIGN, fds)
+                self._send_all([head, *_fill_message_gaps(parts)], len(head) + size + -size % ALIGN, fds)
         except (BrokenPipeError, ConnectionResetError):
             raise Closed from None
 
@@ -167,7 +167,7 @@ class StrangerConnection:
             text = _dumps(said).encode(errors="surrogatepass")
             text += b" " * (-(HEAD.size + len(text)) % ALIGN)
             if key:
-                _remember(self._written, key, text, len(text))
+                _remember_text(self._written, key, text, len(text))
         return text
 
     def _send_all(self, parts: list[Any], whole: int, fds: Sequence[int]) -> None:
@@ -213,10 +213,10 @@ class StrangerConnection:
             if size > LARGE:
                 if not fds:
                     raise Garbled("large arrays without their memory")
-                memory: Any = _open_sealed(fds.pop(0), size)
+                memory: Any = _open_sealed_memory(fds.pop(0), size)
             else:
                 memory = room[begin + inside : begin + inside + size].toreadonly()
-            arrays = [None if x is None else _read_array(x, memory) for x in text.headers]
+            arrays = [None if x is None else _read_message_array(x, memory) for x in text.headers]
             return StrangerMessage(number, of, dropped, text, arrays), fds
         except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
             raise Garbled(f"a message that cannot be read: {error}") from None
@@ -228,15 +228,15 @@ class StrangerConnection:
             verb, body, headers = _loads(raw.decode(errors="surrogatepass"))
             if type(verb) is not str or type(headers) is not list:
                 raise Garbled("a message without a verb")
-            text = Text(verb, body, [_read_header(x) for x in headers])
-            _remember(self._known, raw, text, len(raw))
+            text = Text(verb, body, [_read_array_header(x) for x in headers])
+            _remember_text(self._known, raw, text, len(raw))
         return text
 
     def _read_to(self, whole: int) -> None:
         """Read until the message in hand has come, of which ``whole`` bytes are known of."""
         if len(self._room) - self._begin < whole:
             have = self._room[self._begin : self._end]
-            self._room = _make_room(max(whole + _READ, _ROOM))
+            self._room = _make_aligned_memory(max(whole + _READ, _ROOM))
             self._room[: len(have)] = have
             self._begin, self._end = 0, len(have)
         while self._end - self._begin < whole:
@@ -254,21 +254,21 @@ class StrangerConnection:
             self._end += read
 
 
-def _remember(texts: dict[bytes, Any], key: bytes, found: Any, length: int) -> None:
+def _remember_text(texts: dict[bytes, Any], key: bytes, found: Any, length: int) -> None:
     if length <= _LONGEST:
         if len(texts) >= _REMEMBERED:
             texts.clear()
         texts[key] = found
 
 
-def _make_room(size: int) -> memoryview:
+def _make_aligned_memory(size: int) -> memoryview:
     """Memory that begins at a multiple of `ALIGN`."""
     room = np.empty(size + ALIGN, np.uint8)
     start = -room.__array_interface__["data"][0] % ALIGN
     return room[start : start + size].data
 
 
-def _lay_out(arrays: Sequence[Any]) -> tuple[list[Any], list[tuple[int, Any]], int]:
+def _lay_out_message_arrays(arrays: Sequence[Any]) -> tuple[list[Any], list[tuple[int, Any]], int]:
     """(headers, (offset, bytes) of each, bytes in all). A header is (dtype, shape, strides or None, offset, bytes);
     None of None."""
     headers: list[Any] = []
@@ -278,7 +278,7 @@ def _lay_out(arrays: Sequence[Any]) -> tuple[list[Any], list[tuple[int, Any]], i
         if array is None:
             headers.append(None)
             continue
-        name, strides = dtype_name(array.dtype), None
+        name, strides = name_numpy_dtype(array.dtype), None
         if name == "str":
             raw: Any = _dumps([str(x) for x in array.ravel().tolist()]).encode(errors="surrogatepass")
         else:
@@ -295,7 +295,7 @@ def _lay_out(arrays: Sequence[Any]) -> tuple[list[Any], list[tuple[int, Any]], i
     return headers, parts, end
 
 
-def _fill_gaps(parts: list[tuple[int, Any]]) -> list[Any]:
+def _fill_message_gaps(parts: list[tuple[int, Any]]) -> list[Any]:
     """The bytes of arrays, each up to where the next one begins."""
     found: list[Any] = []
     for _, raw in parts:
@@ -306,7 +306,7 @@ def _fill_gaps(parts: list[tuple[int, Any]]) -> list[Any]:
     return found
 
 
-def _seal(parts: list[tuple[int, Any]], size: int) -> int:
+def _make_sealed_memory(parts: list[tuple[int, Any]], size: int) -> int:
     """A memory file of some bytes, to which nobody can write."""
     fd = os.memfd_create("farm-arrays", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
@@ -323,7 +323,7 @@ def _seal(parts: list[tuple[int, Any]], size: int) -> int:
     return fd
 
 
-def _open_sealed(fd: int, size: int) -> Any:
+def _open_sealed_memory(fd: int, size: int) -> Any:
     """The content of a memory file; arrays over it keep it. Raises Garbled where it could still be changed."""
     try:
         if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & SEALS != SEALS or os.fstat(fd).st_size != size:
@@ -335,7 +335,7 @@ def _open_sealed(fd: int, size: int) -> Any:
         os.close(fd)
 
 
-def _read_header(header: Any) -> Any:
+def _read_array_header(header: Any) -> Any:
     """An array's header, checked as far as it can be without the bytes. Raises ValueError, TypeError, KeyError for what
     is none."""
     if header is None:
@@ -346,7 +346,7 @@ def _read_header(header: Any) -> Any:
             raise ValueError("a size that is no number")
     if name == "str":
         return None, shape, None, offset, size
-    dtype = np_dtype(name)
+    dtype = get_numpy_dtype(name)
     if name not in TABLE and dtype.kind not in "biufc":
         raise ValueError(f"an array of {name}")
     if math.prod(shape) * dtype.itemsize != size:
@@ -354,7 +354,7 @@ def _read_header(header: Any) -> Any:
     return dtype, shape, strides, offset, size
 
 
-def _read_array(header: Any, memory: Any) -> Any:
+def _read_message_array(header: Any, memory: Any) -> Any:
     """An array over some memory. Raises ValueError, TypeError where that is not what the header says."""
     dtype, shape, strides, offset, size = header
     if dtype is None:

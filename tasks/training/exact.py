@@ -74,10 +74,10 @@ class ExactTraining:
         self.module.double()
         self._float8: Any = None
         if precision == FLOAT8:
-            from tasks.training.float8 import MovedFloat8, convert_layers
+            from tasks.training.float8 import MovedFloat8, convert_layers_to_float8
 
             self._float8 = MovedFloat8()
-            convert_layers(self.module, self._float8)
+            convert_layers_to_float8(self.module, self._float8)
 
     def _parameters(self) -> list[Any]:
         return [p for p in self.module.parameters() if p.requires_grad]
@@ -105,7 +105,7 @@ class ExactTraining:
     def _advance(
         self, state: TrainingState, number: int, raw: Arrays, draw: int | None, places: Any
     ) -> tuple[TrainingState, dict[str, Arrays]]:
-        clipped = clip(self.recipe, raw)
+        clipped = clip_training_gradients(self.recipe, raw)
         parts = zip(state.weights, state.first, state.second, clipped)
         rows = [self.recipe.advance(number, *part) for part in parts]
         first, second, weights = ([row[k] for row in rows] for k in range(3))
@@ -196,7 +196,7 @@ class ExactTraining:
     def _move(self, x: np.ndarray, draw: int, places: Any) -> np.ndarray:
         """A weight where it is used: autocast rounds those of products."""
         eps = self._elsewhere if self._elsewhere is not None and x.ndim < 2 else self._half
-        return noise.perturb_values(x, eps, draw, next(places))
+        return noise.perturb_by_noise(x, eps, draw, next(places))
 
     def _reduce(self, share: np.ndarray, draw: int | None, places: Any) -> np.ndarray:
         """The mean over the micro-batches. What ranks exchange in a narrower dtype is rounded before it is added up,
@@ -204,21 +204,21 @@ class ExactTraining:
         if draw is None:
             return np.asarray(share.mean(0))
         if narrow := self.recipe.compress:
-            share = noise.perturb_values(share, HALF * EPS[narrow], draw, next(places))
+            share = noise.perturb_by_noise(share, HALF * EPS[narrow], draw, next(places))
         return self._store(share.mean(0), draw, places)
 
     @staticmethod
     def _store(x: np.ndarray, draw: int, places: Any) -> np.ndarray:
-        return noise.perturb_values(x, HALF * EPS[STORED], draw, next(places))
+        return noise.perturb_by_noise(x, HALF * EPS[STORED], draw, next(places))
 
 
-def clip(recipe: TrainingRecipe, gradients: Arrays) -> Arrays:
+def clip_training_gradients(recipe: TrainingRecipe, gradients: Arrays) -> Arrays:
     """The gradients after clipping."""
     factor = recipe.clip_factor(math.sqrt(sum(float((g * g).sum()) for g in gradients)))
     return [g * factor for g in gradients] if factor != 1.0 else list(gradients)
 
 
-def list_outputs(recipe: TrainingRecipe, places: StatePlaces, taps: Sequence[str]) -> list[tuple[str, str]]:
+def list_step_outputs(recipe: TrainingRecipe, places: StatePlaces, taps: Sequence[str]) -> list[tuple[str, str]]:
     """(phase, name) of every output of a step, in order."""
     names = {TAPS: list(taps), LOSS: ["the loss"], BUFFERS: list(places.buffers), PROBE: ["the loss of the probe"]}
     has = {

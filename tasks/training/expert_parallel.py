@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tasks.training.parallel import ParallelLoop, count_ranks, own_rank
+from tasks.training.parallel import ParallelLoop, count_training_ranks, find_own_rank
 
 
 class ExpertParallel(ParallelLoop):
@@ -17,9 +17,9 @@ class ExpertParallel(ParallelLoop):
     def spread(self, module: Any) -> Any:
         for number, block in enumerate(module.blocks):
             experts = block.experts
-            if len(experts.up) % count_ranks():
-                raise ValueError(f"{len(experts.up)} experts cannot be shared by {count_ranks()} ranks")
-            each = len(experts.up) // count_ranks()
+            if len(experts.up) % count_training_ranks():
+                raise ValueError(f"{len(experts.up)} experts cannot be shared by {count_training_ranks()} ranks")
+            each = len(experts.up) // count_training_ranks()
             for k in range(len(experts.up)):
                 for part in ("up", "down"):
                     for of in ("weight", "bias"):
@@ -60,14 +60,14 @@ class ExpertParallel(ParallelLoop):
 
         from tasks.training.networks.experts import EXPERTS
 
-        each = EXPERTS // count_ranks()
-        counts = torch.bincount(of // each, minlength=count_ranks())
+        each = EXPERTS // count_training_ranks()
+        counts = torch.bincount(of // each, minlength=count_training_ranks())
         came = torch.empty_like(counts)
         dist.all_to_all_single(came, counts)
         sizes = came.tolist(), counts.tolist()
         kinds = torch.empty(sum(sizes[0]), dtype=of.dtype, device=of.device)
         dist.all_to_all_single(kinds, of, *sizes)
-        return _exchange_rows()(tokens, *sizes), kinds, *sizes
+        return _exchange_expert_rows()(tokens, *sizes), kinds, *sizes
 
     def compute_experts(self, experts: Any, tokens: Any, of: Any) -> Any:
         import torch
@@ -82,15 +82,15 @@ class ExpertParallel(ParallelLoop):
         return made
 
     def send_back(self, made: Any, came: Sequence[int], went: Sequence[int]) -> Any:
-        return _exchange_rows()(made, went, came)
+        return _exchange_expert_rows()(made, went, came)
 
     def scatter(self, x: Any) -> Any:
         """This rank's rows, of what every rank has; their gradients come together again."""
-        return _scatter_rows()(x)
+        return _scatter_expert_rows()(x)
 
     def gather(self, x: Any) -> Any:
         """All rows, of which each rank has its own."""
-        return _gather_rows()(x)
+        return _gather_expert_rows()(x)
 
     def clip_gradients(self) -> None:
         self.clip_by_whole_norm()
@@ -99,51 +99,51 @@ class ExpertParallel(ParallelLoop):
         return x
 
 
-def _rows_of_all(x: Any) -> Any:
+def _gather_rows_of_all(x: Any) -> Any:
     import torch
     import torch.distributed as dist
 
-    parts = [torch.empty_like(x) for _ in range(count_ranks())]
+    parts = [torch.empty_like(x) for _ in range(count_training_ranks())]
     dist.all_gather(parts, x.contiguous())
     return torch.cat(parts)
 
 
-def _own_rows(x: Any) -> Any:
-    each = len(x) // count_ranks()
-    return x[own_rank() * each : (own_rank() + 1) * each].contiguous()
+def _take_own_expert_rows(x: Any) -> Any:
+    each = len(x) // count_training_ranks()
+    return x[find_own_rank() * each : (find_own_rank() + 1) * each].contiguous()
 
 
-def _scatter_rows() -> Any:
+def _scatter_expert_rows() -> Any:
     import torch
 
     class Scatter(torch.autograd.Function):
         @staticmethod
         def forward(_: Any, x: Any) -> Any:
-            return _own_rows(x)
+            return _take_own_expert_rows(x)
 
         @staticmethod
         def backward(_: Any, g: Any) -> Any:
-            return _rows_of_all(g)
+            return _gather_rows_of_all(g)
 
     return Scatter.apply
 
 
-def _gather_rows() -> Any:
+def _gather_expert_rows() -> Any:
     import torch
 
     class Gather(torch.autograd.Function):
         @staticmethod
         def forward(_: Any, x: Any) -> Any:
-            return _rows_of_all(x)
+            return _gather_rows_of_all(x)
 
         @staticmethod
         def backward(_: Any, g: Any) -> Any:
-            return _own_rows(g)
+            return _take_own_expert_rows(g)
 
     return Gather.apply
 
 
-def _exchange_rows() -> Any:
+def _exchange_expert_rows() -> Any:
     import torch
     import torch.distributed as dist
 

@@ -57,7 +57,7 @@ class Float8Recipe:
     def multiply(self, a: Float8Operand, b: Float8Operand) -> torch.Tensor:
         """a (m, k) by b (k, n), in float32. The sum over k is made longer by zeros where it has to be."""
         more = -a.values.shape[1] % MULTIPLE
-        left, right = (_append_zeros(x, more) for x in (a.values, b.values.t()))
+        left, right = (_append_zero_columns(x, more) for x in (a.values, b.values.t()))
         scales = {"scale_a": a.scale.reciprocal(), "scale_b": b.scale.reciprocal()}
         return torch._scaled_mm(left, right.t(), out_dtype=torch.float32, **scales)  # type: ignore[no-any-return]
 
@@ -70,7 +70,7 @@ class MovedFloat8(Float8Recipe):
 
     def quantize(self, x: torch.Tensor, role: str, layer: str) -> Float8Operand:
         if self.draw is not None:
-            moved = noise.perturb_values(x.numpy(), EPS[DTYPES[role]] / 2, self.draw, next(self.places))
+            moved = noise.perturb_by_noise(x.numpy(), EPS[DTYPES[role]] / 2, self.draw, next(self.places))
             x = torch.from_numpy(moved)
         return Float8Operand(x, torch.ones(()))
 
@@ -98,7 +98,7 @@ class _Product(torch.autograd.Function):
         return x, ctx.how.multiply(after.transpose(), given), None, None
 
 
-def convert_layers(module: torch.nn.Module, how: Float8Recipe) -> None:
+def convert_layers_to_float8(module: torch.nn.Module, how: Float8Recipe) -> None:
     """From here on the products of a module's linear layers are in FP8. Raises Unsupported where it has none that
     can be."""
     found = {
@@ -111,14 +111,14 @@ def convert_layers(module: torch.nn.Module, how: Float8Recipe) -> None:
             f"no product of it can be in FP8: it has no torch.nn.Linear whose sides are multiples of {MULTIPLE}"
         )
     for name, part in found.items():
-        part.forward = functools.partial(_compute_layer, part, how, name)  # type: ignore[method-assign]
+        part.forward = functools.partial(_compute_float8_layer, part, how, name)  # type: ignore[method-assign]
 
 
-def _compute_layer(part: torch.nn.Linear, how: Float8Recipe, name: str, x: torch.Tensor) -> torch.Tensor:
+def _compute_float8_layer(part: torch.nn.Linear, how: Float8Recipe, name: str, x: torch.Tensor) -> torch.Tensor:
     made: torch.Tensor = _Product.apply(x, part.weight, how, name)  # type: ignore[no-untyped-call]
     return made if part.bias is None else made + part.bias
 
 
-def _append_zeros(x: torch.Tensor, count: int) -> torch.Tensor:
+def _append_zero_columns(x: torch.Tensor, count: int) -> torch.Tensor:
     """Columns of zeros; row by row in memory."""
     return functional.pad(x.contiguous().view(torch.uint8), (0, count)).view(x.dtype)

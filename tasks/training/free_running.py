@@ -37,7 +37,7 @@ class LossSpread:
         return int(np.argmax(grows)) + 1 if grows.any() else len(self.weights)
 
 
-def measure_spread(exact: ExactTraining, seed: int, steps: int, draws: int = DRAWS) -> LossSpread:
+def measure_loss_spread(exact: ExactTraining, seed: int, steps: int, draws: int = DRAWS) -> LossSpread:
     """Train some runs in float64 from the same beginning on the same data, one exactly and in the others everything
     that is rounded moved. Raises what `Exact.step` does."""
     rng = np.random.default_rng([7, seed])
@@ -50,13 +50,13 @@ def measure_spread(exact: ExactTraining, seed: int, steps: int, draws: int = DRA
         for k, state in enumerate(states):
             seen = exact.step(state, number, batch, probe, None if k == 0 else _FOURS * number + k - 1)
             losses[number, k], states[k] = float(seen.phases["loss"][0]), seen.state
-        weights[number] = max(_measure_distance(state, states[0]) for state in states[1:])
+        weights[number] = max(_measure_state_distance(state, states[0]) for state in states[1:])
     pairs = itertools.combinations(range(1 + draws), 2)
     apart = np.max([np.abs(losses[:, a] - losses[:, b]) for a, b in pairs], axis=0)
     return LossSpread(losses[:, 0], apart + STORINGS * HALF * EPS[STORED] * np.abs(losses[:, 0]), weights)
 
 
-def _measure_distance(state: TrainingState, right: TrainingState) -> float:
+def _measure_state_distance(state: TrainingState, right: TrainingState) -> float:
     off = sum(float(np.square(a - b).sum()) for a, b in zip(state.weights, right.weights))
     size = sum(float(np.square(b).sum()) for b in right.weights)
     return float(np.sqrt(off / size))

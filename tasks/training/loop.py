@@ -6,12 +6,12 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tasks.training.exact import list_outputs
+from tasks.training.exact import list_step_outputs
 from tasks.training.layout import StepLayout
 from tasks.training.networks.base import Network
 from tasks.training.phases import BUFFERS, CLIPPED, FIRST, LOSS, PHASES, PROBE, RAW, SECOND, SHARES, TAPS, WEIGHTS
 from tasks.training.recipe import FLOAT8, TrainingRecipe
-from tasks.training.state import StatePlaces, cut
+from tasks.training.state import StatePlaces, cut_state_vector
 from tasks.training.watching import watch_modules
 
 
@@ -65,7 +65,7 @@ class TrainingLoop:
         self.apply_optimiser(number)
         found[FIRST], found[SECOND], found[WEIGHTS] = self.read_state()
         found[PROBE] = [self.evaluate(tensors["probe"])]
-        expected = {phase for phase, _ in list_outputs(self.recipe, self.places, list(taps))}
+        expected = {phase for phase, _ in list_step_outputs(self.recipe, self.places, list(taps))}
         outputs = {phase: found[phase] for phase in PHASES if phase in expected and found[phase]}
         layout = StepLayout({phase: len(some) for phase, some in outputs.items()}, tuple(taps), self.list_owners())
         return [torch.from_numpy(layout.encode()), *(x.float() for some in outputs.values() for x in some)]
@@ -84,9 +84,9 @@ class TrainingLoop:
         if self.recipe.checkpoint:
             made.checkpoint = True
         if self.precision == FLOAT8:
-            from tasks.training.float8 import convert_layers
+            from tasks.training.float8 import convert_layers_to_float8
 
-            convert_layers(made, self.build_float8())
+            convert_layers_to_float8(made, self.build_float8())
         return made
 
     def build_float8(self) -> Any:
@@ -123,11 +123,11 @@ class TrainingLoop:
         import torch
 
         shapes = list(self.places.parameters.values())
-        parts = [cut(own[name], shapes) for name in ("weights", "first", "second")]
+        parts = [cut_state_vector(own[name], shapes) for name in ("weights", "first", "second")]
         self.optimiser.zero_grad()
         self.scaler = self.build_scaler()
         with torch.no_grad():
-            for b, value in zip(self._buffers(), cut(own["buffers"], list(self.places.buffers.values()))):
+            for b, value in zip(self._buffers(), cut_state_vector(own["buffers"], list(self.places.buffers.values()))):
                 b.copy_(value)
             for p, weight, first, second in zip(self.named.values(), *parts):
                 self.copy_weight(p, weight)

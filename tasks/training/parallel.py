@@ -35,13 +35,13 @@ class ParallelLoop(TrainingLoop):
         raise NotImplementedError
 
     def step(self, args: Sequence[Any], own: Mapping[str, Any]) -> list[Any]:
-        ranks = count_ranks()
+        ranks = count_training_ranks()
         if self.reduces:
             if self.recipe.accumulate % ranks:
                 raise ValueError(
                     f"{self.recipe.accumulate} micro-batches cannot be shared by {ranks} ranks: accumulate a multiple"
                 )
-            own = {k: x[own_rank() :: ranks] if k.startswith("batch") else x for k, x in own.items()}
+            own = {k: x[find_own_rank() :: ranks] if k.startswith("batch") else x for k, x in own.items()}
         return super().step(args, own)
 
     def accumulate(self, batches: Sequence[Sequence[Any]], taps: dict[str, Any]) -> Any:
@@ -51,11 +51,11 @@ class ParallelLoop(TrainingLoop):
 
         loss = super().accumulate(batches, taps)
         for name, x in taps.items():
-            taps[name] = self.gather_tap(name, _gather(x).contiguous())
+            taps[name] = self.gather_tap(name, _gather_from_ranks(x).contiguous())
         if self.reduces:
             loss = loss.clone()
             dist.all_reduce(loss)
-            loss /= count_ranks()
+            loss /= count_training_ranks()
         return loss
 
     def gather_tap(self, name: str, x: Any) -> Any:
@@ -71,10 +71,10 @@ class ParallelLoop(TrainingLoop):
             kept = self.optimiser.state[p]
             for name, x in kept.items():
                 if name != "step":
-                    kept[name] = _share(x, p)
+                    kept[name] = _spread_over_ranks(x, p)
 
     def copy_weight(self, p: Any, value: Any) -> None:
-        p.copy_(_share(value, p))
+        p.copy_(_spread_over_ranks(value, p))
 
     def read_gradients(self) -> list[Any]:
         return self._exchange(super().read_gradients())
@@ -92,11 +92,11 @@ class ParallelLoop(TrainingLoop):
 
         found = []
         for name, x in zip(self.named, values):
-            whole = _gather(x).contiguous()
+            whole = _gather_from_ranks(x).contiguous()
             if holders := self.holders.get(name):
                 first = whole.clone()
                 dist.broadcast(first, holders[0])
-                whole = whole if own_rank() in holders else first
+                whole = whole if find_own_rank() in holders else first
             found.append(whole)
         return found
 
@@ -170,7 +170,7 @@ class FullySharded(ParallelLoop):
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
-        mesh = init_device_mesh(self.device, (count_ranks(),))
+        mesh = init_device_mesh(self.device, (count_training_ranks(),))
         for block in module.blocks:
             fully_shard(block, mesh=mesh)
         return fully_shard(module, mesh=mesh)
@@ -193,7 +193,7 @@ class TensorParallel(ParallelLoop):
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-        mesh = init_device_mesh(self.device, (count_ranks(),))
+        mesh = init_device_mesh(self.device, (count_training_ranks(),))
         for block in module.blocks:
             parallelize_module(block, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
         return module
@@ -204,7 +204,7 @@ class TensorParallel(ParallelLoop):
 
         if name.rpartition(".")[2] not in self.by_columns:
             return x
-        parts = [torch.empty_like(x) for _ in range(count_ranks())]
+        parts = [torch.empty_like(x) for _ in range(count_training_ranks())]
         dist.all_gather(parts, x)
         return torch.cat(parts, -1)
 
@@ -234,33 +234,33 @@ class SequenceParallel(TensorParallel):
                 whole = DTensor.from_local(inputs[0], mesh, [Replicate()], run_check=False)
                 return whole.redistribute(placements=sharding)
 
-        mesh = init_device_mesh(self.device, (count_ranks(),))
+        mesh = init_device_mesh(self.device, (count_training_ranks(),))
         plan = {"norm2": Scattered(), "up": ColwiseParallel(input_layouts=Shard(1)), "down": RowwiseParallel()}
         for block in module.blocks:
             parallelize_module(block, mesh, plan)
         return module
 
 
-def count_ranks() -> int:
+def count_training_ranks() -> int:
     import torch.distributed as dist
 
     return dist.get_world_size()
 
 
-def own_rank() -> int:
+def find_own_rank() -> int:
     import torch.distributed as dist
 
     return dist.get_rank()
 
 
-def _share(value: Any, like: Any) -> Any:
+def _spread_over_ranks(value: Any, like: Any) -> Any:
     """A whole tensor as a parameter of several ranks is spread."""
     from torch.distributed.tensor import DTensor, distribute_tensor
 
     return distribute_tensor(value, like.device_mesh, like.placements) if isinstance(like, DTensor) else value
 
 
-def _gather(x: Any) -> Any:
+def _gather_from_ranks(x: Any) -> Any:
     from torch.distributed.tensor import DTensor
 
     return x.full_tensor() if isinstance(x, DTensor) else x

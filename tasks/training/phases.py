@@ -33,7 +33,7 @@ ALONE = (CLIPPED, FIRST, SECOND, WEIGHTS)
 ALONG = (LOSS, BUFFERS, RAW)
 
 
-def split(phases: Sequence[str]) -> list[tuple[str, int, int]]:
+def split_step_phases(phases: Sequence[str]) -> list[tuple[str, int, int]]:
     """(phase, from, to) of the outputs of a step. phases: of each output, in order."""
     found, at = [], 0
     for phase, some in itertools.groupby(phases):

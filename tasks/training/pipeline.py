@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tasks.training.parallel import ParallelLoop, count_ranks, own_rank
+from tasks.training.parallel import ParallelLoop, count_training_ranks, find_own_rank
 
 #: The parts of the first and of the last stage that are no block.
 FIRST, LAST = ("words", "places"), ("norm",)
@@ -16,7 +16,7 @@ class PipelineLoop(ParallelLoop):
     stage, whose gradients are added up. A rank's module is whole, and of its stage alone are gradients."""
 
     def spread(self, module: Any) -> Any:
-        ranks = count_ranks()
+        ranks = count_training_ranks()
         units = ["", *(f"blocks.{k}" for k in range(len(module.blocks))), *LAST]
         if len(units) % ranks:
             raise ValueError(f"{len(units)} parts of the network cannot be shared by {ranks} ranks")
@@ -27,7 +27,7 @@ class PipelineLoop(ParallelLoop):
             self.holders[name] = [self.stages[part]]
         self.tied = "words.weight"
         self.holders[self.tied] = [0, ranks - 1]
-        self.numbers = [k for k in range(len(module.blocks)) if self.stages[f"blocks.{k}"] == own_rank()]
+        self.numbers = [k for k in range(len(module.blocks)) if self.stages[f"blocks.{k}"] == find_own_rank()]
         return module
 
     def run_stage(self, x: Any, masks: Any) -> Any:
@@ -35,12 +35,12 @@ class PipelineLoop(ParallelLoop):
         import torch
         from torch.nn.functional import linear
 
-        module, rank = self.module, own_rank()
+        module, rank = self.module, find_own_rank()
         if rank == 0:
             x = module.words(x) + module.places(torch.arange(x.shape[1], device=x.device))
         for k in self.numbers:
             x = module.blocks[k](x, masks[:, k])
-        return linear(module.norm(x), module.words.weight) if rank == count_ranks() - 1 else x
+        return linear(module.norm(x), module.words.weight) if rank == count_training_ranks() - 1 else x
 
     def accumulate(self, batches: Sequence[Sequence[Any]], taps: dict[str, Any]) -> Any:
         import torch
@@ -49,7 +49,7 @@ class PipelineLoop(ParallelLoop):
 
         from tasks.training.watching import watch_modules
 
-        loop, rank, ranks = self, own_rank(), count_ranks()
+        loop, rank, ranks = self, find_own_rank(), count_training_ranks()
 
         class Stage(torch.nn.Module):
             def __init__(self) -> None:
@@ -82,7 +82,7 @@ class PipelineLoop(ParallelLoop):
         self.add_tied_gradients()
         loss = torch.stack(losses).detach().mean() if losses else torch.zeros((), device=one.device)
         dist.broadcast(loss, ranks - 1)
-        taps |= _exchange_taps(seen)
+        taps |= _exchange_stage_taps(seen)
         return loss
 
     def compute_stage_loss(self, logits: Any, targets: Any) -> Any:
@@ -99,7 +99,7 @@ class PipelineLoop(ParallelLoop):
         p = self.named[self.tied]
         whole = torch.zeros_like(p) if p.grad is None else p.grad
         dist.all_reduce(whole)
-        if own_rank() in self.holders[self.tied]:
+        if find_own_rank() in self.holders[self.tied]:
             p.grad = whole
 
     def clip_gradients(self) -> None:
@@ -115,17 +115,17 @@ class PipelineLoop(ParallelLoop):
         return super().evaluate(tensors)
 
 
-def _exchange_taps(seen: Mapping[str, Any]) -> dict[str, Any]:
+def _exchange_stage_taps(seen: Mapping[str, Any]) -> dict[str, Any]:
     """What all ranks saw, stage by stage."""
     import torch
     import torch.distributed as dist
 
-    told: list[Any] = [None] * count_ranks()
+    told: list[Any] = [None] * count_training_ranks()
     dist.all_gather_object(told, {name: list(x.shape) for name, x in seen.items()})
     found = {}
     for rank, shapes in enumerate(told):
         for name, shape in shapes.items():
-            x = seen[name].contiguous() if rank == own_rank() else torch.empty(shape)
+            x = seen[name].contiguous() if rank == find_own_rank() else torch.empty(shape)
             dist.broadcast(x, rank)
             found[name] = x
     return found

@@ -21,16 +21,16 @@ WAYS = {
 }
 
 
-def find_way(name: str) -> type[ParallelLoop]:
+def find_spread_loop(name: str) -> type[ParallelLoop]:
     """The loop of a way."""
     module, _, of = WAYS[name].partition(":")
     found: type[ParallelLoop] = getattr(importlib.import_module(module), of)
     return found
 
 
-def open_loop(way: str, network: str, recipe: Mapping[str, Any], precision: str, device: str) -> ParallelLoop:
+def open_rank_loop(way: str, network: str, recipe: Mapping[str, Any], precision: str, device: str) -> ParallelLoop:
     """A rank's loop, started."""
-    loop = find_way(way)(networks.get(network), TrainingRecipe.read(dict(recipe)), precision)
+    loop = find_spread_loop(way)(networks.get_training_network(network), TrainingRecipe.read(dict(recipe)), precision)
     loop.device = device
     loop.start(device)
     return loop

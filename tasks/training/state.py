@@ -27,7 +27,7 @@ class TrainingState:
 
     def vectors(self) -> dict[str, np.ndarray]:
         """A float32 vector of each part, by name."""
-        return {name: join(part) for name, part in vars(self).items()}
+        return {name: join_state_vector(part) for name, part in vars(self).items()}
 
 
 @dataclass(frozen=True)
@@ -54,16 +54,16 @@ class StatePlaces:
     def read(self, vectors: dict[str, np.ndarray]) -> TrainingState:
         """The state of `State.vectors`."""
         shapes = list(self.parameters.values())
-        weights, first, second = (cut(vectors[name], shapes) for name in ("weights", "first", "second"))
-        return TrainingState(weights, first, second, cut(vectors["buffers"], list(self.buffers.values())))
+        weights, first, second = (cut_state_vector(vectors[name], shapes) for name in ("weights", "first", "second"))
+        return TrainingState(weights, first, second, cut_state_vector(vectors["buffers"], list(self.buffers.values())))
 
 
-def join(parts: Sequence[np.ndarray]) -> np.ndarray:
+def join_state_vector(parts: Sequence[np.ndarray]) -> np.ndarray:
     """All elements as one float32 vector."""
     return np.concatenate([np.zeros(0, np.float32), *(x.astype(np.float32).reshape(-1) for x in parts)])
 
 
-def cut(vector: Any, shapes: Sequence[tuple[int, ...]]) -> list[Any]:
+def cut_state_vector(vector: Any, shapes: Sequence[tuple[int, ...]]) -> list[Any]:
     """The parts of a vector (an array or a tensor), shaped."""
     found, at = [], 0
     for shape in shapes:

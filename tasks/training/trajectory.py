@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tasks.model import EPS
-from tasks.training.exact import HALF, STORED, STORINGS, ExactTraining, SeenModules, list_outputs
+from tasks.training.exact import HALF, STORED, STORINGS, ExactTraining, SeenModules, list_step_outputs
 from tasks.training.phases import ALONE, ALONG, BUFFERS, LOSS, PROBE, SHARES, TAPS
 
 #: Steps that are looked at, of LAST + 1: the first ones, where bias correction and warm-up are, then fewer.
@@ -45,7 +45,9 @@ class Trajectory:
     outputs: list[ExpectedStep]
 
 
-def follow(exact: ExactTraining, seed: int, steps: tuple[int, ...] = STEPS, draws: int = DRAWS) -> Trajectory:
+def follow_trajectory(
+    exact: ExactTraining, seed: int, steps: tuple[int, ...] = STEPS, draws: int = DRAWS
+) -> Trajectory:
     """Train in float64, each step that is looked at beginning with a state as float32 holds it. Raises what
     `Exact.step` does."""
     rng = np.random.default_rng([7, seed])
@@ -65,7 +67,7 @@ def follow(exact: ExactTraining, seed: int, steps: tuple[int, ...] = STEPS, draw
             looked.append(_LookedAt.of(found, (exact.step(state, number, batch, probe, draw) for draw in range(draws))))
         state = found.state
     stacked = {name: np.stack([one.pop(name) for one in inputs]) for name in list(inputs[0])}
-    return Trajectory(stacked, _expect(exact, looked))
+    return Trajectory(stacked, _expect_training_steps(exact, looked))
 
 
 @dataclass(frozen=True)
@@ -87,16 +89,16 @@ class _LookedAt:
         for draw in draws:
             for phase, some in right.items():
                 for k, (x, y) in enumerate(zip(draw.phases[phase], some)):
-                    apart[phase][k] = np.maximum(apart[phase][k], _measure_rows(x - y, apart[phase][k].ndim))
+                    apart[phase][k] = np.maximum(apart[phase][k], _measure_row_norms(x - y, apart[phase][k].ndim))
                     if phase in ALONG:
-                        slopes[phase][k].append(slope(x, y))
+                        slopes[phase][k].append(measure_update_slope(x, y))
         return cls(seen.taps, right, apart, slopes)
 
 
-def _expect(exact: ExactTraining, looked: list[_LookedAt]) -> list[ExpectedStep]:
+def _expect_training_steps(exact: ExactTraining, looked: list[_LookedAt]) -> list[ExpectedStep]:
     found, at = [], dict[str, int]()
     shapes = list(exact.places.parameters.values())
-    for phase, name in list_outputs(exact.recipe, exact.places, looked[0].taps):
+    for phase, name in list_step_outputs(exact.recipe, exact.places, looked[0].taps):
         k = at.get(phase, 0)
         at[phase] = k + 1
         if phase in ALONE:
@@ -104,7 +106,7 @@ def _expect(exact: ExactTraining, looked: list[_LookedAt]) -> list[ExpectedStep]
             continue
         reference = np.stack([one.right[phase][k] for one in looked])
         apart = np.stack([one.apart[phase][k] for one in looked])
-        sizes = _measure_rows(reference, apart.ndim)
+        sizes = _measure_row_norms(reference, apart.ndim)
         times = STORINGS if phase in (LOSS, BUFFERS, PROBE) else 1.0
         # Three draws of one number may all be next to it by chance, so it has the largest floor of all steps. Where a
         # rounding changes a choice, what that does at one step it may do at any; taps, which convict nobody, stay
@@ -115,21 +117,23 @@ def _expect(exact: ExactTraining, looked: list[_LookedAt]) -> list[ExpectedStep]
         apart = np.maximum(apart, usual)
         floor = apart + times * HALF * EPS[STORED] * sizes
         slopes = [x for one in looked for x in one.slopes[phase][k]] if phase in ALONG else []
-        found.append(ExpectedStep(phase, name, shape, reference, floor, _measure_scatter(slopes) if slopes else None))
+        found.append(
+            ExpectedStep(phase, name, shape, reference, floor, _measure_slope_scatter(slopes) if slopes else None)
+        )
     return found
 
 
-def _measure_rows(x: np.ndarray, axes: int) -> np.ndarray:
+def _measure_row_norms(x: np.ndarray, axes: int) -> np.ndarray:
     """Norms over all but the first axes."""
     with np.errstate(over="ignore"):  # a run that diverges: the loss says so
         return np.asarray(np.sqrt(np.square(x.reshape(*x.shape[:axes], -1)).sum(-1)))
 
 
-def _measure_scatter(slopes: Sequence[float]) -> float:
+def _measure_slope_scatter(slopes: Sequence[float]) -> float:
     return float(np.sqrt(np.mean(np.square(slopes))))
 
 
-def slope(x: np.ndarray, reference: np.ndarray) -> float:
+def measure_update_slope(x: np.ndarray, reference: np.ndarray) -> float:
     """⟨x, reference⟩ / ⟨reference, reference⟩ − 1: by what share it is too long along the right one; 0 for a reference
     of zeros."""
     size = float(np.square(reference).sum())

@@ -16,7 +16,7 @@ from tasks.checks.engine_relations import CHUNK
 from tasks.engines.plain import PlainEngine
 from tasks.engines.plain_caches import PAGE, Cache, DynamicCache, Int8Cache, PagedCache, StaticCache
 from tasks.engines.plain_rank import PlainRank
-from tasks.engines.sampling import adjust_probabilities, draw_tokens
+from tasks.engines.sampling import adjust_probabilities, draw_sampled_tokens
 from tasks.model.engine import INT8, LEFT, PAGED, STATIC, Sampling, ServedModel
 
 
@@ -497,14 +497,16 @@ class TemperatureAfterTopP(PlainEngine):
 
     def sample(self, logits: np.ndarray, how: Sampling, count: int, seed: int) -> np.ndarray:
         kept = adjust_probabilities(logits, replace(how, temperature=1.0)) > 0
-        return draw_tokens(np.where(kept, logits, -1e30), replace(how, top_k=0, top_p=1.0, min_p=0.0), count, seed)
+        return draw_sampled_tokens(
+            np.where(kept, logits, -1e30), replace(how, top_k=0, top_p=1.0, min_p=0.0), count, seed
+        )
 
 
 class TopKOneMore(PlainEngine):
     """Of the likeliest tokens one too many is kept."""
 
     def sample(self, logits: np.ndarray, how: Sampling, count: int, seed: int) -> np.ndarray:
-        return draw_tokens(logits, replace(how, top_k=how.top_k and how.top_k + 1), count, seed)
+        return draw_sampled_tokens(logits, replace(how, top_k=how.top_k and how.top_k + 1), count, seed)
 
 
 class TopPWithoutCrossing(PlainEngine):
@@ -523,7 +525,7 @@ class MinPOfOne(PlainEngine):
 
     def sample(self, logits: np.ndarray, how: Sampling, count: int, seed: int) -> np.ndarray:
         largest = float(adjust_probabilities(logits, replace(how, min_p=0.0)).max())
-        return draw_tokens(logits, replace(how, min_p=min(how.min_p / largest, 1.0)), count, seed)
+        return draw_sampled_tokens(logits, replace(how, min_p=min(how.min_p / largest, 1.0)), count, seed)
 
 
 class PenaltyRewards(PlainEngine):
@@ -533,14 +535,14 @@ class PenaltyRewards(PlainEngine):
         seen = list(how.before)
         logits = np.array(logits)
         logits[seen] /= how.penalty
-        return draw_tokens(logits, replace(how, penalty=1.0), count, seed)
+        return draw_sampled_tokens(logits, replace(how, penalty=1.0), count, seed)
 
 
 class SeedRepeats(PlainEngine):
     """A few numbers of the generator are used again and again."""
 
     def sample(self, logits: np.ndarray, how: Sampling, count: int, seed: int) -> np.ndarray:
-        return np.resize(draw_tokens(logits, how, count // 64, seed), count)
+        return np.resize(draw_sampled_tokens(logits, how, count // 64, seed), count)
 
 
 def _repeat_last(x: Any, count: int) -> Any:

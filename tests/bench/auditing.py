@@ -10,11 +10,11 @@ from tasks.backends import BackendSpec
 from tasks.catalogs import user_definitions
 from tasks.judge import verdict
 from tasks.model import Group, Status
-from tasks.prepare.cases import prepare
-from tasks.runner import Runner, ask_whole_group
+from tasks.prepare.cases import prepare_group
+from tasks.runner import Runner, make_item_of_whole_group
 from tasks.stranger.nursery import Nursery
-from tasks.stranger.proxy import RemoteBackend, StrangerRooms, remote
-from tasks.stranger.serve import serve
+from tasks.stranger.proxy import RemoteBackend, StrangerRooms, make_remote_backend
+from tasks.stranger.serve import serve_as_stranger
 from tasks.wire import ToRun
 from tests.bench.isolation import cpu_s
 from tests.bench.record import Result
@@ -73,9 +73,9 @@ def auditing(folder: Path, size: Size) -> Result:
         for name, (inputs, reference) in GIVEN.items()
     ]
     text = json.dumps({"sources": [{"at": 0, "root": str(folder), "modules": [], "kernels": told}]})
-    user_definitions.announce(text)
-    backend = remote(Nursery(serve), StrangerRooms(BackendSpec.parse("torch-cpu"), text))
-    runner = Runner(backend, backend.start(), verdict.load("error_units"), lambda *step: None)
+    user_definitions.announce_definitions(text)
+    backend = make_remote_backend(Nursery(serve_as_stranger), StrangerRooms(BackendSpec.parse("torch-cpu"), text))
+    runner = Runner(backend, backend.start(), verdict.load_policy("error_units"), lambda *step: None)
     figures: dict[str, float] = {}
     words = []
     for name in size["kernels"]:
@@ -83,7 +83,7 @@ def auditing(folder: Path, size: Size) -> Result:
             "forward": Group(f"user:{name}", "", "float32", 8),
             "audit": Group(f"user:{name}", "", "float32", 1, check="audit"),
         }
-        cases = {check: ask_whole_group(prepare(group, folder)[1]) for check, group in groups.items()}
+        cases = {check: make_item_of_whole_group(prepare_group(group, folder)[1]) for check, group in groups.items()}
         taken = _measure(runner, backend, cases, size["rounds"])
         cpu, wall = (taken["audit"][k] / taken["forward"][k] for k in range(2))
         figures |= {f"{name} by CPU time": cpu, f"{name} by wall clock": wall}

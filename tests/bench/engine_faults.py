@@ -19,8 +19,8 @@ from tasks.checks.engine_relations import RELATIONS
 from tasks.judge import verdict
 from tasks.model import Group, Unavailable
 from tasks.model.row import Row
-from tasks.prepare.cases import prepare
-from tasks.runner import Runner, ask_whole_group
+from tasks.prepare.cases import prepare_group
+from tasks.runner import Runner, make_item_of_whole_group
 from tasks.zoo.engines import FAULTS, EngineFault
 from tests.bench.record import Result
 
@@ -64,10 +64,10 @@ def list_groups(
 
 def judge_backend(backend: Backend, groups: Iterable[Group], cache: Path) -> Iterator[Row]:
     """Rows of a backend of engines."""
-    runner = Runner(backend, backend.start(), verdict.load("error_units"), lambda *at: None)
+    runner = Runner(backend, backend.start(), verdict.load_policy("error_units"), lambda *at: None)
     try:
         for group in groups:
-            for done in runner.run([ask_whole_group(prepare(group, cache)[1])]):
+            for done in runner.run([make_item_of_whole_group(prepare_group(group, cache)[1])]):
                 yield done.row
     finally:
         runner.close()

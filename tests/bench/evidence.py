@@ -10,11 +10,11 @@ from unittest import mock
 import pandas as pd
 
 from farm.plan import config as configs
-from farm.plan.known import not_known
+from farm.plan.known import drop_known_rows
 from farm.policies.rejudge import rejudge_rows
 from tasks.judge import policy as rules
 from tasks.judge import verdict
-from tasks.model import FAILED, MEASURED, NOT_VALID, Status, names
+from tasks.model import FAILED, MEASURED, NOT_VALID, Status, name_statuses
 from tasks.zoo import PRECISION, faults
 from tests.bench.record import ROOT, Result
 from tests.bench.running import Size, environment, launch, newest, run, write_config
@@ -49,12 +49,12 @@ def bands(rows: pd.DataFrame) -> dict[str, list[str]]:
     """By the width of the band beyond the limit: the faults of logic, each in a dtype, that it makes merely
     imprecise."""
     logic = {f"user:{name}" for name, fault in faults().items() if fault.kind not in PRECISION}
-    rows, policy = rows[rows["op"].isin(logic)], verdict.load("error_units")
+    rows, policy = rows[rows["op"].isin(logic)], verdict.load_policy("error_units")
 
     def failed(band: float, digit: float) -> set[str]:
         with mock.patch.multiple(rules, BAND=band, DIGIT=digit):
             status = rejudge_rows(rows, policy)["status"]
-        some = rows[status.isin(names(FAILED))]
+        some = rows[status.isin(name_statuses(FAILED))]
         return set(some["op"].str.removeprefix("user:") + " " + some["dtype"])
 
     every = failed(1, 0)
@@ -72,12 +72,14 @@ def verdicts(folder: Path, size: Size) -> Result:
     config = write_config(folder, "verdicts", [catalog], ["torch-cpu"], known_failures=str(known))
     launch(config, folder / "verdicts", environment(folder / "cache"), "--on", "inline")
     rows = newest(folder / "verdicts")
-    judged = rows[rows["status"].isin(names(MEASURED)) & ~rows["op_class"].isin(["random", "uninitialised"])]
+    judged = rows[rows["status"].isin(name_statuses(MEASURED)) & ~rows["op_class"].isin(["random", "uninitialised"])]
     in_ulps = judged["op_class"].isin(["exact", "elementary"])
     distance = judged["max_ulp"].where(in_ulps, judged["error_units"])
     distance = distance.where(judged["kind"] != "nonfinite", float("inf")).fillna(0.0)
     cells = distance.groupby([judged["op"], judged["variant"], judged["dtype"]]).max()
-    others = not_known(rows[~rows["status"].isin(names([Status.PASS, *NOT_VALID]))], configs.load(config))
+    others = drop_known_rows(
+        rows[~rows["status"].isin(name_statuses([Status.PASS, *NOT_VALID]))], configs.load_config(config)
+    )
     figures: dict[str, float] = {"cases": len(rows), "cells": len(cells), "without a cause": len(others)}
     figures |= {f"within {n} %": 100 * float((cells <= n).mean()) for n in (2, 4)}
     figures |= {name: int((rows["status"] == name).sum()) for name in ("wrong", "imprecise", "error")}

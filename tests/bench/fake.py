@@ -9,7 +9,7 @@ from typing import Any
 
 from farm.fleet import inventory
 from farm.fleet.inventory import BackendOffer
-from farm.lake import Origin, to_stream
+from farm.lake import Origin, make_row_stream
 from farm.work.claims import DeviceClaim
 from farm.work.executor import Executor
 from farm.work.job import Job
@@ -25,7 +25,7 @@ class FakeCluster(Executor):
     in_process = True
 
     def __init__(self) -> None:
-        self.nodes = [inventory.this_node(2)]
+        self.nodes = [inventory.describe_this_node(2)]
         self._jobs: deque[tuple[int, Job]] = deque()
         self._next = 0
 
@@ -73,4 +73,4 @@ def _answers(job: Job) -> Iterator[Any]:
             for group, position in cases[at : at + CHUNK_ROWS]
         ]
         numbers = tuple(range(at, at + len(rows)))
-        yield wire.Rows(to_stream(rows, origin), numbers, {Status.PASS.value: len(rows)})
+        yield wire.Rows(make_row_stream(rows, origin), numbers, {Status.PASS.value: len(rows)})

@@ -9,7 +9,7 @@ import yaml
 
 from farm import lake
 from farm.fleet import envs
-from farm.plan.config import load
+from farm.plan.config import load_config
 from tasks.cache import default_cache
 from tests.bench.record import Result
 from tests.bench.running import Size, config_of, environment, run
@@ -23,7 +23,10 @@ def fingerprint(folder: Path, size: Size) -> Result:
     cases prepared anew; of them those of the processes that read, with the calls of their devices."""
     config, own = config_of(folder, size), default_cache()
     given = yaml.safe_load(config.read_text())
-    built = [needed is None or needed.there(own) for needed in (envs.of(b.spec()) for b in load(config).backends)]
+    built = [
+        needed is None or needed.there(own)
+        for needed in (envs.find_environment(b.spec()) for b in load_config(config).backends)
+    ]
     here = [one for one, there in zip(given["backends"], built) if there]
     absent = [one if isinstance(one, str) else one["name"] for one, there in zip(given["backends"], built) if not there]
     built_config = folder / "built.yaml"

@@ -9,7 +9,7 @@ from pathlib import Path
 from farm import lake
 from tasks.catalogs.fuzz.catalog import VARIANT, Fuzz
 from tasks.fuzz import table
-from tasks.model import FAILED, Group, names
+from tasks.model import FAILED, Group, name_statuses
 from tests.bench.record import Result
 from tests.bench.running import PLUGIN, Size, environment, run, write_config
 
@@ -35,9 +35,11 @@ def fuzz(folder: Path, size: Size) -> Result:
         command += ["--cases", str(size["cases"]), "--seconds", str(size["seconds"]), "--results", str(results)]
         _, cpu, _ = run(command, environment(folder / f"cache{seed}"), (0, 1))
         table_of = lake.read(results)
-        failed = set(table_of.loc[table_of["status"].isin(names(FAILED)), "backend"])
+        failed = set(table_of.loc[table_of["status"].isin(name_statuses(FAILED)), "backend"])
         found.append(len(failed - {"mutant-sound"}))
-        blamed.append(int(((table_of["backend"] == "mutant-sound") & table_of["status"].isin(names(FAILED))).sum()))
+        blamed.append(
+            int(((table_of["backend"] == "mutant-sound") & table_of["status"].isin(name_statuses(FAILED))).sum())
+        )
         spent.append(cpu)
         rows += len(table_of)
         lacking = sorted({f"mutant-{name}" for name in MUTANTS} - failed)
@@ -69,7 +71,7 @@ def _made(each: int) -> tuple[float, float]:
     count = sound = 0
     begun = time.process_time()
     for op in table.SPECS:
-        for dtype in table.dtypes(op):
+        for dtype in table.list_fuzz_dtypes(op):
             for sample in catalog.samples(Group(f"fuzz:{op}", VARIANT, dtype, each, 11), 4):
                 count += 1
                 sound += sample.failure is None

@@ -13,10 +13,10 @@ import numpy as np
 
 from tasks import heap
 from tasks.judge import verdict
-from tasks.judge.plain import leans
+from tasks.judge.plain import does_error_lean
 from tasks.judging import judge_outputs
-from tasks.model import EXHAUSTIVE, Group, RuntimeInfo, Status, np_dtype
-from tasks.prepare.cases import PreparedSample, prepare
+from tasks.model import EXHAUSTIVE, Group, RuntimeInfo, Status, get_numpy_dtype
+from tasks.prepare.cases import PreparedSample, prepare_group
 from tests.bench.record import Result
 from tests.bench.running import PLUGIN, Size
 
@@ -34,8 +34,8 @@ def inputs(folder: Path, size: Size) -> Result:
     """Each fault and its sound twin, the exact result rounded once, on the samples of each distribution."""
     from planted_inputs import FAULTS
 
-    heap.keep()  # as in a child
-    policy, info = verdict.load("error_units"), RuntimeInfo("1", "cpu")
+    heap.keep_freed_memory()  # as in a child
+    policy, info = verdict.load_policy("error_units"), RuntimeInfo("1", "cpu")
     caught: dict[str, Counter[str]] = {}
     spent: dict[str, list[float]] = {"passing": [], "failing": []}
     blamed, faults = set(), FAULTS[:: size["every"]]
@@ -63,14 +63,14 @@ def inputs(folder: Path, size: Size) -> Result:
 def _outputs(group: Group, cache: Path, wrong: object) -> Iterator[tuple[PreparedSample, np.ndarray, np.ndarray]]:
     """Each sample of a group with the results of the sound kernel and of the ``wrong`` one, in the dtype of the
     output."""
-    for sample in prepare(group, cache)[1].samples:
+    for sample in prepare_group(group, cache)[1].samples:
         leaves = [] if sample.failure else sample.expected()
         if len(leaves) != 1 or leaves[0].reference is None or not leaves[0].reference.size:
             continue
         [leaf], given = leaves, sample.tensors()
         assert leaf.reference is not None and callable(wrong)
         with np.errstate(all="ignore"):
-            exact, target = leaf.reference.astype(np.float64), np_dtype(leaf.dtype)
+            exact, target = leaf.reference.astype(np.float64), get_numpy_dtype(leaf.dtype)
             right = leaf.reference.astype(target)
             broadcast = [np.broadcast_to(x, exact.shape) if x.ndim <= exact.ndim else x for x in given]
             broadcast = [np.ascontiguousarray(x).reshape(exact.shape) for x in broadcast if x.dtype == given[0].dtype]
@@ -91,9 +91,9 @@ def _result(
 ) -> Result:
     from tests.tasks.test_bias import BIASED, CASES, SOUND, measured
 
-    biased = sum(leans(measured(BIASED[name][0], dtype, BIASED[name][2])) for name, dtype in CASES)
+    biased = sum(does_error_lean(measured(BIASED[name][0], dtype, BIASED[name][2])) for name, dtype in CASES)
     dtypes = ("bfloat16", "float16", "float32")
-    accused = sum(leans(measured(kernel, dtype, ties)) for kernel, ties in SOUND.values() for dtype in dtypes)
+    accused = sum(does_error_lean(measured(kernel, dtype, ties)) for kernel, ties in SOUND.values() for dtype in dtypes)
     figures: dict[str, float] = {
         "faults": faults,
         "twins blamed": blamed,

@@ -109,7 +109,7 @@ def least(call: Callable[[], Any], times: int) -> float:
 
 
 def watched(call: Callable[[], Any]) -> None:
-    with interpreted.prepare_interpreter() as watch:
+    with interpreted.prepare_triton_interpreter() as watch:
         call()
     watch.check()
     assert watch.launches == 1

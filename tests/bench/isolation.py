@@ -24,12 +24,12 @@ from tasks.catalogs.user import load
 from tasks.judge import verdict
 from tasks.model import Form, Group, Program
 from tasks.model.named import Named
-from tasks.prepare.cases import prepare
-from tasks.runner import Runner, ask_whole_group
+from tasks.prepare.cases import prepare_group
+from tasks.runner import Runner, make_item_of_whole_group
 from tasks.stranger import records
 from tasks.stranger.nursery import Nursery
-from tasks.stranger.proxy import RemoteBackend, StrangerRooms, remote
-from tasks.stranger.serve import serve
+from tasks.stranger.proxy import RemoteBackend, StrangerRooms, make_remote_backend
+from tasks.stranger.serve import serve_as_stranger
 from tasks.stranger.wire import StrangerConnection
 from tasks.wire import ToRun
 from tests.bench.record import Result
@@ -65,10 +65,13 @@ def isolation(folder: Path, size: Size) -> Result:
     (folder / "k.py").write_text(KERNEL)
     kernel = {"name": "op", "kernel": "k.py:kernel", "reference": "k.py:reference", "inputs": {"x": [SMALL]}}
     text = json.dumps({"sources": [{"at": 0, "root": str(folder), "modules": [], "kernels": [kernel]}]})
-    user_definitions.announce(text)
+    user_definitions.announce_definitions(text)
     # Looking at a kernel's files again for each case takes longer than all else, in either process, and would hide what
     # is measured.
-    once: dict[str, Any] = {"listing_digest": functools.cache(load.listing_digest), "load": functools.cache(load.load)}
+    once: dict[str, Any] = {
+        "listing_digest": functools.cache(load.digest_user_listing),
+        "load": functools.cache(load.load_user_module),
+    }
     with mock.patch.multiple(load, **once):
         figures = _measure(folder, text, int(str(size["rounds"])))
     words = ", ".join(f"{name}: {x:.3g}" for name, x in figures.items())
@@ -77,11 +80,11 @@ def isolation(folder: Path, size: Size) -> Result:
 
 def _measure(folder: Path, text: str, rounds: int) -> dict[str, float]:
     spec = BackendSpec.parse("torch-cpu")
-    shut_in, here = remote(Nursery(serve), StrangerRooms(spec, text)), spec.create()
+    shut_in, here = make_remote_backend(Nursery(serve_as_stranger), StrangerRooms(spec, text)), spec.create()
     waiting = Waiting(spec.create())
     arms = {"isolated": _runner(shut_in), "here": _runner(here), "waiting": _runner(waiting.backend)}
-    own = [ask_whole_group(prepare(Group("user:op", "", "float32", CASES), folder)[1])]
-    ops = [ask_whole_group(prepare(Group(f"torch:{x}", "", "float32", 8), folder)[1]) for x in OPS]
+    own = [make_item_of_whole_group(prepare_group(Group("user:op", "", "float32", CASES), folder)[1])]
+    ops = [make_item_of_whole_group(prepare_group(Group(f"torch:{x}", "", "float32", 8), folder)[1]) for x in OPS]
     small, library = (_compare(arms, items, count, waiting) for items, count in ((own, 8 * rounds), (ops, rounds)))
     arms["isolated"].close()
     waiting.close()
@@ -227,7 +230,7 @@ def _measure_messages(times: int = 50) -> float:
     begin = time.process_time()
     for number in range(1, times + 1):
         arrays: list[Any] = []
-        body = {"form": records.write_form(form, arrays), "backend": 0, "runs": 2}
+        body = {"form": records.write_form_record(form, arrays), "backend": 0, "runs": 2}
         judge.send(number, "build", body, arrays, dropped=number - 1)
         stranger.receive()[0].text.read(lambda x: x)
         stranger.send(number, "done", said)
@@ -261,7 +264,7 @@ def _measure_wide(rounds: int) -> float:
 
 
 def _runner(backend: Backend) -> Runner:
-    return Runner(backend, backend.start(), verdict.load("error_units"), lambda *step: None)
+    return Runner(backend, backend.start(), verdict.load_policy("error_units"), lambda *step: None)
 
 
 def _compare(arms: dict[str, Runner], items: list[ToRun], rounds: int, waiting: Waiting) -> dict[str, float]:

@@ -16,7 +16,7 @@ from farm.client.judging import fuzz
 from farm.client.results import Finding
 from tasks import zoo
 from tasks.catalogs.user.ops import UserOp
-from tasks.model import FAILED, Status, names
+from tasks.model import FAILED, Status, name_statuses
 from tests.bench.record import Result
 from tests.bench.running import Size
 
@@ -118,7 +118,7 @@ def smallest(findings: Sequence[Finding]) -> Shapes:
 def is_found(planted: Planted, counts: Mapping[str, int]) -> bool:
     """Whether the rows show it; of a fault that only loses digits, `imprecise` ones do."""
     lost = planted.known.kind in zoo.PRECISION and Status.IMPRECISE.value in counts
-    return lost or bool(set(names(FAILED)) & set(counts))
+    return lost or bool(set(name_statuses(FAILED)) & set(counts))
 
 
 def kernels(folder: Path, size: Size) -> Result:

@@ -54,9 +54,9 @@ def merged(opened: lake.Lake, rows: pa.Table, many: int) -> float:
     copies = -(-many // (10 * rows.num_rows))
     for part in range(10):
         made = [_renamed(rows, part * copies + copy) for copy in range(copies)]
-        lake.append(opened, "big", pa.concat_tables(made).to_batches())
+        lake.append_part(opened, "big", pa.concat_tables(made).to_batches())
     began = time.perf_counter()
-    lake.compact(opened, "big")
+    lake.compact_run(opened, "big")
     return 10 * copies * rows.num_rows / (time.perf_counter() - began)
 
 
@@ -73,7 +73,7 @@ def lakes(folder: Path, size: Size) -> Result:
     if len(ids) != size["runs"]:
         ids = []
         for run_id in nights.write(opened, rows, record, size["runs"], hours=8.0, parts=4):
-            lake.compact(opened, run_id)
+            lake.compact_run(opened, run_id)
             ids.append(run_id)
     many = rows.num_rows * len(ids)
     op = pc.mode(rows["op"].dictionary_encode().combine_chunks().indices)[0]["mode"].as_py()

@@ -18,12 +18,12 @@ from tasks.cache import default_cache
 from tasks.hunt.dialogue import Ask, DialoguePiece, NotFailing, Ran
 from tasks.hunt.localise.question import CulpritQuestion, SearchClock
 from tasks.hunt.localise.search import Culprit, search_culprit
-from tasks.hunt.localise.serving import question_of, read_onnx_form, settings_of
+from tasks.hunt.localise.serving import list_backend_settings, make_culprit_question, read_onnx_form
 from tasks.hunt.localise.windows import WIDEST
 from tasks.hunt.onnx_program import OnnxProgram
 from tasks.judge import verdict
 from tasks.model import Form, Group, RuntimeInfo
-from tasks.prepare.cases import prepare
+from tasks.prepare.cases import prepare_group
 from tests import stand_in
 from tests.bench.record import Result
 from tests.bench.running import Size
@@ -98,11 +98,13 @@ def localise(folder: Path, size: Size) -> Result:
 
 def _load(name: str) -> Loaded:
     op, _, variant = name.partition(".")
-    _, made = prepare(Group(op, variant, "float32", 1), default_cache())
+    _, made = prepare_group(Group(op, variant, "float32", 1), default_cache())
     sample = made.samples[0]
     form = sample.form("onnx")
     program = read_onnx_form(form, "float32")
-    question = question_of(sample, program, form, verdict.load("error_units"), RuntimeInfo("", ""), BOUND_S)
+    question = make_culprit_question(
+        sample, program, form, verdict.load_policy("error_units"), RuntimeInfo("", ""), BOUND_S
+    )
     return Loaded(name, form, program, question)
 
 
@@ -223,7 +225,7 @@ def _clean(models: Sequence[Loaded], backends: Sequence[str]) -> Tally:
             begin = time.process_time()
             whole = "" if "onnx" in backend.forms else "it takes no ONNX"
             question = replace(one.question, clock=SearchClock(BOUND_S))
-            searching = search_culprit(question, settings_of(backend), whole)
+            searching = search_culprit(question, list_backend_settings(backend), whole)
             try:
                 found = _asked(searching, one, backend)
             except NotFailing as error:
@@ -259,5 +261,5 @@ def _asked(searching: Any, one: Loaded, backend: Backend) -> Culprit:
 
 def _torch_form(one: Loaded) -> Form:
     op, _, variant = one.name.partition(".")
-    _, made = prepare(Group(op, variant, "float32", 1), default_cache())
+    _, made = prepare_group(Group(op, variant, "float32", 1), default_cache())
     return made.samples[0].form("torch")

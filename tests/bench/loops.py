@@ -88,22 +88,22 @@ def farm(cache: str) -> dict[str, float]:
     from tasks.backends import BackendSpec
     from tasks.judge import verdict
     from tasks.model import Group
-    from tasks.prepare.cases import prepare
-    from tasks.runner import Runner, ask_whole_group
+    from tasks.prepare.cases import prepare_group
+    from tasks.runner import Runner, make_item_of_whole_group
 
-    entries = catalogs.get("torch").entries()[::EVERY]
+    entries = catalogs.get_catalog("torch").entries()[::EVERY]
     backend = BackendSpec.parse("torch-cpu").create()
     info = backend.start()
-    runner = Runner(backend, info, verdict.load("error_units"), lambda number, stage, span: None)
+    runner = Runner(backend, info, verdict.load_policy("error_units"), lambda number, stage, span: None)
     begin, preparing, cases = time.process_time(), 0.0, 0
     for entry in entries:
         for dtype in DTYPES:
             if dtype in entry.dtypes:
                 start = time.process_time()
                 asked = Group(entry.op, entry.variant, dtype, SAMPLES)
-                _, group = prepare(asked, Path(cache), with_products=info.of_products)
+                _, group = prepare_group(asked, Path(cache), with_products=info.of_products)
                 preparing += time.process_time() - start
-                cases += sum(1 for _ in runner.run([ask_whole_group(group)]))
+                cases += sum(1 for _ in runner.run([make_item_of_whole_group(group)]))
     total = time.process_time() - begin
     return {"cpu_s": total, "prepare_cpu_s": preparing, "cases": cases}
 
@@ -118,12 +118,12 @@ def noise(cache: str, draws: str, out: str) -> dict[str, float]:
     torch.set_num_threads(1)
     import tasks.catalogs as catalogs
     from tasks.backends import BackendSpec
-    from tasks.catalogs.torch.arguments import widen
+    from tasks.catalogs.torch.arguments import widen_torch_argument
     from tasks.catalogs.torch.samples import OpInfoSampleMaker
     from tasks.judge import verdict
     from tasks.model import Group
-    from tasks.prepare.cases import prepare
-    from tasks.runner import Runner, ask_whole_group
+    from tasks.prepare.cases import prepare_group
+    from tasks.runner import Runner, make_item_of_whole_group
 
     spent = {"reference": 0.0, "noise": 0.0, "due": 0.0}
     maker: Any = OpInfoSampleMaker
@@ -138,7 +138,7 @@ def noise(cache: str, draws: str, out: str) -> dict[str, float]:
         # The reference is timed where a noise floor is due: the two are then of the same cases.
         begin = time.process_time()
         with contextlib.suppress(Exception):
-            inner_run(self, args[0], args[1], widen)
+            inner_run(self, args[0], args[1], widen_torch_argument)
         middle = time.process_time()
         before = drawn[0]
         found = inner_noise(self, *args)
@@ -149,14 +149,14 @@ def noise(cache: str, draws: str, out: str) -> dict[str, float]:
 
     maker._noise, maker._compute_perturbed = timed_noise, counted
     backend = BackendSpec.parse("torch-cpu").create()
-    runner = Runner(backend, backend.start(), verdict.load("error_units"), lambda number, stage, span: None)
+    runner = Runner(backend, backend.start(), verdict.load_policy("error_units"), lambda number, stage, span: None)
     statuses: dict[str, str] = {}
-    for entry in catalogs.get("torch").entries()[::EVERY]:
+    for entry in catalogs.get_catalog("torch").entries()[::EVERY]:
         for dtype in DTYPES:
             if dtype in entry.dtypes:
                 asked = Group(entry.op, entry.variant, dtype, SAMPLES)
-                _, group = prepare(asked, Path(cache), int(draws))
-                for done in runner.run([ask_whole_group(group)]):
+                _, group = prepare_group(asked, Path(cache), int(draws))
+                for done in runner.run([make_item_of_whole_group(group)]):
                     statuses[asked.case_id(done.row.sample)] = done.row.status
     Path(out).write_text(json.dumps(statuses))
     return {"reference_s": spent["reference"], "noise_s": spent["noise"], "due_s": spent["due"], "cases": len(statuses)}

@@ -16,8 +16,8 @@ from tasks.hunt.minimise.search import MinimalCase, search_minimal_case
 from tasks.judge import verdict
 from tasks.model import Group
 from tasks.model.row import Row
-from tasks.prepare.cases import PreparedGroup, save_alone
-from tasks.runner import Runner, ask_whole_group
+from tasks.prepare.cases import PreparedGroup, save_sample_alone
+from tasks.runner import Runner, make_item_of_whole_group
 from tests.bench.record import Result
 from tests.bench.running import Size
 
@@ -82,13 +82,13 @@ def _made_small(folder: Path, lines: list[str], device: str) -> MinimalCase | No
     feeds = {x.name: random_.uniform(-2, 2, (4, 6)).astype(np.float32) for x in model.graph.input}
     case = GraphCase(model, feeds, Group("onnx:bench", "", "float32", 1), 4)
     backend = BackendSpec.parse(device).create()
-    runner = Runner(backend, backend.start(), verdict.load("error_units"), lambda number, stage, together: None)
+    runner = Runner(backend, backend.start(), verdict.load_policy("error_units"), lambda number, stage, together: None)
 
     def judged(asked: Ask) -> Row:
         assert not isinstance(asked.case, DialoguePiece)
         group, sample = (asked.case or case).make_sample()
-        save_alone(folder / "case.pack", group, sample)
-        (done,) = runner.run([ask_whole_group(PreparedGroup(folder / "case.pack"))])
+        save_sample_alone(folder / "case.pack", group, sample)
+        (done,) = runner.run([make_item_of_whole_group(PreparedGroup(folder / "case.pack"))])
         return done.row
 
     stored = judged(Ask())

@@ -14,8 +14,8 @@ from pathlib import Path
 import pandas as pd
 
 from farm import lake
-from farm.report.tables.coverage import FAILED_STATUSES, PASSED_STATUSES, distinct
-from farm.report.tables.speedups import list_speedups
+from farm.report.tables.coverage import FAILED_STATUSES, PASSED_STATUSES, keep_distinct_rows
+from farm.report.tables.speedups import list_speedup_lines
 from tasks.cache import default_cache
 from tests.bench.record import ROOT, Result
 from tests.bench.running import Size, environment, launch, run, write_config
@@ -27,7 +27,7 @@ BUSY = "import time\nwhile True:\n    end = time.perf_counter() + 0.05\n    whil
 def rows_of(config: Path, folder: Path, *flags: str) -> pd.DataFrame:
     """The rows of a run, ready for tables."""
     launch(config, folder / "lake", environment(default_cache()), "--on", "processes", *flags)
-    return distinct(lake.read(folder / "lake", lake.run_ids(folder / "lake")[-1]))
+    return keep_distinct_rows(lake.read(folder / "lake", lake.run_ids(folder / "lake")[-1]))
 
 
 def of_config(name: str, folder: Path, size: Size, *flags: str) -> pd.DataFrame:
@@ -71,7 +71,7 @@ def _race_beside_load(config: Path, folder: Path, load: int) -> pd.DataFrame:
     """The speedups of a config, measured beside ``load`` busy processes."""
     others = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(load)]
     try:
-        return list_speedups(rows_of(config, folder, "--cpus", "1"))
+        return list_speedup_lines(rows_of(config, folder, "--cpus", "1"))
     finally:
         for one in others:
             one.kill()
@@ -155,7 +155,7 @@ def baseline(folder: Path, size: Size) -> Result:
 
 def faster(folder: Path, size: Size) -> Result:
     """configs/speedup.yaml: how many times as fast as eager torch each backend is on each op, by CPU time."""
-    found = list_speedups(of_config("speedup", folder, size, "--cpus", "1"))
+    found = list_speedup_lines(of_config("speedup", folder, size, "--cpus", "1"))
     figures: dict[str, float] = {}
     words = []
     for line in found.to_dict("records"):

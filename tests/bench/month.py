@@ -19,7 +19,7 @@ import yaml
 from farm import lake
 from farm.commands import known, site
 from farm.report.runs import load_rows_and_record
-from farm.report.tables.gate import CLOSED, GATES, JudgedGate, gate_of, judge_gate
+from farm.report.tables.gate import CLOSED, GATES, JudgedGate, judge_run_gate, read_gate_of_run
 from farm.report.tables.view import Report
 from farm.work.launch import run_id_at
 from tasks.model import Status
@@ -102,9 +102,9 @@ def _night(folder: Path, size: Size, night: int, env: dict[str, str]) -> JudgedG
     opened = lake.open_lake(folder / "lake")
     rows = nights.moved(lake.read_table(tonight, run_id), run_id_at(began), began)
     rows, record = load_rows_and_record(opened.uri, nights.keep(opened, rows, lake.read_run(tonight, run_id), began))
-    gate = gate_of(record)
+    gate = read_gate_of_run(record)
     assert gate is not None
-    return judge_gate(Report.of(rows, record), gate)
+    return judge_run_gate(Report.of(rows, record), gate)
 
 
 def _turn(versions: Sequence[str], night: int, size: Size) -> int:

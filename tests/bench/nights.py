@@ -50,10 +50,10 @@ def keep(opened: lake.Lake, rows: pa.Table, record: dict[str, Any], began: datet
     run_id = run_id_at(began)
     step = -(-rows.num_rows // parts)
     for at in range(0, rows.num_rows, step):
-        lake.append(opened, run_id, rows.slice(at, step).to_batches())
+        lake.append_part(opened, run_id, rows.slice(at, step).to_batches())
     ended = began + datetime.timedelta(minutes=20)
     times = {"started_at": began.isoformat(), "finished_at": ended.isoformat()}
-    lake.write_run(opened, run_id, {**record, **times, "run_id": run_id})
+    lake.write_run_record(opened, run_id, {**record, **times, "run_id": run_id})
     return run_id
 
 

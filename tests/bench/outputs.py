@@ -15,8 +15,8 @@ from tasks.backends.base import Backend
 from tasks.cache import default_cache
 from tasks.judge import verdict
 from tasks.judging import Judgement, judge_outputs
-from tasks.model import Group, Leaf, RuntimeInfo, Status, Unsupported, is_inexact, round_to_dtype
-from tasks.prepare.cases import PreparedSample, prepare
+from tasks.model import Group, Leaf, RuntimeInfo, Status, Unsupported, is_inexact_dtype, round_to_dtype
+from tasks.prepare.cases import PreparedSample, prepare_group
 from tests.bench.record import Result
 from tests.bench.running import Size
 
@@ -26,7 +26,8 @@ PLANTED: Mapping[str, Callable[[Outputs, Outputs], Outputs]] = {
     "zeros": lambda own, other: [np.zeros_like(y) for y in own],
     "another sample's": lambda own, other: other,
     "rounded to bfloat16": lambda own, other: [
-        round_to_dtype(y.astype(np.float64), "bfloat16").astype(y.dtype) if is_inexact(y.dtype.name) else y for y in own
+        round_to_dtype(y.astype(np.float64), "bfloat16").astype(y.dtype) if is_inexact_dtype(y.dtype.name) else y
+        for y in own
     ],
 }
 SAMPLES = 2
@@ -63,12 +64,12 @@ class Tally:
 def models(folder: Path, size: Size) -> Result:
     """Zeros, another sample's outputs and a backend's own rounded to bfloat16 must be wrong, a floor of NaN invalid;
     what the backends return themselves must pass, and bfloat16 that nobody asked for must be said."""
-    tally, policy = Tally(), verdict.load("error_units")
+    tally, policy = Tally(), verdict.load_policy("error_units")
     backends = [_started(name, {}) for name in size["backends"]]
     coarse = _started("openvino-cpu", {"inference_precision": "default"})
     for label in size["models"]:
         op, _, variant = label.partition(".")
-        _, group = prepare(Group(op, variant, "float32", SAMPLES), default_cache())
+        _, group = prepare_group(Group(op, variant, "float32", SAMPLES), default_cache())
         samples = [x for x in group.samples if not x.failure]
         tally.counts["samples"] += len(samples)
         tally.counts["weak samples"] += sum(x.record.weak for x in samples)

@@ -23,8 +23,8 @@ from farm.fleet import inventory
 from farm.fleet.inventory import BackendOffer
 from farm.lake import Origin
 from farm.lake.origin_columns import SCHEMA
-from farm.lake.store import list_parts as parts_of
-from farm.lake.store import to_batch
+from farm.lake.store import list_lake_parts as parts_of
+from farm.lake.store import make_row_batch
 from farm.plan.config import BackendConfig, CatalogConfig, Config
 from farm.plan.matrix import Matrix
 from farm.plan.request import RunRequest
@@ -151,7 +151,7 @@ class Slots(Executor):
 
     def __init__(self, clock: Clock, slots: int, case_s: np.ndarray, ray: RayCosts) -> None:
         self.clock, self.case_s, self.ray, self.running = clock, case_s, ray, 0
-        self.nodes = [inventory.this_node(slots)]
+        self.nodes = [inventory.describe_this_node(slots)]
         self.free = [0.0] * slots
         self.coming: list[tuple[float, int, _Told | None, int]] = []  # when, order, messages or an end, of which job
         self.busy_s = self.last = self.first = 0.0
@@ -251,7 +251,7 @@ class Slots(Executor):
                 "started_at": time.time(),
             }
             one = Row.of({"op": "", "dtype": "", "sample": 0, "catalog": "load", **measured})
-            self._rows[name] = to_batch(
+            self._rows[name] = make_row_batch(
                 [one], Origin.of(job.run_id, name, BackendInfo(vendor="simulated"), "simulated")
             )
         drawn = np.random.default_rng(self._order)
@@ -290,8 +290,8 @@ def simulate(
     answers: dict[str, inventory.Answers] = {
         cluster.nodes[0]["id"]: {s.name: BackendInfo(RuntimeInfo("", "d"), start_s=0.1) for s in specs}
     }
-    request = RunRequest(config, verdict.load("error_units"), lake.open_lake(folder / "lake"), folder / "cache")
-    offers = inventory.offers(specs, cluster.nodes, answers)
+    request = RunRequest(config, verdict.load_policy("error_units"), lake.open_lake(folder / "lake"), folder / "cache")
+    offers = inventory.join_node_offers(specs, cluster.nodes, answers)
     real = time.monotonic
     time.monotonic = clock.now  # type: ignore[assignment]
     try:

@@ -14,11 +14,19 @@ from pathlib import Path
 import numpy as np
 
 from tasks.model import Program
-from tasks.model.dtypes import TABLE, np_dtype
+from tasks.model.dtypes import TABLE, get_numpy_dtype
 from tasks.screen.decide import DISSENT, decide_devices
-from tasks.screen.exercises import CORE, DEVICE, TERMS, ExerciseAnswer, ExerciseSizes, ScreenExercise, list_exercises
+from tasks.screen.exercises import (
+    CORE,
+    DEVICE,
+    TERMS,
+    ExerciseAnswer,
+    ExerciseSizes,
+    ScreenExercise,
+    list_screen_exercises,
+)
 from tasks.screen.observed import ObservedExercise, OutputVariant
-from tasks.screen.passes import RunningExercise, describe_exercise_pass, describe_output
+from tasks.screen.passes import RunningExercise, describe_exercise_output, describe_exercise_pass
 from tests.bench.record import Result
 from tests.bench.running import Size
 from tests.plugin.planted_screen import Fault, compute
@@ -46,7 +54,7 @@ class Made:
 
 def make_all(sizes: ExerciseSizes = SMALL) -> list[Made]:
     found = []
-    for exercise in list_exercises(sizes):
+    for exercise in list_screen_exercises(sizes):
         operands, answer = exercise.make()
         right = compute(exercise.form("torch", operands, answer.expected.shape))
         found.append(Made(exercise, operands, answer, observe(exercise, answer, {0: (right, 1)})))
@@ -58,7 +66,8 @@ def observe(
 ) -> ObservedExercise:
     """What is seen of outputs, {first pass: (output, passes)}."""
     variants = [
-        replace(describe_output(answer, output), first=first, count=count) for first, (output, count) in outputs.items()
+        replace(describe_exercise_output(answer, output), first=first, count=count)
+        for first, (output, count) in outputs.items()
     ]
     return of_variants(exercise, answer, variants)
 
@@ -136,7 +145,7 @@ def make_honest(made: Made) -> dict[str, np.ndarray]:
     form = made.exercise.form("torch", made.operands, made.answer.expected.shape)
     right = compute(form)
     found = {"once rounded": right, "flushed": flush(right)}
-    kind = np_dtype(made.exercise.dtype)
+    kind = get_numpy_dtype(made.exercise.dtype)
     if made.exercise.unit == "matrix" and kind.kind not in "iu":
         a, b, c = (x.astype(np.float64) for x in made.operands)
         wide = np.float64 if made.exercise.dtype == "float64" else np.float32
@@ -192,7 +201,7 @@ def blame_sound(all_made: list[Made], count: int, draw: np.random.Generator) -> 
     Fleets of 1 to 16 equals, in one of five ways: all alike; a batch of another driver; one alone that is otherwise; an
     algorithm that each process chooses; one that each call chooses.
     """
-    honest = [(m, [describe_output(m.answer, output) for output in make_honest(m).values()]) for m in all_made]
+    honest = [(m, [describe_exercise_output(m.answer, output) for output in make_honest(m).values()]) for m in all_made]
     told = Counter[str]()
     while told["devices"] < count:
         size = min(int(draw.integers(1, 17)), count - told["devices"])

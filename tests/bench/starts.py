@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from farm.fleet.child_process import ChildProcess, Limits, caches
+from farm.fleet.child_process import ChildProcess, Limits, name_compiler_caches
 from tasks import catalogs, wire
 from tasks.model import Group
 from tests.bench.record import Result
@@ -24,7 +24,7 @@ def starts(folder: Path, size: Size) -> Result:
     said = []
     for op in size["ops"]:
         group = Group(op, "", "float32", 1)
-        imports: tuple[str, ...] = catalogs.get(group.catalog).imports
+        imports: tuple[str, ...] = catalogs.get_catalog(group.catalog).imports
         found: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
         with mock.patch.dict("os.environ", environment(folder)):
             first = _start(group, folder / f"{group.catalog}-first", imports)
@@ -55,7 +55,7 @@ def starts(folder: Path, size: Size) -> Result:
 def _start(group: Group, cache: Path, imports: Any) -> tuple[float, float]:
     """(wall, CPU seconds) of a child that prepares a group."""
     began = time.perf_counter()
-    child = ChildProcess(sys.executable, Limits(), caches(cache), imports)
+    child = ChildProcess(sys.executable, Limits(), name_compiler_caches(cache), imports)
     *_, answer = child.call(wire.Prepare((wire.ToPrepare(group),), str(cache)), PATIENCE_S)
     wall, cpu = time.perf_counter() - began, child.cpu_s()
     child.close()

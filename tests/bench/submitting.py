@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import farm
-from tasks.stranger.nursery import measure_cpu
+from tasks.stranger.nursery import measure_stranger_cpu
 from tests.bench.record import ROOT, Result
 from tests.bench.running import Size, environment
 
@@ -49,7 +49,7 @@ def _search(folder: Path, files: Sequence[Path], samples: int) -> tuple[float, l
         while (
             process.poll() is None
         ):  # the system counts a kernel's processes for nobody: their keeper is killed before it has waited for them
-            spent |= measure_cpu(os.getpid())
+            spent |= measure_stranger_cpu(os.getpid())
             time.sleep(LOOK_S)
         assert process.stdout is not None and not process.returncode
         told = json.loads(process.stdout.read())

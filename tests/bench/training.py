@@ -13,7 +13,7 @@ from tasks.cache import default_cache
 from tasks.judge import verdict
 from tasks.judging import judge_outputs
 from tasks.model import Group, RuntimeInfo, Status, round_to_dtype
-from tasks.prepare.cases import PreparedSample, prepare
+from tasks.prepare.cases import PreparedSample, prepare_group
 from tests.bench.models import rows_of
 from tests.bench.record import Result
 from tests.bench.running import Size, write_config
@@ -57,7 +57,7 @@ def training(folder: Path, size: Size) -> Result:
 
 def changed(group: Group) -> Counter[str]:
     """How many gradients of a step there are that are not zero, and of how many each change is caught."""
-    (sample,) = prepare(group, default_cache())[1].samples
+    (sample,) = prepare_group(group, default_cache())[1].samples
     right = [np.asarray(leaf.reference, np.float32) for leaf in sample.expected() if leaf.reference is not None]
     found = Counter[str]()
     assert status(sample, right) is Status.PASS
@@ -82,4 +82,6 @@ def _with(outputs: list[np.ndarray], place: int, other: np.ndarray) -> list[np.n
 
 def status(sample: PreparedSample, outputs: list[np.ndarray]) -> Status:
     """What the judge says of outputs."""
-    return judge_outputs(sample, [list(outputs)], verdict.load("error_units"), RuntimeInfo("exact", "cpu")).status
+    return judge_outputs(
+        sample, [list(outputs)], verdict.load_policy("error_units"), RuntimeInfo("exact", "cpu")
+    ).status

@@ -11,11 +11,11 @@ import torch
 from tasks import checks
 from tasks.backends.base import Backend
 from tasks.backends.torch import TorchEager
-from tasks.checks.train import measure_slopes
+from tasks.checks.train import measure_training_slopes
 from tasks.judge import verdict
 from tasks.judging import Judgement, judge_steps
 from tasks.model import Form, Group, OwnKernel, RuntimeInfo, Status
-from tasks.prepare.cases import PreparedSample, prepare
+from tasks.prepare.cases import PreparedSample, prepare_group
 from tasks.training.loop import TrainingLoop
 from tasks.zoo import training as zoo
 from tasks.zoo.training.planted import Planted
@@ -51,12 +51,12 @@ def judge_loop(sample: PreparedSample, loop: TrainingLoop) -> tuple[Judgement, f
 
 def judge_form(sample: PreparedSample, backend: Backend, form: Form) -> tuple[Judgement, float]:
     """The same of a form on a backend."""
-    program, check = backend.build(form), checks.get("train")
+    program, check = backend.build(form), checks.get_check("train")
     stages = list(check.stages(program, form))
-    found = judge_steps(sample, stages, verdict.load("error_units"), RuntimeInfo("planted", "cpu"), form)
+    found = judge_steps(sample, stages, verdict.load_policy("error_units"), RuntimeInfo("planted", "cpu"), form)
     concluded = check.conclude(stages, found, sample)
     assert concluded is not None
-    return concluded, max((abs(x.score) for x in measure_slopes(stages, sample)), default=0.0)
+    return concluded, max((abs(x.score) for x in measure_training_slopes(stages, sample)), default=0.0)
 
 
 def judge_all(cases: Sequence[Planted], dtypes: Sequence[str], cache: Path, seed: int = 0) -> Iterator[Found]:
@@ -64,7 +64,7 @@ def judge_all(cases: Sequence[Planted], dtypes: Sequence[str], cache: Path, seed
     for dtype in dtypes:
         for case in (x for x in cases if x.has(dtype)):
             group = Group(f"training:{case.network}", case.variant, dtype, 1, seed, "train")
-            sample = prepare(group, cache)[1].samples[0]
+            sample = prepare_group(group, cache)[1].samples[0]
             if sample.failure:
                 raise RuntimeError(f"{group.label}: {sample.failure.error}")
             yield Found(case, dtype, *judge_loop(sample, case.make(group)))

@@ -16,7 +16,7 @@ from tasks.backends.training_ranks import TrainingRanks
 from tasks.checks.train import KIND_FORWARD, KIND_REDUCTION
 from tasks.judging import Judgement
 from tasks.model import Group, Status
-from tasks.prepare.cases import prepare
+from tasks.prepare.cases import prepare_group
 from tasks.training.phases import CLIPPED, FIRST, LOSS, RAW, SHARES, WEIGHTS
 from tests.bench.record import Result
 from tests.bench.running import PLUGIN, Size
@@ -121,7 +121,7 @@ def _key(case: RanksCase) -> tuple[str, int]:
 
 def _judge(case: RanksCase, backend: TrainingRanks, cache: Path) -> Judgement:
     group = Group(f"training:{case.network}", case.variant, "float32", 1, 0, "train")
-    form = (sample := prepare(group, cache)[1].samples[0]).form("torch")
+    form = (sample := prepare_group(group, cache)[1].samples[0]).form("torch")
     steps = PLANTED if case.fault else HONEST
     return judge_form(sample, backend, replace(form, arrays=[x[:steps] for x in form.arrays]))[0]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 
 from farm import lake
-from tasks.model.status import JUDGED, MEASURED, NOT_VALID, Status, names
+from tasks.model.status import JUDGED, MEASURED, NOT_VALID, Status, name_statuses
 from tests.bench.record import Result
 from tests.bench.running import Size, config_of, environment, run
 
@@ -103,7 +103,7 @@ def vendors(folder: Path, size: Size) -> Result:
         wall, watch = launch(config, folder / how, env, *size.get("flags", ()))
         run_id = lake.run_ids(folder / how)[-1]
         rows, record = lake.read(folder / how, run_id), lake.read_run(folder / how, run_id)
-        numbers = rows[rows["status"].isin(names(MEASURED))]
+        numbers = rows[rows["status"].isin(name_statuses(MEASURED))]
         one = {
             "s": wall,
             "rows": len(rows),

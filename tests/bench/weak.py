@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import tasks.catalogs as catalogs
-from tasks.judge.prepared import constant_would_pass, weak_threshold, zero_would_pass
+from tasks.judge.prepared import constant_would_pass, find_weak_threshold, zero_would_pass
 from tasks.model import Group
-from tasks.prepare.cases import PreparedSample, prepare
+from tasks.prepare.cases import PreparedSample, prepare_group
 
 DTYPES = ("float32", "float16", "bfloat16")
 #: Samples of a group, as in configs/full.yaml; ONNX's node cases come in every dtype.
@@ -19,7 +19,7 @@ SAMPLES = {"torch": 8, "critical": 1, "onnx": 1}
 def groups(every: int) -> Iterator[Group]:
     """The groups of full.yaml's catalogs, or one op in ``every``."""
     for name, count in SAMPLES.items():
-        for entry in catalogs.get(name).entries()[::every]:
+        for entry in catalogs.get_catalog(name).entries()[::every]:
             for dtype in entry.dtypes:
                 if name == "onnx" or dtype in DTYPES:
                     yield Group(entry.op, entry.variant, dtype, count)
@@ -29,7 +29,7 @@ def tally(every: int, cache: Path) -> dict[str, Counter[str]]:
     """Per catalog: samples, weak, evidence; of the evidence: zero, constant (any one, of the sample by itself)."""
     counts: dict[str, Counter[str]] = {name: Counter() for name in SAMPLES}
     for group in groups(every):
-        _, prepared = prepare(group, cache)
+        _, prepared = prepare_group(group, cache)
         for sample in prepared.samples:
             if not sample.failure:
                 counts[group.catalog].update(_of(sample))
@@ -42,7 +42,7 @@ def _of(sample: PreparedSample) -> list[str]:
     leaves = sample.derived() if sample.record.definition else sample.expected()
     found = ["samples", "evidence"]
     for name, check in (("zero", zero_would_pass), ("constant", constant_would_pass)):
-        if all(check(leaf, weak_threshold(leaf.dtype), sample.op_class) for leaf in leaves):
+        if all(check(leaf, find_weak_threshold(leaf.dtype), sample.op_class) for leaf in leaves):
             found.append(name)
     return found
 

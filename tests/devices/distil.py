@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from tasks.model.errors import mask_details
+from tasks.model.errors import mask_error_details
 from tests.devices import KEPT, KEY, TOLD
 
 #: Characters of an error that are kept, and of a row's flags the words that name a device alone are not.
@@ -33,7 +33,7 @@ def read(sources: list[Path]) -> pd.DataFrame:
 def distil(rows: pd.DataFrame) -> pd.DataFrame:
     """Of what was refused a row for each wording, of what failed each, of what passed one for each catalog and
     dtype."""
-    words = [mask_details(error, [op.partition(":")[2]]) for error, op in zip(rows["error"], rows["op"])]
+    words = [mask_error_details(error, [op.partition(":")[2]]) for error, op in zip(rows["error"], rows["op"])]
     catalog = rows["op"].str.partition(":")[0]
     alike = rows["status"].isin(_ALIKE)
     passed = rows["status"] == "pass"

@@ -15,17 +15,17 @@ from pathlib import Path
 
 import numpy as np
 
-from tasks.arrays.contiguous import call_packed, pack_arrays
+from tasks.arrays.contiguous import call_with_packed_arrays, pack_strided_arrays
 from tasks.backends import BackendSpec
-from tasks.backends.shared.network import complete_form
+from tasks.backends.shared.network import complete_torch_form
 from tasks.judge import verdict
 from tasks.judging import judge_outputs
 from tasks.model import Flushes, Group
 from tasks.passport import SumReading
-from tasks.passport.explain import read_located
-from tasks.passport.locate import NEAR_EXACT, locate_sum
+from tasks.passport.explain import read_located_sum
+from tasks.passport.locate import NEAR_EXACT, locate_sum_terms
 from tasks.passport.own import OwnArithmetic
-from tasks.prepare.cases import PreparedSample, prepare
+from tasks.prepare.cases import PreparedSample, prepare_group
 
 #: Backends and what is asked of each: op, variant, dtype.
 ASKED = [
@@ -52,26 +52,30 @@ class Judged:
 
 def judge_without_exceptions(name: str, op: str, variant: str, dtype: str, samples: int = SAMPLES) -> Judged:
     """The samples of an op on a backend, with the reading of the first that can be read as its passport."""
-    backend, policy = BackendSpec.parse(name).create(), verdict.load("error_units")
+    backend, policy = BackendSpec.parse(name).create(), verdict.load_policy("error_units")
     info = backend.start()
     plain = replace(info, accumulators=(), compute_precision="", of_products=False)
     found = Judged(Counter(), Counter(), Counter(), Counter())
     readings: tuple[SumReading, ...] = ()
     with tempfile.TemporaryDirectory() as folder:
-        some = prepare(Group(op, variant, dtype, PREPARED), Path(folder))[1].samples
+        some = prepare_group(Group(op, variant, dtype, PREPARED), Path(folder))[1].samples
         few = [x for x in some if _count_products(x) <= FEW]
         for sample in sorted(few, key=_count_products)[-samples:]:
-            form = complete_form(sample.form("torch"))
+            form = complete_torch_form(sample.form("torch"))
             program = backend.build(form)
             outputs = [np.asarray(x) for x in program.run()]
             if not readings:
-                arrays = pack_arrays(form, form.arrays)
-                where = locate_sum(arrays, sample.expected()[0].reference, NEAR_EXACT)
+                arrays = pack_strided_arrays(form, form.arrays)
+                where = locate_sum_terms(arrays, sample.expected()[0].reference, NEAR_EXACT)
                 assert where is not None and program.again is not None
-                ask = call_packed(form, program.again)
-                reading, _ = read_located(ask, arrays, where, 0)
+                ask = call_with_packed_arrays(form, program.again)
+                reading, _ = read_located_sum(ask, arrays, where, 0)
                 readings = (reading,) if reading.known else ()
-            own = OwnArithmetic(readings, call_packed(form, program.again), (), readings) if readings else None
+            own = (
+                OwnArithmetic(readings, call_with_packed_arrays(form, program.again), (), readings)
+                if readings
+                else None
+            )
             for counter, one, known in (
                 (found.declared, info, None),
                 (found.nothing, plain, None),

@@ -14,7 +14,7 @@ import pandas as pd
 from tasks import catalogs
 from tasks.backends import BackendSpec
 from tasks.judge import fingerprint
-from tasks.judge.plain import compare
+from tasks.judge.plain import compare_outputs
 from tasks.model import Form, Group
 from tests.devices import HERE
 
@@ -51,7 +51,7 @@ def recompute_products(device: str, op: str = "", dtype: str = "") -> Iterator[B
     rows = rows[(rows["op"] == (op or rows["op"])) & (rows["dtype"] == (dtype or rows["dtype"]))]
     backend = BackendSpec.parse(EMULATED[device]).create()
     backend.start()
-    catalog = catalogs.get("gemm")
+    catalog = catalogs.get_catalog("gemm")
     for (op, variant, dtype), some in rows.groupby(["op", "variant", "dtype"]):
         group = Group(op, variant, dtype, ASKED)
         samples = {sample.index: sample for sample in catalog.samples(group, draws=4)}
@@ -60,8 +60,10 @@ def recompute_products(device: str, op: str = "", dtype: str = "") -> Iterator[B
             args, kwargs = sample.encoded()
             form = Form("torch", op, dtype, sample.arrays, catalog.call(group), args, kwargs)
             outputs = [np.asarray(x) for x in backend.build(form).run()]
-            found = compare(outputs, sample.expected, sample.op_class)
-            yield Beside(dict(row), found.max_diff or 0.0, found.error_units or 0.0, fingerprint.digest(outputs))
+            found = compare_outputs(outputs, sample.expected, sample.op_class)
+            yield Beside(
+                dict(row), found.max_diff or 0.0, found.error_units or 0.0, fingerprint.digest_judged_outputs(outputs)
+            )
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ import pandas as pd
 
 from farm.plan import config as configs
 from farm.plan import known
-from farm.plan.config import known_failures
+from farm.plan.config import load_known_failures
 from farm.plan.model import KnownFailure
 from farm.policies.rejudge import rejudge_rows
 from tasks import catalogs
@@ -34,10 +34,10 @@ from tasks.catalogs.torch.opinfo import OnDevice
 from tasks.devices import nvidia
 from tasks.diagnose import products
 from tasks.judge import definitions, verdict
-from tasks.judge.plain import unit_of
+from tasks.judge.plain import find_error_unit_parts
 from tasks.judging import judge_outputs
 from tasks.model import Group, OpClass, RuntimeInfo
-from tasks.prepare.cases import PreparedSample, prepare
+from tasks.prepare.cases import PreparedSample, prepare_group
 from tests.conftest import ROOT
 
 Row = Mapping[str, Any]
@@ -74,7 +74,7 @@ def rule(function: Rule) -> Rule:
 @functools.cache
 def backend(name: str) -> Backend:
     """A backend as configs/cuda.yaml has it, not started."""
-    config = configs.load(ROOT / "configs" / "cuda.yaml")
+    config = configs.load_config(ROOT / "configs" / "cuda.yaml")
     specs = {one.name: one.spec() for one in config.backends}
     return (specs.get(name) or BackendSpec.parse(name)).create()
 
@@ -93,7 +93,7 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
 
 @functools.cache
 def _prepared(group: Group) -> list[PreparedSample]:
-    return prepare(group, Path(_folder().name))[1].samples
+    return prepare_group(group, Path(_folder().name))[1].samples
 
 
 def sample(row: Row, count: int) -> PreparedSample:
@@ -105,7 +105,7 @@ def sample(row: Row, count: int) -> PreparedSample:
 
 @functools.cache
 def _on_device(op: str, variant: str, dtype: str, check: str, number: int, device: str) -> OnDevice | None:
-    torch_catalog: Any = catalogs.get("torch")
+    torch_catalog: Any = catalogs.get_catalog("torch")
     try:
         found: OnDevice = torch_catalog.on_device(Group(op, variant, dtype, 1, 0, check), number, device)
     except (IndexError, KeyError):  # another release of op_db
@@ -161,8 +161,8 @@ def drawn(row: Row) -> str | None:
         Group(row["op"], row["variant"], row["dtype"], 1, int(row["seed"]), row["check"]),
         int(row["sample"]),
     )
-    info = opinfo._op_db()[group.op_name, group.variant]
-    given, _ = opinfo._list_samples(info, group)
+    info = opinfo._load_op_db()[group.op_name, group.variant]
+    given, _ = opinfo._list_opinfo_samples(info, group)
     made = opinfo.TorchOpInfo()._maker(info, group, 0).make(number, given[number])
     return None if made.definition in definitions.OF_DRAWS else "pass"
 
@@ -198,7 +198,7 @@ def coarse_products(row: Row) -> str | None:
         assert leaf.reference is not None
         units = []
         for name in (precision, ""):
-            eps, smallest, noise = unit_of(leaf, found.op_class, name)
+            eps, smallest, noise = find_error_unit_parts(leaf, found.op_class, name)
             units.append(eps * np.abs(leaf.reference) + (0.0 if noise is None else noise) + smallest * eps)
         bound = max(bound, float(np.max(row["error_units"] * units[1] / units[0])))
     return _by_policy(dict(row) | {"error_units": bound}, precision)
@@ -209,14 +209,14 @@ def accumulators_of_the_device(row: Row) -> str | None:
     """Products that a matrix unit of the device makes to the bit as the row measured them."""
     if row["status"] != "wrong" or row["op"] != "gemm:scaled_mm":
         return None
-    found, names = sample(row, 40), nvidia.accumulators("sm_90")
+    found, names = sample(row, 40), nvidia.list_nvidia_accumulators("sm_90")
     given, exact = [x.astype(np.float64) for x in found.tensors()], found.expected()[0].reference
     assert exact is not None
     info = RuntimeInfo("", "", accumulators=names)
-    for product, name in itertools.product(products._fit_products(given, exact), names):
+    for product, name in itertools.product(products._fit_product_formulas(given, exact), names):
         with contextlib.suppress(ValueError):
             output = product.added_in(accumulators.ACCUMULATORS[name], given).astype(np.float32)
-            again = judge_outputs(found, [[output]], verdict.load("error_units"), info)
+            again = judge_outputs(found, [[output]], verdict.load_policy("error_units"), info)
             units = again.metrics.error_units
             if units is not None and abs(units - row["error_units"]) <= 1e-4 * units:
                 return again.status.value
@@ -234,7 +234,7 @@ def _by_policy(row: Row, precision: str) -> str:
     """The status of a row's numbers by the default policy, in a declared precision."""
     found = pd.DataFrame([dict(row) | ({"compute_precision": precision} if precision else {})])
     found = found.assign(limit=None, max_diff=np.nan, strict_units=None, second_units=None)
-    return str(rejudge_rows(found, verdict.load("error_units"))["status"][0])
+    return str(rejudge_rows(found, verdict.load_policy("error_units"))["status"][0])
 
 
 # -- known failures ----------------------------------------------------------------------------------------------
@@ -242,13 +242,13 @@ def _by_policy(row: Row, precision: str) -> str:
 
 @functools.cache
 def _entries() -> tuple[KnownFailure, ...]:
-    return tuple(known_failures(ROOT / "configs" / "known"))
+    return tuple(load_known_failures(ROOT / "configs" / "known"))
 
 
 def standing(rows: pd.DataFrame) -> list[str]:
     """Of each row "known", "first seen" or "new", by configs/known; "" of what is no failure. rows: with today's
     status."""
-    met = known.match_rows(rows, _entries())
+    met = known.match_known_to_rows(rows, _entries())
     bad = rows["status"].isin(["wrong", "imprecise", "error", "crash", "timeout", "oom"])
     said = np.where(met.entry < 0, "new", np.where(met.first, "first seen", "known"))
     return [str(x) if b else "" for x, b in zip(said, bad)]

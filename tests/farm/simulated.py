@@ -8,16 +8,16 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from farm.fleet.inventory import BackendOffer
-from farm.lake import Origin, to_stream
+from farm.lake import Origin, make_row_stream
 from farm.work.claims import DeviceClaim
 from farm.work.executor import Changes, Unplaced
 from farm.work.job import Job
 from farm.work.local import InlineExecutor
-from farm.work.supervisor import FAILING, run_job
+from farm.work.supervisor import FAILING, run_supervised_job_items
 from tasks import wire
 from tasks.model import BackendInfo, RuntimeInfo
 from tasks.model.row import Row
-from tasks.prepare.cases import PreparedGroup, sample_columns
+from tasks.prepare.cases import PreparedGroup, list_sample_columns
 from tasks.wire import Place
 
 
@@ -95,7 +95,7 @@ class Simulated(InlineExecutor):
                 continue
             if not backend:
                 del self.jobs[handle]
-                for message in run_job(job, self.children):
+                for message in run_supervised_job_items(job, self.children):
                     yield handle, message
                 yield handle, None
                 return
@@ -150,7 +150,7 @@ class Simulated(InlineExecutor):
                 "run_ms": 10.0,
                 "error": "planted" if status in FAILING else "",
             }
-            rows.append(Row.of(sample_columns(PreparedGroup(item.pack).samples[position]) | told))
+            rows.append(Row.of(list_sample_columns(PreparedGroup(item.pack).samples[position]) | told))
         self.log.append((backend, *place, len(rows)))
         if rows:
             origin = Origin.of(job.run_id, backend, BackendInfo(RuntimeInfo("", "d")), *place)
@@ -158,7 +158,7 @@ class Simulated(InlineExecutor):
             yield (
                 handle,
                 wire.Rows(
-                    to_stream(rows, origin),
+                    make_row_stream(rows, origin),
                     tuple(range(len(rows))),
                     dict(Counter(r.status for r in rows)),
                     (0.0, 10.0 * len(rows)),

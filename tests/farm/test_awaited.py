@@ -26,14 +26,14 @@ NUMPY = "numpy"
 @pytest.fixture
 def installer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Put a line of shell before what uv does. The cache is the test's own."""
-    real = envs._uv_binary()
+    real = envs._find_uv_binary()
     monkeypatch.setenv("FARM_CACHE", str(tmp_path / "cache"))
 
     def before(line: str) -> None:
         wrapper = tmp_path / "uv"
         wrapper.write_text(f'#!/bin/sh\n{line}\nexec {real} "$@"\n')
         wrapper.chmod(wrapper.stat().st_mode | stat.S_IEXEC)
-        monkeypatch.setattr(envs, "_uv_binary", lambda: str(wrapper))
+        monkeypatch.setattr(envs, "_find_uv_binary", lambda: str(wrapper))
 
     return before
 
@@ -96,5 +96,5 @@ def test_a_build_that_nobody_waits_for_leaves_nothing(installer: Callable[[str],
     given_up = threading.Event()
     threading.Timer(0.3, given_up.set).start()
     with pytest.raises(GivenUp):
-        envs.build(Environment((NUMPY,)), tmp_path, given_up=given_up)
+        envs.build_environment(Environment((NUMPY,)), tmp_path, given_up=given_up)
     assert not list((tmp_path / "envs").glob("*/"))

@@ -12,7 +12,7 @@ import yaml
 
 from farm.commands.bisect import main
 from farm.fleet import pip_settings
-from farm.reproduction.bisect import VersionAnswer, search_versions, versions_of
+from farm.reproduction.bisect import VersionAnswer, list_asked_versions, search_versions
 from farm.reproduction.find import ReproduceError
 from tests.conftest import here
 from tests.wheels import NAME, release
@@ -44,10 +44,10 @@ def test_ends_that_are_alike_or_tell_nothing_are_said() -> None:
 
 
 def test_versions_are_a_list_or_a_range_and_anything_else_is_refused() -> None:
-    assert versions_of("1.10.0, 1.9.1,1.9.1", "x") == ["1.9.1", "1.10.0"]
+    assert list_asked_versions("1.10.0, 1.9.1,1.9.1", "x") == ["1.9.1", "1.10.0"]
     for bad in ("1.x..2", "1..2..3", "a,b"):
         with pytest.raises(ReproduceError, match="--versions"):
-            versions_of(bad, "x")
+            list_asked_versions(bad, "x")
 
 
 @pytest.fixture
@@ -57,9 +57,9 @@ def releases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for n in range(8):
         release(folder, f"1.{n}", 0.25 if n >= 5 else 0, needs=f"{NAME}==1.0" if n == 4 else "")
     monkeypatch.setenv("PIP_FIND_LINKS", f"{folder} {os.environ.get('PIP_FIND_LINKS', '')}".strip())
-    pip_settings.pip_settings.cache_clear()
+    pip_settings.read_pip_settings.cache_clear()
     yield
-    pip_settings.pip_settings.cache_clear()
+    pip_settings.read_pip_settings.cache_clear()
 
 
 def test_a_planted_regression_is_named_with_its_version(

@@ -75,7 +75,7 @@ def test_failures_come_first_then_new_and_changed_ones_then_the_weakly_tested_th
     told.weak[11, 1] = True
     told.ms[0, 0] = 500.0
     told.unasked[:4, 1] = True
-    choice = budget.select_cells(plan, told, 1e6)
+    choice = budget.select_cells_within_budget(plan, told, 1e6)
     first = list(zip(choice.groups.tolist(), choice.backends.tolist()))
     assert first[:6] == [(4, 0), (5, 0), (2, 0), (9, 1), (11, 1), (0, 0)]
     assert sorted(first[-4:]) == [(g, 1) for g in range(4)] and choice.taken.all()
@@ -84,15 +84,15 @@ def test_failures_come_first_then_new_and_changed_ones_then_the_weakly_tested_th
 
 def test_as_many_cells_are_chosen_as_the_time_is_enough_for(plan: Any) -> None:
     told = known(plan)
-    few = cells(budget.select_cells(plan, told, 7.0 / budget.SHARE))
+    few = cells(budget.select_cells_within_budget(plan, told, 7.0 / budget.SHARE))
     assert len(few) == 5  # of a second each, and two starts of half a second
-    many = cells(budget.select_cells(plan, told, 12.0 / budget.SHARE))
+    many = cells(budget.select_cells_within_budget(plan, told, 12.0 / budget.SHARE))
     assert many[: len(few)] == few and DurationEstimate(plan, told).total_s == pytest.approx(25.4, rel=0.01)
 
 
 def test_without_an_earlier_run_each_op_and_backend_comes_once_before_any_comes_twice(plan: Any) -> None:
     nothing = LearnedFromRuns.nothing(plan.matrix.wanted.shape)
-    choice = budget.select_cells(plan, nothing, 1e6)
+    choice = budget.select_cells_within_budget(plan, nothing, 1e6)
     first = {(plan.matrix.groups[g].op, b) for g, b in list(zip(choice.groups, choice.backends))[: OPS * BACKENDS]}
     assert len(first) == OPS * BACKENDS
 
@@ -101,7 +101,7 @@ def test_what_nobody_has_run_comes_in_the_order_of_the_configs_catalogs(plan: An
     """What was run before comes by what it told, wherever the config has it."""
     last_first = [3 - g // DTYPES for g in range(OPS * DTYPES)]
     plan.matrix = replace(plan.matrix, places=last_first)
-    choice = budget.select_cells(plan, LearnedFromRuns.nothing(plan.matrix.wanted.shape), 1e6)
+    choice = budget.select_cells_within_budget(plan, LearnedFromRuns.nothing(plan.matrix.wanted.shape), 1e6)
     assert [plan.matrix.groups[g].op for g in choice.groups[:: DTYPES * BACKENDS]] == [
         "torch:d",
         "torch:c",
@@ -109,7 +109,9 @@ def test_what_nobody_has_run_comes_in_the_order_of_the_configs_catalogs(plan: An
         "torch:a",
     ]
     told = known(plan)
-    assert budget.select_cells(plan, told, 1e6).groups.tolist() == sorted([*range(OPS * DTYPES)] * BACKENDS)
+    assert budget.select_cells_within_budget(plan, told, 1e6).groups.tolist() == sorted(
+        [*range(OPS * DTYPES)] * BACKENDS
+    )
     assert plan.matrix.reorder_groups([9, 0]).places == [0, 3]
 
 
@@ -192,9 +194,9 @@ def test_the_second_day_is_as_the_first(
 
 @pytest.mark.parametrize(("text", "seconds"), [("10m", 600), ("90s", 90), ("90", 90), ("1h30m", 5400)])
 def test_a_time_is_hours_minutes_and_seconds(text: str, seconds: int) -> None:
-    from farm.plan.request import parse_seconds
+    from farm.plan.request import parse_budget_seconds
 
-    assert parse_seconds(text) == seconds
+    assert parse_budget_seconds(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "soon", "0m", "-3m", "1.5h"])

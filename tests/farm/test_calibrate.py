@@ -12,7 +12,7 @@ import pytest
 from farm import lake
 from farm.commands.calibrate import BAD_INPUT, main
 from farm.policies import calibrate
-from farm.policies.calibrate import FEWEST_OPS, LEAST, LEAST_ROUNDED_ONCE, power_of_two
+from farm.policies.calibrate import FEWEST_OPS, LEAST, LEAST_ROUNDED_ONCE, round_to_power_of_two
 from tasks.judge import verdict
 from tasks.model.row import Row
 
@@ -56,17 +56,19 @@ ROWS = [row(name, 0.5 + 0.1 * k, sample) for k, name in enumerate(NAMES) for sam
 def make(path: Path, *more: dict[str, Any], rows: list[dict[str, Any]] = ROWS) -> str:
     constant = {"run_id": RUN, "backend": "torch-cpu", "vendor": "Meta", "device": "x", "runtime_version": "torch 9"}
     opened = lake.open_lake(path)
-    lake.append(opened, RUN, [lake.to_batch([Row(**r) for r in (*rows, *more)], lake.Origin(**constant))])
-    lake.append(
-        opened, RUN, [lake.to_batch([Row(**row("sum", 1e9))], lake.Origin(**(constant | {"backend": "shaky-cpu"})))]
+    lake.append_part(opened, RUN, [lake.make_row_batch([Row(**r) for r in (*rows, *more)], lake.Origin(**constant))])
+    lake.append_part(
+        opened,
+        RUN,
+        [lake.make_row_batch([Row(**row("sum", 1e9))], lake.Origin(**(constant | {"backend": "shaky-cpu"})))],
     )
-    lake.write_run(opened, RUN, {"run_id": RUN})
+    lake.write_run_record(opened, RUN, {"run_id": RUN})
     return str(path)
 
 
 def run(results: str, out: Path, *more: str) -> verdict.Policy:
     assert main(["--results", results, "--backends", "torch-cpu", "--out", str(out), *more]) == 0
-    return verdict.load(str(out))
+    return verdict.load_policy(str(out))
 
 
 def found(
@@ -75,13 +77,13 @@ def found(
     frame = lake.read(make(path, *more, rows=rows))
     return {
         (x.op_class, x.dtype): x
-        for x in calibrate.calibrate_limits(calibrate.select_evidence(frame, ["torch-cpu"]), 0.9, apart)
+        for x in calibrate.calibrate_limits(calibrate.select_calibration_evidence(frame, ["torch-cpu"]), 0.9, apart)
     }
 
 
 @pytest.mark.parametrize(("value", "power"), [(1, 1), (1.01, 2), (4, 4), (4.1, 8), (0.3, 0.5), (33, 64)])
 def test_power_of_two(value: float, power: float) -> None:
-    assert power_of_two(value) == power
+    assert round_to_power_of_two(value) == power
 
 
 def test_the_rule(tmp_path: Path) -> None:
@@ -146,7 +148,7 @@ def test_every_line_has_value_evidence_and_date_and_the_version_goes_up(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     results = make(tmp_path / "lake")
-    before, first = verdict.load("error_units"), run(results, tmp_path / "1.json")
+    before, first = verdict.load_policy("error_units"), run(results, tmp_path / "1.json")
     again = run(results, tmp_path / "2.json", "--policy", str(tmp_path / "1.json"))
     assert (first.version, again.version) == (before.version + 1, before.version + 2)
     assert again.limits == first.limits  # the lines of an earlier calibration are replaced, not added to
@@ -160,7 +162,7 @@ def test_every_line_has_value_evidence_and_date_and_the_version_goes_up(
     assert {"units", "evidence", "date", "classes", "dtypes"} == set(
         next(x for x in data["limits"] if x.get("classes") == ["reduction"] and x["evidence"] == line.evidence)
     )
-    assert verdict.load(str(tmp_path / "1.json")).limit("torch:exp", "elementary", "float32") == before.limit(
+    assert verdict.load_policy(str(tmp_path / "1.json")).limit("torch:exp", "elementary", "float32") == before.limit(
         "torch:exp", "elementary", "float32"
     )
 
@@ -209,7 +211,7 @@ def test_rows_without_a_class_are_refused(tmp_path: Path, capsys: pytest.Capture
 
 def test_findings_are_frames_of_the_evidence_alone(tmp_path: Path) -> None:
     frame = lake.read(make(tmp_path, row("exp", 2.0, op_class="elementary"), row("sum", 9.0, 9, check="backward")))
-    made = calibrate.select_evidence(frame, ["torch-cpu"])
+    made = calibrate.select_calibration_evidence(frame, ["torch-cpu"])
     assert set(made["op_class"]) == {"reduction"} and made["error_units"].max() < 9
     assert isinstance(made, pd.DataFrame) and len(made) == 30
 

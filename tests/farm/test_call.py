@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from farm.reproduction.call import MOST, write_call, write_tensor
+from farm.reproduction.call import MOST, write_call_script, write_tensor_source
 
 PROGRAM = '''"""torch:log_softmax, as the case calls it."""
 
@@ -33,7 +33,7 @@ X = np.array([[[-8.0, 0.1]]], np.float16)
 
 def write(program: str = PROGRAM, *arrays: np.ndarray, **settings: Any) -> str:
     results = {"expected": [np.zeros((1, 1, 2), np.float16)], "got": None}
-    return write_call(program, arrays or (X,), EAGER | settings, (), "torch==2.13.0", results)
+    return write_call_script(program, arrays or (X,), EAGER | settings, (), "torch==2.13.0", results)
 
 
 def run(text: str) -> str:
@@ -103,7 +103,7 @@ def test_many_numbers_are_no_screen() -> None:
 )
 def test_a_literal_has_the_values_to_the_bit(x: np.ndarray) -> None:
     torch = pytest.importorskip("torch")
-    made = eval(write_tensor(x), {"torch": torch})
+    made = eval(write_tensor_source(x), {"torch": torch})
     assert str(made.dtype) == f"torch.{x.dtype.name}" and tuple(made.shape) == x.shape
     bits = made.view(torch.int16).numpy().view(x.dtype) if x.dtype == ml_dtypes.bfloat16 else made.numpy()
     assert np.array_equal(np.signbit(bits.real), np.signbit(x.real)) and np.array_equal(

@@ -12,7 +12,15 @@ import pytest
 
 from farm import lake
 from farm.commands.report import main
-from farm.report.tables.checklists import CHECKLISTS, FAILED, NOT_RUN, PARTLY, PROVED, is_proved, list_checklist
+from farm.report.tables.checklists import (
+    CHECKLISTS,
+    FAILED,
+    NOT_RUN,
+    PARTLY,
+    PROVED,
+    is_checklist_proved,
+    list_checklist,
+)
 from farm.report.tables.view import Report
 from tests.farm.test_report import RUN, frame, make_row
 
@@ -150,7 +158,7 @@ def test_without_the_vendors_backend_every_item_is_not_run_with_its_reason() -> 
         found = list_checklist(Report.of(rows, run_of(("torch-cpu", ""))), name)
         assert found["item"].tolist() == [item.words for item in asked.items]
         assert set(found["state"]) == {NOT_RUN} and found["said"].str.len().gt(10).all()
-        assert is_proved(found) is None
+        assert is_checklist_proved(found) is None
     gone = run_of(("torch-cpu", ""), torch_cuda="this torch was built without CUDA")
     assert (
         line("cuda", GEMM, gone, make_row())["said"] == "torch-cuda is unavailable: this torch was built without CUDA"

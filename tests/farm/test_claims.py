@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from farm.fleet.inventory import BackendOffer
-from farm.work.claims import claim_of
+from farm.work.claims import make_device_claim
 from farm.work.state import HERE
 from tasks.backends import BackendSpec
-from tasks.checks import get
+from tasks.checks import get_check
 from tasks.model import BackendInfo, RuntimeInfo
 
 
@@ -30,7 +30,7 @@ def node(cpus: int) -> dict[str, Any]:
     [(141, 1, 16, 16), (24, 1, 16, 6), (141, 8, 16, 2), (141, 8, 4, 1), (80, 8, 128, 16), (3, 1, 16, 1)],
 )
 def test_memory_and_cpus_decide_how_many_jobs_share_a_device(gib: int, devices: int, cpus: int, jobs: int) -> None:
-    claim = claim_of(offer(devices, memory=gib << 30), None, [node(cpus)])
+    claim = make_device_claim(offer(devices, memory=gib << 30), None, [node(cpus)])
     assert claim.fraction == pytest.approx(1 / jobs)
     assert claim.describe_sharing(devices).startswith(f"{jobs} jobs at once" if jobs > 1 else "one job at a time")
 
@@ -55,17 +55,17 @@ def test_memory_and_cpus_decide_how_many_jobs_share_a_device(gib: int, devices: 
 def test_who_has_a_device_alone_and_a_fraction_that_does_not_fit(
     info: dict[str, Any], asked: float | None, fraction: float, why: str
 ) -> None:
-    claim = claim_of(offer(**info), asked, [node(16)])
+    claim = make_device_claim(offer(**info), asked, [node(16)])
     assert claim.fraction == fraction
     assert why in claim.why and bool(why) == bool(claim.why)
 
 
 def test_ranks_have_devices_of_their_own_and_share_cpus_where_there_are_too_few() -> None:
     gang = replace(offer(8, memory=141 << 30), ranks=4)
-    claim = claim_of(gang, 0.25, [node(16)])
+    claim = make_device_claim(gang, 0.25, [node(16)])
     assert (claim.devices, claim.fraction, claim.size, claim.jobs_on(7)) == (4, 1.0, 4.0, 1)
     assert claim.describe_sharing(8).startswith("2 jobs at once on 4 of 8 devices each")
-    assert claim_of(replace(offer(2, resource="CPU"), ranks=4), None, [node(2)]).devices == 2
+    assert make_device_claim(replace(offer(2, resource="CPU"), ranks=4), None, [node(2)]).devices == 2
 
 
 @pytest.mark.parametrize(("counts", "few"), [((2, 2), ""), ((3,), "there are 3"), ((1,), "there is 1"), ((), "")])
@@ -76,7 +76,7 @@ def test_too_few_devices_for_a_gang_are_told(counts: tuple[int, ...], few: str) 
 
 
 def test_cpus_are_taken_whole() -> None:
-    assert claim_of(offer(resource="CPU", memory=1 << 40), 0.25, [node(16)]).fraction == 1.0
+    assert make_device_claim(offer(resource="CPU", memory=1 << 40), 0.25, [node(16)]).fraction == 1.0
 
 
 @pytest.mark.parametrize(
@@ -97,4 +97,4 @@ def test_what_chooses_kernels_by_timing_has_the_device_alone(name: str, options:
 
 
 def test_the_check_that_measures_time_has_the_device_alone() -> None:
-    assert get("speedup").timed and not get("forward").timed
+    assert get_check("speedup").timed and not get_check("forward").timed

@@ -84,7 +84,7 @@ def test_a_finding_is_shown_again_by_its_seed_by_its_key_and_by_the_command(caps
         pq.write_table(table.set_column(place, field, pa.array(["torch 2.0.0"] * len(table), field.type)), file)
     for again in (farm.reproduce(found.key), farm.minimise(found.key)):
         assert "the row is of torch 2.0.0, here is torch" in again.told[-1]
-    load._load_declared.cache_clear()
+    load._load_declared_kernels.cache_clear()
     for named in (found.key, f"seed:{found.seed}"):
         assert command([named]) == 0 and "reproduced" in capsys.readouterr().out
     assert command(["seed:x"]) == 2 and "'seed:x' is no seed: seed:NUMBER" in capsys.readouterr().err
@@ -101,7 +101,9 @@ def test_a_seed_of_several_kernels_that_fail_asks_which_one(capsys: Any) -> None
     assert farm.reproduce(seed=found.seed).key == found.key
     other = fuzz(adds_one)
     key = next(
-        str(RowKey.of(r)) for r in other.rows.to_dict("records") if fuzzed_samples.seed_of(7, r["sample"]) == found.seed
+        str(RowKey.of(r))
+        for r in other.rows.to_dict("records")
+        if fuzzed_samples.derive_kernel_case_seed(7, r["sample"]) == found.seed
     )
     for call in (farm.reproduce, farm.minimise):
         with pytest.raises(farm.ClientError, match="2 kernels have a case of the seed") as raised:
@@ -209,9 +211,9 @@ def test_a_kernel_that_hangs_while_it_is_made_small_is_interrupted(
     def slow(group: Any, sample: Any, *more: Any) -> Any:
         if sample.arrays[0].size < 20:
             time.sleep(600)
-        return trying.judge_sample(group, sample, *more)
+        return trying.judge_kernel_sample(group, sample, *more)
 
-    monkeypatch.setattr(smaller, "judge_sample", slow if judged else trying.judge_sample)
+    monkeypatch.setattr(smaller, "judge_kernel_sample", slow if judged else trying.judge_kernel_sample)
     monkeypatch.setattr(searching, "HANG_S", 0.3)
     monkeypatch.setattr(searching, "LEAST_S", 0.3)
     more = {"inputs": {"x": ["n"]}, "dims": {"n": (60, 60)}, "cases": 1}
@@ -587,22 +589,30 @@ def test_a_script_that_calls_the_farm_where_it_is_imported_is_told_so(tmp_path: 
     with pytest.raises(
         load.CatalogError, match=r"script.py:6: .*script.py calls the farm while it is imported .* under `if __name__"
     ):
-        load.load("script.py", str(tmp_path), ())
+        load.load_user_module("script.py", str(tmp_path), ())
 
 
 def test_a_kernel_is_judged_on_the_device_that_is_here_whosever_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not on the CPU in silence; what is given on the CPU was computed there."""
     cpu, there = torch.ones(2), torch.ones(2, device="meta")
-    assert process.backend_here() == process.backend_of([there]) == "torch-cpu" and process.to_device(cpu) is cpu
+    assert (
+        process.name_backend_here() == process.name_backend_of_tensors([there]) == "torch-cpu"
+        and process.move_to_process_device(cpu) is cpu
+    )
     for name, target in (("xpu", "xpu"), ("rocm", "cuda"), ("neuron", "xla"), ("meta", "meta")):
-        monkeypatch.setattr(torch_devices, "here", lambda name=name: name)
+        monkeypatch.setattr(torch_devices, "name_torch_device_here", lambda name=name: name)
         assert (
-            process.backend_here() == process.backend_of([there]) == process.backend_of([np.ones(2)]) == f"torch-{name}"
+            process.name_backend_here()
+            == process.name_backend_of_tensors([there])
+            == process.name_backend_of_tensors([np.ones(2)])
+            == f"torch-{name}"
         )
-        assert process.backend_of([cpu]) == "torch-cpu" and torch_devices.device(name).target in ("", target)
-    assert process.to_device(cpu).device.type == "meta"
+        assert process.name_backend_of_tensors([cpu]) == "torch-cpu" and torch_devices.find_torch_device(
+            name
+        ).target in ("", target)
+    assert process.move_to_process_device(cpu).device.type == "meta"
     with pytest.raises(farm.ClientError, match="torch-xpu is unavailable here"):
-        monkeypatch.setattr(torch_devices, "here", lambda: "xpu")
+        monkeypatch.setattr(torch_devices, "name_torch_device_here", lambda: "xpu")
         farm.assert_correct(lambda x: x, (cpu,), lambda x: x, op_class="elementary")
 
 

@@ -54,7 +54,7 @@ def test_a_fault_at_equal_indices_is_found_by_a_tests_cases_and_its_twin_passes(
 def test_a_case_of_a_test_is_the_sample_that_fuzz_draws_from_its_seed() -> None:
     cases = Cases.of(honest, right, cases=30, seed=5, op_class="reduction", **HOW)
     group = Group(f"user:{cases.kernel.op.name}", "", "float32", 30, 5, "forward", FUZZ)
-    with load.lent(cases.kernel.op, cases.kernel.root) as one:
+    with load.lend_op(cases.kernel.op, cases.kernel.root) as one:
         drawn = [catalog._build_fuzzed_sample(one, group, i, 0) for i in range(30)]
     structures = set()
     for case, sample in zip(cases, drawn):

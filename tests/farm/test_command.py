@@ -56,10 +56,10 @@ def test_a_reader_that_leaves_changes_no_exit_code(arguments: list[str], tmp_pat
         {"op": "load:x", "dtype": "float32", "sample": 0, "status": s, "started_at": 1.0} for s in ("pass", "wrong")
     ]
     for name, row in zip("ab", rows, strict=True):
-        lake.append(
+        lake.append_part(
             lake.open_lake(tmp_path / "results"),
             "r",
-            [lake.to_batch([Row.of(row)], lake.Origin.of("r", name, UNASKED))],
+            [lake.make_row_batch([Row.of(row)], lake.Origin.of("r", name, UNASKED))],
         )
     ends, codes = os.pipe(), []
     os.close(ends[0])
@@ -148,11 +148,11 @@ def test_no_failure_of_the_farms_own_looks_like_wrong_numbers(
 
 
 def test_a_report_that_cannot_be_written_is_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lake.append(
+    lake.append_part(
         lake.open_lake(tmp_path),
         "r",
         [
-            lake.to_batch(
+            lake.make_row_batch(
                 [Row.of({"op": "load:x", "dtype": "float32", "sample": 0, "status": "pass", "started_at": 1.0})],
                 lake.Origin.of("r", "b", UNASKED),
             )

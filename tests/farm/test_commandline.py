@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from farm import commandline
-from farm.commandline import CommandParser, list_option
+from farm.commandline import CommandParser, add_list_option
 from farm.commands import report
 from farm.options import bisect, minimise
 from tasks.model import Refusal
@@ -16,8 +16,8 @@ def parser() -> CommandParser:
     made.add_argument("config", nargs="?")
     made.add_argument("--samples", type=int)
     made.add_argument("--dry-run", action="store_true")
-    list_option(made, "--backends", "NAME", "these")
-    list_option(made, "--input", "FORM", "inputs", commas=False)
+    add_list_option(made, "--backends", "NAME", "these")
+    add_list_option(made, "--input", "FORM", "inputs", commas=False)
     return made
 
 

@@ -21,7 +21,7 @@ import pytest
 
 from farm import lake
 from farm.lake import SCHEMA, Lake, compaction, store
-from farm.lake.store import list_parts
+from farm.lake.store import list_lake_parts
 from tasks.model.row import Row
 
 RUN = "20260101-000000-aaaa"
@@ -34,14 +34,14 @@ def batch(*samples: int, op: str = "torch:abs", **more: Any) -> pa.RecordBatch:
     rows = [
         Row(catalog="torch", op=op, dtype="float32", sample=s, status="pass", started_at=1.5, **more) for s in samples
     ]
-    return lake.to_batch(rows, lake.Origin(RUN, "torch-cpu", "Meta"))
+    return lake.make_row_batch(rows, lake.Origin(RUN, "torch-cpu", "Meta"))
 
 
 def filled(where: Path | Lake, many: int = 3) -> Lake:
     opened = lake.open_lake(where)
     for s in range(many):
-        lake.append(opened, RUN, [batch(2 * s, 2 * s + 1, op=f"torch:{'dcb'[s]}", error=f"text {s}")])
-    lake.append(opened, RUN, [batch(0, op="torch:d", attempts=2, error="again")])
+        lake.append_part(opened, RUN, [batch(2 * s, 2 * s + 1, op=f"torch:{'dcb'[s]}", error=f"text {s}")])
+    lake.append_part(opened, RUN, [batch(0, op="torch:d", attempts=2, error="again")])
     return opened
 
 
@@ -86,22 +86,22 @@ def test_killed_at_any_step_of_compaction(tmp_path: Path, change: lake.Change | 
     while survived:
         shutil.copytree(tmp_path / "whole", tmp_path / str(step))
         opened = lake.open_lake(tmp_path / str(step))
-        survived = killed_at(step, lambda opened=opened: lake.compact(opened, RUN, change))
+        survived = killed_at(step, lambda opened=opened: lake.compact_run(opened, RUN, change))
         pd.testing.assert_frame_equal(of(opened), whole)
-        if list_parts(opened, RUN) != [
-            p.replace("whole", str(step)) for p in list_parts(lake.open_lake(tmp_path / "whole"), RUN)
+        if list_lake_parts(opened, RUN) != [
+            p.replace("whole", str(step)) for p in list_lake_parts(lake.open_lake(tmp_path / "whole"), RUN)
         ]:
-            lake.compact(opened, RUN)  # by the run that is resumed
+            lake.compact_run(opened, RUN)  # by the run that is resumed
             pd.testing.assert_frame_equal(of(opened), whole)
-            assert len(pd.read_parquet(list_parts(opened, RUN))) == 6  # for a reader that knows of no keys too
+            assert len(pd.read_parquet(list_lake_parts(opened, RUN))) == 6  # for a reader that knows of no keys too
         step += 4 if change is None else 12  # the steps are the same
     assert step > 40
 
 
 def test_a_compacted_part_says_what_every_other_says_and_is_sorted(tmp_path: Path) -> None:
     opened = filled(tmp_path)
-    lake.compact(opened, RUN)
-    (path,) = list_parts(opened, RUN)
+    lake.compact_run(opened, RUN)
+    (path,) = list_lake_parts(opened, RUN)
     schema = pq.read_schema(path)
     assert schema.equals(SCHEMA) and schema.metadata[b"schema_version"] == SCHEMA.metadata[b"schema_version"]
     assert schema.field("build_ms").metadata[b"unit"] == b"ms"
@@ -113,8 +113,8 @@ def test_many_rows_are_compacted_in_pieces(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(compaction, "AT_ONCE", 4)
     monkeypatch.setattr(compaction, "GROUP_ROWS", 2)
     whole, opened = of(filled(tmp_path / "whole")), filled(tmp_path / "pieces")
-    lake.compact(opened, RUN)
-    (path,) = list_parts(opened, RUN)
+    lake.compact_run(opened, RUN)
+    (path,) = list_lake_parts(opened, RUN)
     assert pq.ParquetFile(path).num_row_groups > 2
     pd.testing.assert_frame_equal(of(opened), whole)
 
@@ -122,9 +122,9 @@ def test_many_rows_are_compacted_in_pieces(tmp_path: Path, monkeypatch: pytest.M
 def test_a_part_that_cannot_be_read_is_kept(tmp_path: Path) -> None:
     opened = filled(tmp_path)
     (tmp_path / f"run={RUN}" / "part-x.parquet").write_bytes(b"PAR1 half of a part")
-    before = list_parts(opened, RUN)
-    lake.compact(opened, RUN)
-    assert list_parts(opened, RUN) == before
+    before = list_lake_parts(opened, RUN)
+    lake.compact_run(opened, RUN)
+    assert list_lake_parts(opened, RUN) == before
 
 
 def test_parts_of_another_schema_are_compacted_too(tmp_path: Path) -> None:
@@ -134,8 +134,8 @@ def test_parts_of_another_schema_are_compacted_too(tmp_path: Path) -> None:
     old = old.set_column(old.schema.get_field_index("case_id"), "case_id", case)
     pq.write_table(old, tmp_path / f"run={RUN}" / "part-old.parquet")
     before = of(opened)
-    lake.compact(opened, RUN)
-    assert len(list_parts(opened, RUN)) == 1
+    lake.compact_run(opened, RUN)
+    assert len(list_lake_parts(opened, RUN)) == 1
     key = ["sample", "case_id"]
     pd.testing.assert_frame_equal(
         of(opened).sort_values(key, ignore_index=True), before.sort_values(key, ignore_index=True)
@@ -147,15 +147,15 @@ def test_parts_of_another_schema_are_compacted_too(tmp_path: Path) -> None:
 
 def test_only_the_rows_asked_for(tmp_path: Path) -> None:
     opened = filled(tmp_path)
-    lake.append(opened, "other", [batch(7, op="torch:b")])
+    lake.append_part(opened, "other", [batch(7, op="torch:b")])
     for _ in range(2):
         assert lake.read(opened, RUN, where={"op": ["torch:b"]})["sample"].tolist() == [4, 5]
         assert len(lake.read(opened, where={"op": ["torch:b", "torch:c"], "backend": ["torch-cpu"]})) == 5
         assert len(lake.read(opened, where={"op": ["torch:b"], "sample": [5]})) == 1
         assert lake.read(opened, where={"op": []}).empty and lake.read(opened, where={"op": ["none"]}).empty
         table = lake.read_table(opened, RUN, ["op", "sample"], {"backend": ["torch-cpu"]})
-        assert table.column_names == ["op", "sample"] and table.num_rows == 7 - (len(list_parts(opened, RUN)) == 1)
-        lake.compact(opened, RUN)
+        assert table.column_names == ["op", "sample"] and table.num_rows == 7 - (len(list_lake_parts(opened, RUN)) == 1)
+        lake.compact_run(opened, RUN)
 
 
 def test_a_part_without_the_column_has_none_of_the_rows(tmp_path: Path) -> None:
@@ -176,13 +176,13 @@ def at_once(opened: Lake, each: int) -> None:
 
     def writing(who: int) -> None:
         for s in range(each):
-            lake.append(opened, RUN, [batch(1000 * who + s)])
-            lake.append(opened, f"of-{who}", [batch(s)])
+            lake.append_part(opened, RUN, [batch(1000 * who + s)])
+            lake.append_part(opened, f"of-{who}", [batch(s)])
             written[who] = s + 1
 
     def compacting() -> None:
         while not done.is_set():
-            lake.compact(opened, RUN)
+            lake.compact_run(opened, RUN)
 
     def reading() -> None:
         while not done.is_set():
@@ -208,7 +208,7 @@ def at_once(opened: Lake, each: int) -> None:
         thread.join()
     assert not problems
     assert len(lake.read(opened, RUN)) == 3 * each
-    lake.compact(opened, RUN)
+    lake.compact_run(opened, RUN)
     assert lake.read_table(opened, RUN).num_rows == 3 * each
     assert [len(lake.read(opened, f"of-{who}")) for who in range(3)] == [each] * 3
 
@@ -255,12 +255,12 @@ def compacted_by_two(opened: Lake) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compaction, "put_part", put)
-        threads = [threading.Thread(target=lake.compact, args=(opened, RUN)) for _ in range(2)]
+        threads = [threading.Thread(target=lake.compact_run, args=(opened, RUN)) for _ in range(2)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-    assert lake.read_table(opened, RUN).num_rows == 6 and len(list_parts(opened, RUN)) == 1
+    assert lake.read_table(opened, RUN).num_rows == 6 and len(list_lake_parts(opened, RUN)) == 1
 
 
 def test_two_that_compact_one_run_at_once_leave_one_part(tmp_path: Path) -> None:
@@ -273,25 +273,25 @@ def test_what_was_compacted_twice_of_different_parts_is_merged(tmp_path: Path, m
 
     def put(*arguments: Any) -> None:  # a third driver writes a row, and compacts, while this one is merging
         for _ in once:
-            lake.append(opened, RUN, [batch(1, 9, op="torch:e")])
-            lake.compact(opened, RUN)
+            lake.append_part(opened, RUN, [batch(1, 9, op="torch:e")])
+            lake.compact_run(opened, RUN)
         store.put_part(*arguments)
 
     monkeypatch.setattr(compaction, "put_part", put)
-    lake.compact(opened, RUN)
+    lake.compact_run(opened, RUN)
     assert sorted(lake.read_table(opened, RUN)["sample"].to_pylist()) == [0, 1, 1, 2, 3, 4, 5, 9]
-    assert len(list_parts(opened, RUN)) == 1
+    assert len(list_lake_parts(opened, RUN)) == 1
 
 
 @pytest.mark.parametrize("change", (None, lambda table: table))
 def test_a_run_with_columns_of_a_newer_farm_keeps_them(tmp_path: Path, change: lake.Change | None) -> None:
     opened = filled(tmp_path)
-    before = list_parts(opened, RUN)
+    before = list_lake_parts(opened, RUN)
     newer = pq.read_table(before[1], partitioning=None)
     pq.write_table(newer.append_column("joules", pa.array([1.5] * len(newer))), before[1])
     with pytest.warns(lake.LakeWarning, match=f"{before[1]} has the column joules, which this farm does not know"):
-        lake.compact(opened, RUN, change)
-    assert list_parts(opened, RUN) == before and "joules" in pq.read_schema(before[1]).names
+        lake.compact_run(opened, RUN, change)
+    assert list_lake_parts(opened, RUN) == before and "joules" in pq.read_schema(before[1]).names
     pq.write_table(newer, before[1])
-    lake.compact(opened, RUN, change)
-    assert len(list_parts(opened, RUN)) == 1
+    lake.compact_run(opened, RUN, change)
+    assert len(list_lake_parts(opened, RUN)) == 1

@@ -18,9 +18,9 @@ from farm.commands import reproduce, run
 from farm.commands.report import main
 from farm.exits import FOUND, OK
 from farm.report import Report, causes, findings, ranking, since, stale, verdict
-from farm.report.faces.markdown import markdown
+from farm.report.faces.markdown import write_markdown_report
 from farm.report.tables import overview
-from farm.report.tables.view import cell
+from farm.report.tables.view import make_view_cell
 from tasks.model.row import YOUR_OWN
 from tests.farm.test_report import RUN, frame, make_row, printed
 
@@ -241,7 +241,7 @@ def test_a_config_that_lists_nothing_as_known_has_failures_and_none_is_called_ne
     rows, record = frame(make_row("wrong", kind="numbers"), make_row("imprecise", sample=1)), RUN | {"planned": 2}
     said = verdict(rows, record)
     assert said.sentence == "1 failure; the config lists none as known" and said.has_findings
-    for text in (printed(rows, record), markdown(rows, record)):
+    for text in (printed(rows, record), write_markdown_report(rows, record)):
         assert (
             "1 failure: 1 group of similar failures\n" in text
             and "new failure" not in text
@@ -285,7 +285,7 @@ def test_the_markdown_says_the_verdict_first_then_what_is_new_causes_and_the_ran
     record = REC | {"planned": 14}
     order = ("1 new failure", "1 new failure: 1 group", "torch:mul", "2 known failures: 1 cause", "sums in 16 bits",
              "torch (PyTorch's own op samples): right on the 6 cells given to all 2 backends", "Coverage by vendor")  # fmt: skip
-    shown, written = printed(rows, record), markdown(rows, record)
+    shown, written = printed(rows, record), write_markdown_report(rows, record)
     for said in (shown, written):
         assert "1 known failure not seen" in said or "refused until version 2" in said
     places = [written.index(words) for words in order]
@@ -300,9 +300,9 @@ def test_a_figure_has_its_unit_and_its_limit() -> None:
         make_row("wrong", "torch:sigmoid", op_class="elementary", error_units=526.0, max_ulp=572.0, limit=8.0),
         make_row("wrong", "torch:softmax", op_class="normalisation", error_units=110.0, max_ulp=958.0, limit=4.0),
     )
-    for said in (" ".join(text.split()) for text in (printed(rows, REC), markdown(rows, REC))):
+    for said in (" ".join(text.split()) for text in (printed(rows, REC), write_markdown_report(rows, REC))):
         assert "572 ulps, limit 8" in said and "110 units, limit 4" in said and "958" not in said
-    assert "ulps: units in the last place" in markdown(rows, REC) and "help units" in printed(rows, REC)
+    assert "ulps: units in the last place" in write_markdown_report(rows, REC) and "help units" in printed(rows, REC)
 
 
 def test_a_fallback_is_counted_and_no_finding() -> None:
@@ -380,7 +380,7 @@ def test_a_backend_that_was_given_little_is_not_ranked_and_does_not_shrink_the_c
     made = ranking(report.rows).set_index("backend")
     assert made["place"].fillna(0).to_dict() == {"a": 1, "c": 1, "b": 3, "e": 4, "d": 0}
     assert made["cells"].to_dict() == {"a": 8, "c": 8, "b": 8, "e": 8, "d": 2} and made.at["d", "best"] == 2
-    for said in (printed(report, REC), markdown(report, REC)):
+    for said in (printed(report, REC), write_markdown_report(report, REC)):
         assert "right on the 8 cells given to all 4 backends" in said
         assert "c narrows the comparison most (8 of 10); without it 10 cells would be common to all" in said
         assert "Not ranked: d, given 2 of 10 cells. On the 2 shared with the others, the best backend has 2" in said
@@ -555,11 +555,11 @@ def test_a_weak_cell_is_not_shown_as_one_that_is_not_right(statuses: list[tuple[
     made = Report.of(frame(*rows), RUN)
     (told,) = (v for v in made.views if v.name == "ranking_torch")
     (column,) = (c for c in told.columns if getattr(c, "words", "") == "right")
-    assert [cell(column, line).text for line in told.all_lines()] == [shown, shown]
+    assert [make_view_cell(column, line).text for line in told.all_lines()] == [shown, shown]
 
 
 def test_what_came_of_each_backend_has_those_of_one_code_as_well() -> None:
     rows = frame(
         *(make_row("pass", "torch:abs", backend, vendor="Meta") for backend in ("torch-cpu", "behind"))
     ).assign(code="torch")
-    assert overview.by_status(Report.of(rows, {})) == "torch-cpu, behind: pass 1"
+    assert overview.view_status_counts(Report.of(rows, {})) == "torch-cpu, behind: pass 1"

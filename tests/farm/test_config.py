@@ -9,9 +9,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from farm.plan.config import Config, ConfigError, load
-from farm.plan.known import not_known
-from tasks.nearest import nearest
+from farm.plan.config import Config, ConfigError, load_config
+from farm.plan.known import drop_known_rows
+from tasks.nearest import suggest_nearest_names
 
 ROOT = Path(__file__).resolve().parents[2]
 GOOD = "catalogs: [torch]\nbackends: [torch-cpu]\n"
@@ -22,14 +22,14 @@ def refusal(tmp_path: Path, text: str | bytes) -> str:
     file = tmp_path / "c.yaml"
     file.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(ConfigError) as caught:
-        load(file)
+        load_config(file)
     assert str(caught.value).startswith(f"{file}:")
     return str(caught.value).removeprefix(f"{file}:")
 
 
 @pytest.mark.parametrize("file", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda f: f.stem)
 def test_the_configs_that_come_with_the_farm(file: Path) -> None:
-    assert load(file).name == file.stem
+    assert load_config(file).name == file.stem
 
 
 @pytest.mark.parametrize(
@@ -162,26 +162,26 @@ def test_every_problem_is_told_not_only_the_first(tmp_path: Path) -> None:
 def test_a_missing_file_names_those_that_are_there(tmp_path: Path) -> None:
     (tmp_path / "quick.yaml").write_text(GOOD)
     with pytest.raises(ConfigError, match=r"quik\.yaml: no such file.*quick\.yaml"):
-        load(tmp_path / "quik.yaml")
+        load_config(tmp_path / "quik.yaml")
     with pytest.raises(ConfigError, match="no such file"):
-        load(tmp_path / "no" / "such" / "folder.yaml")
+        load_config(tmp_path / "no" / "such" / "folder.yaml")
 
 
 def test_a_directory_is_no_config(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=f"{tmp_path.name}: cannot be read"):
-        load(tmp_path)
+        load_config(tmp_path)
 
 
 def test_anchors_and_merge_keys_are_plain_yaml(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text(
         "catalogs:\n  - &base {name: torch, samples: 3}\n  - <<: *base\n    name: onnx\nbackends: [ort-cpu]\n"
     )
-    assert [(c.name, c.samples) for c in load(tmp_path / "c.yaml").catalogs] == [("torch", 3), ("onnx", 3)]
+    assert [(c.name, c.samples) for c in load_config(tmp_path / "c.yaml").catalogs] == [("torch", 3), ("onnx", 3)]
 
 
 def test_defaults_and_short_forms(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(GOOD)
-    config = load(tmp_path / "mine.yaml")
+    config = load_config(tmp_path / "mine.yaml")
     assert config.name == "mine"
     assert config.catalogs[0].name == "torch" and config.catalogs[0].ops == ["*"]
     assert config.backends[0].spec().runtime == "torch" and config.backends[0].spec().device == "cpu"
@@ -190,7 +190,7 @@ def test_defaults_and_short_forms(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtypes", ('["*"]', "[str, int4, uint2, float8_e4m3fn, complex64, bool]"))
 def test_dtypes_that_a_catalog_may_have(tmp_path: Path, dtypes: str) -> None:
     (tmp_path / "c.yaml").write_text(GOOD + f"dtypes: {dtypes}\n")
-    load(tmp_path / "c.yaml")
+    load_config(tmp_path / "c.yaml")
 
 
 FULL = """
@@ -211,22 +211,22 @@ known_failures: [{op: abs, dtype: float16, backend: tf32, status: wrong, reason:
 def test_a_recorded_config_is_the_same_config(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text(FULL)
     for file in (tmp_path / "c.yaml", *(ROOT / "configs").glob("*.yaml")):
-        config = load(file)
+        config = load_config(file)
         record = json.loads(json.dumps({"config": config.model_dump(mode="json")}))
         assert Config(**record["config"]) == config
 
 
 def test_nearest() -> None:
-    assert nearest("sofmax", ["softmax", "relu"]) == "; did you mean softmax?"
-    assert nearest("xyz", ["softmax", "relu"]) == "; valid: softmax, relu"
-    assert nearest("xyz", []) == ""
+    assert suggest_nearest_names("sofmax", ["softmax", "relu"]) == "; did you mean softmax?"
+    assert suggest_nearest_names("xyz", ["softmax", "relu"]) == "; valid: softmax, relu"
+    assert suggest_nearest_names("xyz", []) == ""
 
 
 def test_known_failures_in_a_file_of_their_own(tmp_path: Path) -> None:
     (tmp_path / "known").mkdir()
     (tmp_path / "known" / "mine.yaml").write_text("- {op: abs, status: imprecise, reason: the cause}\n")
     (tmp_path / "c.yaml").write_text(GOOD + "known_failures: known/mine.yaml\n")
-    assert load(tmp_path / "c.yaml").known_failures[0].reason == "the cause"
+    assert load_config(tmp_path / "c.yaml").known_failures[0].reason == "the cause"
     for text, says in (
         ("- {op: abs}", "reason: Field required"),
         ("- abs", "mine.yaml"),
@@ -235,16 +235,16 @@ def test_known_failures_in_a_file_of_their_own(tmp_path: Path) -> None:
     ):
         (tmp_path / "known" / "mine.yaml").write_text(text)
         with pytest.raises(ConfigError, match="mine.yaml") as caught:
-            load(tmp_path / "c.yaml")
+            load_config(tmp_path / "c.yaml")
         assert says in str(caught.value) and "c.yaml:" in str(caught.value)
     (tmp_path / "known" / "mine.yaml").write_text("- {op: abs, reason: the cause}\n")
     (tmp_path / "c.yaml").write_text(
         GOOD + "known_failures: [known/mine.yaml, {op: add, reason: another}, known/mine.yaml]\n"
     )
-    assert [k.op for k in load(tmp_path / "c.yaml").known_failures] == ["abs", "add", "abs"]
+    assert [k.op for k in load_config(tmp_path / "c.yaml").known_failures] == ["abs", "add", "abs"]
     (tmp_path / "c.yaml").write_text(GOOD + "known_failures: known/none.yaml\n")
     with pytest.raises(ConfigError, match=r"none.yaml: No such file"):
-        load(tmp_path / "c.yaml")
+        load_config(tmp_path / "c.yaml")
 
 
 def test_a_known_wrong_covers_what_is_merely_imprecise_and_not_the_reverse(tmp_path: Path) -> None:
@@ -252,7 +252,9 @@ def test_a_known_wrong_covers_what_is_merely_imprecise_and_not_the_reverse(tmp_p
         GOOD + "known_failures:\n  - {op: a, status: wrong, reason: r}\n  - {op: b, status: imprecise, reason: r}\n"
     )
     rows = pd.DataFrame([{"op": f"torch:{op}", "status": s} for op in "ab" for s in ("wrong", "imprecise", "error")])
-    rest = not_known(rows.assign(backend="torch-cpu", dtype="float16", variant=""), load(tmp_path / "c.yaml"))
+    rest = drop_known_rows(
+        rows.assign(backend="torch-cpu", dtype="float16", variant=""), load_config(tmp_path / "c.yaml")
+    )
     assert list(zip(rest["op"], rest["status"])) == [("torch:a", "error"), ("torch:b", "wrong"), ("torch:b", "error")]
 
 
@@ -260,7 +262,7 @@ def test_the_known_failures_that_come_with_the_farm(tmp_path: Path) -> None:
     known = Path(__file__).parents[2] / "configs" / "known"
     for path in known.glob("*.yaml"):
         (tmp_path / "c.yaml").write_text(GOOD + f"known_failures: {path}\n")
-        assert load(tmp_path / "c.yaml").known_failures
+        assert load_config(tmp_path / "c.yaml").known_failures
 
 
 def test_a_policy_is_named_from_the_configs_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,9 +271,9 @@ def test_a_policy_is_named_from_the_configs_directory(tmp_path: Path, monkeypatc
     file.write_text(GOOD + "policy: p.json\n")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=str(tmp_path / "pol" / "p.json")):
-        load(file)
+        load_config(file)
     (tmp_path / "pol" / "p.json").write_text((ROOT / "tasks" / "judge" / "policies" / "classic.json").read_text())
-    assert load(file).policy == str(tmp_path / "pol" / "p.json")
+    assert load_config(file).policy == str(tmp_path / "pol" / "p.json")
 
 
 @pytest.mark.parametrize(
@@ -282,7 +284,7 @@ def test_a_vendors_config_asks_the_check_switch_of_what_declares_less_than_float
 ) -> None:
     """Of others it says nothing, and a mode of attention or convolution changes nothing but these: on a GPU that is
     most of a night."""
-    config = load(ROOT / "configs" / f"{name}.yaml")
+    config = load_config(ROOT / "configs" / f"{name}.yaml")
     asked, whole = set(), set()
     for catalog in config.catalogs:
         given = {b.name for b in config.backends if any(fnmatch(b.name, x) for x in catalog.backends)}

@@ -14,14 +14,14 @@ from rich.console import Console
 
 from farm.plan.model import Gate
 from farm.report import Report, print_coverage
-from farm.report.faces.exchange import junit
-from farm.report.faces.markdown import markdown
-from farm.report.faces.page import render
-from farm.report.faces.site import pages
+from farm.report.faces.exchange import write_junit
+from farm.report.faces.markdown import write_markdown_report
+from farm.report.faces.page import render_page_of_run
+from farm.report.faces.site import render_site_pages
 from farm.report.faces.terminal import print_verdict
-from farm.report.tables.gate import judge_gate
-from farm.report.tables.overview import count_run
-from farm.report.tables.trends import RunTrends, summarise_run
+from farm.report.tables.gate import judge_run_gate
+from farm.report.tables.overview import describe_run_size
+from farm.report.tables.trends import RunTrends, summarise_run_rows
 from tests.farm.test_report import frame, make_row
 
 #: Two samples of a cell, a failure that is known, one that is no backend's fault, one that is new, and what is not
@@ -55,7 +55,7 @@ def report() -> Report:
 
 
 def test_every_face_says_the_same_numbers(report: Report, tmp_path: Path) -> None:
-    assert count_run(report) == COUNTS
+    assert describe_run_size(report) == COUNTS
     title, verdict = "7 rows of 5 cells", "1 new failure, 3 known (1 no backend's fault)"
 
     out = io.StringIO()
@@ -64,20 +64,20 @@ def test_every_face_says_the_same_numbers(report: Report, tmp_path: Path) -> Non
     print_verdict(report.verdict, console)
     assert title in out.getvalue() and out.getvalue().rstrip().endswith(verdict)
 
-    said = markdown(report, RUN)
+    said = write_markdown_report(report, RUN)
     assert title in said and verdict in said
 
-    page = render(report, RUN)
+    page = render_page_of_run(report, RUN)
     for words, count in COUNTS.items():
         assert f"<dt>{words}</dt><dd>{count}</dd>" in page
     assert verdict.replace("'", "&#39;") in page
 
-    root = ET.fromstring(junit(report, judge_gate(report, Gate())))
+    root = ET.fromstring(write_junit(report, judge_run_gate(report, Gate())))
     told = {one.get("name"): one.get("value") for one in root.iter("property")}
     assert {words: told[f"run.{words}"] for words in COUNTS} == {words: str(count) for words, count in COUNTS.items()}
     assert sum(suite.get("name") != "gate" for suite in root.iter("testsuite") for _ in suite.iter("testcase")) == 5
 
-    index = dict(pages(RunTrends.of([summarise_run(ROWS, RUN)])))["index.html"]
+    index = dict(render_site_pages(RunTrends.of([summarise_run_rows(ROWS, RUN)])))["index.html"]
     text = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", index)).replace("&#39;", "'")
     assert "1 run, 7 rows of 5 cells, 4 failures" in text and verdict in text
 

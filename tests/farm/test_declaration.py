@@ -12,7 +12,7 @@ import farm
 from farm.plan.model import Config
 from tasks.catalogs.user import keys
 from tasks.catalogs.user.ops import UserOp
-from tasks.catalogs.user.schema import mistakes
+from tasks.catalogs.user.schema import list_declaration_mistakes
 
 KERNEL = {"name": "op", "kernel": "k:f", "reference": "k:g", "inputs": {"x": ["n"]}, "dims": {"n": [1, 5]}}
 
@@ -39,7 +39,7 @@ def scale(x: Any) -> Any:
     ],
 )
 def test_a_value_of_another_kind_is_told_in_the_same_words(key: str, value: Any, says: str) -> None:
-    assert [((key,), says)] == list(mistakes(UserOp(**KERNEL | {key: value})))
+    assert [((key,), says)] == list(list_declaration_mistakes(UserOp(**KERNEL | {key: value})))
     with pytest.raises(pydantic.ValidationError) as caught:
         read(**{key: value})
     (error,) = caught.value.errors()
@@ -61,7 +61,9 @@ def test_every_mistake_of_a_config_is_placed() -> None:
 
 
 def test_a_record_of_an_earlier_release_is_read_and_a_new_one_says_what_is_not_by_default() -> None:
-    whole = {one.name: keys.default_of(one) for one in fields(UserOp) if keys.default_of(one) is not MISSING}
+    whole = {
+        one.name: keys.find_key_default(one) for one in fields(UserOp) if keys.find_key_default(one) is not MISSING
+    }
     plain = {k: list(v) if isinstance(v, tuple) else v for k, v in whole.items()} | KERNEL | {"op_class": "exact"}
     (op,) = read(**plain).catalogs[0].kernels
     assert op.op_class == "exact" and op.layouts is None
@@ -73,4 +75,4 @@ def test_a_record_of_an_earlier_release_is_read_and_a_new_one_says_what_is_not_b
 def test_every_key_says_what_it_is() -> None:
     for one in fields(UserOp):
         assert one.metadata["about"] and isinstance(one.metadata["kind"], keys.KeyKind), one.name
-        assert keys.describe_default(one) or keys.default_of(one) is MISSING, one.name
+        assert keys.describe_key_default(one) or keys.find_key_default(one) is MISSING, one.name

@@ -76,7 +76,7 @@ def run(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
             for n in cluster.nodes
         }
         awaited = more.pop("awaited", {})  # by name: what a backend answers at last
-        offers = inventory.offers(specs, cluster.nodes, answers, {b.name: b.labels for b in config.backends})
+        offers = inventory.join_node_offers(specs, cluster.nodes, answers, {b.name: b.labels for b in config.backends})
         for name in awaited:
             offers[name] = replace(offers[name], available=False, resources={}, nodes=[], node_ids=[], awaited=True)
             offers[name].joint = name in more.get("joint", ())
@@ -86,12 +86,12 @@ def run(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
             if next(looks) != more.get("late", LATE):
                 return []
             asked = [s for s in specs if s.name in awaited]
-            new = inventory.offers(asked, cluster.nodes, {n["id"]: awaited for n in cluster.nodes}).values()
+            new = inventory.join_node_offers(asked, cluster.nodes, {n["id"]: awaited for n in cluster.nodes}).values()
             return [replace(offer, joint=offers[offer.name].joint) for offer in new]
 
         lakes = lake.open_lake(tmp_path / "results")
-        plan = matrix.build(config, {"load": catalogs.get("load").entries()})
-        request = RunRequest(config, verdict.load("error_units"), lakes, cache)
+        plan = matrix.build_matrix(config, {"load": catalogs.get_catalog("load").entries()})
+        request = RunRequest(config, verdict.load_policy("error_units"), lakes, cache)
         made = RunState(RunPlan(request, plan, cluster, offers, "r", late))
         Dispatcher(made).run()
         assert not list(made.missing())

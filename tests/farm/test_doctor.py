@@ -9,8 +9,8 @@ import yaml
 
 from farm.__main__ import main
 from farm.fleet import probing
-from farm.fleet.asking import probe
-from farm.plan.config import backends_of
+from farm.fleet.asking import probe_backends
+from farm.plan.config import read_config_backends
 from tasks.backends import BackendSpec
 from tasks.wire import Refused
 from tests.conftest import here
@@ -57,13 +57,16 @@ def test_what_doctor_says_to_build_is_built_by_it(
         ([str(config), "needy-named"], [str(config), "needy-named"]),
         (["needy-named"], ["needy-named"]),
     ):
-        specs = [*backends_of([x for x in what if x != "needy-named"], ""), *([own] if "needy-named" in what else [])]
-        monkeypatch.setattr("farm.commands.doctor.backends_of", lambda given, where, specs=specs: specs)
+        specs = [
+            *read_config_backends([x for x in what if x != "needy-named"], ""),
+            *([own] if "needy-named" in what else []),
+        ]
+        monkeypatch.setattr("farm.commands.doctor.read_config_backends", lambda given, where, specs=specs: specs)
         assert main(["doctor", *what]) == 0
         *_, last = capsys.readouterr().out.strip().splitlines()
         command = last.partition(" envs build ")[2].split()
         assert "may run once" in last and command == said
-    assert {x.packages for x in backends_of([str(config)], "")} == {("nothing==1",), ("nothing==2",)}
+    assert {x.packages for x in read_config_backends([str(config)], "")} == {("nothing==1",), ("nothing==2",)}
 
 
 def test_doctor_names_a_backend_of_a_config_that_is_known_without_it(
@@ -131,13 +134,13 @@ def test_an_answer_counts_only_where_it_was_given(
     """It was given with another LD_LIBRARY_PATH, or found what has gone since: asked again."""
     spec, cache = BackendSpec.parse(NEEDY), tmp_path / "cache"
     tool.touch()
-    there = probe([spec], cache, fresh=False)[NEEDY]
-    assert probing.read_answer(spec, cache) == there
+    there = probe_backends([spec], cache, fresh=False)[NEEDY]
+    assert probing.read_probe_answer(spec, cache) == there
     monkeypatch.setenv("SHLVL", "7")  # decides nothing
-    assert probing.read_answer(spec, cache) == there
+    assert probing.read_probe_answer(spec, cache) == there
     if change == "need":
         tool.unlink()
     else:
         monkeypatch.setenv("LD_LIBRARY_PATH" if change == "variable" else "NEEDY_PATH", str(tmp_path))
-    assert probing.read_answer(spec, cache) is None
-    assert isinstance(probe([spec], cache, fresh=False)[NEEDY], Refused) == (change == "need")
+    assert probing.read_probe_answer(spec, cache) is None
+    assert isinstance(probe_backends([spec], cache, fresh=False)[NEEDY], Refused) == (change == "need")

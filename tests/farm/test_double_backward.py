@@ -13,7 +13,7 @@ from hypothesis import Phase, given, settings
 import farm
 from farm import lake
 from farm.client.cases import Cases
-from farm.client.kernels import ClientError, kernel_of
+from farm.client.kernels import ClientError, find_kernel
 from tests.kernels.cubes import Cube, cube, detached, right, wave, wave_right
 
 pytest_plugins = "pytester"
@@ -70,10 +70,10 @@ def test_gradients_come_in_the_order_of_the_inputs_however_they_are_named(names:
 
 
 def test_what_double_is_of() -> None:
-    assert kernel_of(cube, right, **INPUTS, double=True).checks == ["forward", "backward", "double_backward"]
-    assert kernel_of(cube, right, **INPUTS, backward=True).checks == ["forward", "backward"]
-    assert kernel_of(cube, right, **INPUTS).checks == ["forward"]
-    some = kernel_of(wave, wave_right, {"a": [3], "b": [3]}, backward=["b"], double=True)
+    assert find_kernel(cube, right, **INPUTS, double=True).checks == ["forward", "backward", "double_backward"]
+    assert find_kernel(cube, right, **INPUTS, backward=True).checks == ["forward", "backward"]
+    assert find_kernel(cube, right, **INPUTS).checks == ["forward"]
+    some = find_kernel(wave, wave_right, {"a": [3], "b": [3]}, backward=["b"], double=True)
     assert list(some.op.gradient) == ["b"]
 
 

@@ -21,10 +21,10 @@ import pytest
 from farm.commands import run
 from farm.exits import OK
 from farm.fleet import envs, inventory, pip_settings
-from farm.fleet.asking import probe
-from farm.fleet.child_process import ChildProcess, Limits, tasks_alone
+from farm.fleet.asking import probe_backends
+from farm.fleet.child_process import ChildProcess, Limits, link_tasks_folder
 from farm.fleet.envs import EnvError, Environment
-from farm.plan.config import ConfigError, load
+from farm.plan.config import ConfigError, load_config
 from tasks import backends, wire
 from tasks.backends import BUILT_IN, BackendSpec
 from tasks.devices import BY_LABEL
@@ -56,17 +56,17 @@ def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             wheel.writestr(f"{info}/WHEEL", f"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: {tag}\n")
             wheel.writestr(f"{info}/RECORD", "")
     monkeypatch.setenv("PIP_FIND_LINKS", f"{folder} {os.environ.get('PIP_FIND_LINKS', '')}".strip())
-    pip_settings.pip_settings.cache_clear()
+    pip_settings.read_pip_settings.cache_clear()
     yield folder
-    pip_settings.pip_settings.cache_clear()
+    pip_settings.read_pip_settings.cache_clear()
 
 
 def test_uv_has_pips_settings_also_before_anything_is_installed(wheels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As `make setup` calls it: with nothing but uv, from a checkout."""
     monkeypatch.setenv("PIP_CERT", "/etc/own.pem")
     monkeypatch.delenv("SSL_CERT_FILE", raising=False)
-    pip_settings.pip_settings.cache_clear()
-    assert pip_settings.uv_environment()["SSL_CERT_FILE"] == "/etc/own.pem"
+    pip_settings.read_pip_settings.cache_clear()
+    assert pip_settings.make_uv_environment()["SSL_CERT_FILE"] == "/etc/own.pem"
     code = "import os, runpy; os.execve = lambda *a: print(*a[1][1:], a[2]['UV_FIND_LINKS']); runpy.run_module('farm.fleet.pip_settings', run_name='__main__')"
     command = [sys.executable, "-S", "-c", code]  # -S: without site-packages
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
@@ -74,7 +74,7 @@ def test_uv_has_pips_settings_also_before_anything_is_installed(wheels: Path, mo
 
 
 def test_an_environment_holds_its_packages_and_nothing_of_the_farm(wheels: Path, tmp_path: Path) -> None:
-    python = envs.build(Environment(("farm-fake-runtime==1.0",)), tmp_path)
+    python = envs.build_environment(Environment(("farm-fake-runtime==1.0",)), tmp_path)
     code = "import farm_fake_runtime, numpy, ml_dtypes; print(farm_fake_runtime.version)"
     assert subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout == "1.0\n"
     code = (
@@ -90,28 +90,28 @@ def test_an_environment_holds_its_packages_and_nothing_of_the_farm(wheels: Path,
         text=True,
         check=True,
         cwd=tmp_path,
-        env={"PYTHONPATH": str(tasks_alone())},
+        env={"PYTHONPATH": str(link_tasks_folder())},
     )
     assert seen.stdout == "[]\n"
 
 
 def test_two_versions_stand_side_by_side(wheels: Path, tmp_path: Path) -> None:
     old, new = (Environment((f"farm-fake-runtime=={v}",)) for v in ("1.0", "2.0"))
-    assert envs.build(old, tmp_path) != envs.build(new, tmp_path)
+    assert envs.build_environment(old, tmp_path) != envs.build_environment(new, tmp_path)
     assert [e.record(tmp_path)["versions"]["farm-fake-runtime"] for e in (old, new)] == ["1.0", "2.0"]  # type: ignore[index]
 
 
 def test_a_list_of_packages_is_built_once_whoever_asks(
     wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log, real = tmp_path / "uv.log", envs._uv_binary()
+    log, real = tmp_path / "uv.log", envs._find_uv_binary()
     wrapper = tmp_path / "uv"
     wrapper.write_text(f'#!/bin/sh\necho "$@" >> {log}\nsleep 0.2\nexec {real} "$@"\n')
     wrapper.chmod(wrapper.stat().st_mode | stat.S_IEXEC)
-    monkeypatch.setattr(envs, "_uv_binary", lambda: str(wrapper))
+    monkeypatch.setattr(envs, "_find_uv_binary", lambda: str(wrapper))
     same = [Environment(p) for p in (("farm-fake-runtime==1.0", "numpy"), ("numpy", "farm-fake-runtime == 1.0"))] * 2
     with concurrent.futures.ThreadPoolExecutor() as pool:
-        pythons = set(pool.map(lambda e: envs.build(e, tmp_path), same))
+        pythons = set(pool.map(lambda e: envs.build_environment(e, tmp_path), same))
     assert len(pythons) == 1
     assert sum(" venv " in line for line in log.read_text().splitlines()) == 1
 
@@ -120,19 +120,19 @@ def test_what_a_killed_builder_left_is_built_anew(wheels: Path, tmp_path: Path) 
     environment = Environment(("farm-fake-runtime==1.0",))
     (environment.path(tmp_path) / "bin").mkdir(parents=True)
     environment.interpreter(tmp_path).write_text("half")
-    python = envs.build(environment, tmp_path)
+    python = envs.build_environment(environment, tmp_path)
     assert subprocess.run([python, "-c", "import farm_fake_runtime"]).returncode == 0
 
 
 def test_a_rebuilt_environment_has_the_versions_of_the_first(wheels: Path, tmp_path: Path) -> None:
     environment = Environment(("farm-fake-runtime",))
     (wheels / "farm_fake_runtime-2.0-py3-none-any.whl").rename(tmp_path / "later.whl")
-    envs.build(environment, tmp_path)
+    envs.build_environment(environment, tmp_path)
     (tmp_path / "later.whl").rename(wheels / "farm_fake_runtime-2.0-py3-none-any.whl")
     import shutil
 
     shutil.rmtree(environment.path(tmp_path))
-    envs.build(environment, tmp_path)
+    envs.build_environment(environment, tmp_path)
     assert environment.record(tmp_path)["versions"]["farm-fake-runtime"] == "1.0"  # type: ignore[index]
 
 
@@ -153,7 +153,7 @@ def test_a_build_that_fails_says_so_in_the_installers_words(
 ) -> None:
     environment = Environment(packages, python)
     with pytest.raises(EnvError, match=r"cannot be built") as caught:
-        envs.build(environment, tmp_path)
+        envs.build_environment(environment, tmp_path)
     assert words in str(caught.value) and "\n" not in str(caught.value) and "Using Python" not in str(caught.value)
     assert not environment.path(tmp_path).exists()
 
@@ -164,7 +164,7 @@ def test_an_index_that_cannot_be_reached_is_one_line_with_what_to_do(
 ) -> None:
     monkeypatch.setenv("UV_HTTP_RETRIES", "0")
     with pytest.raises(EnvError) as caught:
-        envs.build(Environment((f"--extra-index-url={url}", "farm-fake-runtime==1.0+cu130")), tmp_path)
+        envs.build_environment(Environment((f"--extra-index-url={url}", "farm-fake-runtime==1.0+cu130")), tmp_path)
     said = str(caught.value)
     assert f"the index {url} cannot be reached (" in said and "PIP_INDEX_URL" in said and "\n" not in said
 
@@ -183,7 +183,7 @@ def test_an_index_that_has_nothing_there_is_told_from_one_that_has_no_such_versi
         threading.Thread(target=server.serve_forever, daemon=True).start()
         url = f"--extra-index-url=http://127.0.0.1:{server.server_port}/whl"
         with pytest.raises(EnvError, match="or the index that has it .*one that answers 404 is skipped") as caught:
-            envs.build(Environment((url, "farm-no-such-package==1.0")), tmp_path)
+            envs.build_environment(Environment((url, "farm-no-such-package==1.0")), tmp_path)
         server.shutdown()
     assert "\n" not in str(caught.value)
 
@@ -192,9 +192,9 @@ def test_an_installer_that_hangs_is_bounded_and_leaves_nothing(tmp_path: Path, m
     wrapper = tmp_path / "uv"
     wrapper.write_text("#!/bin/sh\nsleep 600\n")
     wrapper.chmod(wrapper.stat().st_mode | stat.S_IEXEC)
-    monkeypatch.setattr(envs, "_uv_binary", lambda: str(wrapper))
+    monkeypatch.setattr(envs, "_find_uv_binary", lambda: str(wrapper))
     with pytest.raises(EnvError, match="hung"):
-        envs.build(Environment(("numpy",)), tmp_path, timeout_s=1)
+        envs.build_environment(Environment(("numpy",)), tmp_path, timeout_s=1)
     assert not [p for p in psutil.process_iter(["cmdline"]) if str(wrapper) in (p.info["cmdline"] or ())]
     assert list((tmp_path / "envs").glob("*/")) == []
 
@@ -210,9 +210,11 @@ def test_a_wait_for_another_builder_is_no_time_of_the_build(tmp_path: Path, monk
         yield
 
     left: list[float] = []
-    monkeypatch.setattr(envs, "_lock_file", held)
-    monkeypatch.setattr(envs, "_install", lambda environment, cache, patience: left.append(patience.until - now[0]))
-    envs.build(Environment(("numpy",)), tmp_path, timeout_s=60)
+    monkeypatch.setattr(envs, "_lock_environment_file", held)
+    monkeypatch.setattr(
+        envs, "_install_environment", lambda environment, cache, patience: left.append(patience.until - now[0])
+    )
+    envs.build_environment(Environment(("numpy",)), tmp_path, timeout_s=60)
     assert left == [60]
 
 
@@ -222,7 +224,7 @@ def test_a_file_system_without_locks_is_named(tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr(envs.fcntl, "flock", none)
     with pytest.raises(EnvError, match=r"without locks \(Function not implemented\).*-o flock.*FARM_CACHE"):
-        envs.build(Environment(("numpy",)), tmp_path)
+        envs.build_environment(Environment(("numpy",)), tmp_path)
 
 
 def test_a_dry_run_builds_none(
@@ -244,7 +246,7 @@ def test_an_environment_that_fails_is_a_line_and_the_others_go_on(wheels: Path, 
         BackendSpec.parse("ort-cpu"),
         BackendSpec.parse("ort-cpu@0", like="ort-cpu", packages=["farm-no-such-package-at-all"]),
     ]
-    answers = probe(specs, tmp_path)
+    answers = probe_backends(specs, tmp_path)
     assert isinstance(answers["ort-cpu"], BackendInfo)
     assert "farm-no-such-package-at-all" in refusal_of(answers["ort-cpu@0"])
 
@@ -253,7 +255,7 @@ def test_an_environment_that_fails_is_a_line_and_the_others_go_on(wheels: Path, 
 def test_every_backend_says_who_ships_it_and_what_it_needs(runtime: str) -> None:
     from packaging.requirements import Requirement
 
-    part = backends.list_registered()[runtime]
+    part = backends.list_backends()[runtime]
     for device in part.load().devices:
         made = BackendSpec(f"{runtime}-{device}", runtime, device).create()
         assert made.vendor and made.forms
@@ -271,9 +273,9 @@ def test_a_config_names_packages_and_the_version_names_the_column(tmp_path: Path
     file = tmp_path / "a.yaml"
     head = "catalogs: [critical]\nbackends:\n"
     file.write_text(head + '  - {like: ort-cpu, packages: ["onnxruntime==1.20.1", "numpy<2"], python: "3.10"}\n')
-    spec = load(file).backends[0].spec()
+    spec = load_config(file).backends[0].spec()
     assert (spec.name, spec.packages, spec.python) == ("ort-cpu@1.20.1", ("onnxruntime==1.20.1", "numpy<2"), "3.10")
-    made = envs.of(spec)
+    made = envs.find_environment(spec)
     assert made and made.version == "3.10" and made.key != Environment(made.packages).key
     for bad, words in (
         ('  - {like: ort-cpu, packages: ["onnxruntime=1"]}\n', r"a\.yaml:3.*no pip requirement"),
@@ -282,7 +284,7 @@ def test_a_config_names_packages_and_the_version_names_the_column(tmp_path: Path
     ):
         file.write_text(head + bad)
         with pytest.raises(ConfigError, match=words):
-            load(file)
+            load_config(file)
 
 
 def test_the_command_lists_builds_and_removes(wheels: Path, tmp_path: Path) -> None:
@@ -311,17 +313,17 @@ def test_the_command_lists_builds_and_removes(wheels: Path, tmp_path: Path) -> N
 
 def test_an_interpreter_that_is_there_is_taken_as_it_is(wheels: Path, tmp_path: Path) -> None:
     """A backend's packages are not installed into it: whoever has a build of their own has put them there."""
-    there = str(envs.build(Environment(("farm-fake-runtime==1.0",)), tmp_path))
+    there = str(envs.build_environment(Environment(("farm-fake-runtime==1.0",)), tmp_path))
     spec = BackendSpec.parse("jax-cpu", python=there)
-    found = envs.of(spec)
+    found = envs.find_environment(spec)
     assert found is not None and found.existing and found.there(tmp_path / "nothing")
-    started = envs.interpreter_of(spec, tmp_path / "nothing")
+    started = envs.build_interpreter_of_backend(spec, tmp_path / "nothing")
     assert (started.python, started.folders, started.launcher) == (there, (), ())  # it lacks nothing
     assert not (tmp_path / "nothing").exists()
     record = found.record(tmp_path)
     assert record is not None and record["versions"]["farm-fake-runtime"] == "1.0"
     assert found.python_version(tmp_path) == record["python"] == ".".join(map(str, sys.version_info[:2]))
-    answer = probe([spec], tmp_path)["jax-cpu"]
+    answer = probe_backends([spec], tmp_path)["jax-cpu"]
     assert "No module named 'jax'" in refusal_of(answer), answer
 
 
@@ -340,7 +342,7 @@ def test_an_interpreter_that_cannot_serve_is_one_line(script: str | None, says: 
     if script:
         python.write_text(script)
         python.chmod(0o755)
-    (answer,) = probe([BackendSpec.parse("jax-cpu", python=str(python))], tmp_path).values()
+    (answer,) = probe_backends([BackendSpec.parse("jax-cpu", python=str(python))], tmp_path).values()
     said = refusal_of(answer)
     assert said.startswith(f"python: {python} ") and says.format(python) in said and "\n" not in said
 
@@ -357,7 +359,7 @@ def test_a_python_that_is_neither_version_nor_path_or_has_packages_is_refused(
 ) -> None:
     (tmp_path / "c.yaml").write_text(f"catalogs: [torch]\nbackends: [{backend}]\n")
     with pytest.raises(ConfigError, match=says):
-        load(str(tmp_path / "c.yaml"))
+        load_config(str(tmp_path / "c.yaml"))
 
 
 def test_the_farms_own_environment_serves_where_it_has_all_that_a_class_asks_for(
@@ -365,29 +367,33 @@ def test_the_farms_own_environment_serves_where_it_has_all_that_a_class_asks_for
 ) -> None:
     """jax beside the farm: in the version that its backend names, no second one is installed; in another, one is,
     unless nothing may be downloaded."""
-    monkeypatch.setattr(envs, "_is_met", envs._is_met.__wrapped__)
+    monkeypatch.setattr(envs, "_is_requirement_met", envs._is_requirement_met.__wrapped__)
     installed = {"jax": "0.10.2"}
-    monkeypatch.setattr(envs, "_version", lambda name: installed.get(name, ""))
+    monkeypatch.setattr(envs, "_find_package_version", lambda name: installed.get(name, ""))
     spec = BackendSpec.parse("jax-cpu")
-    assert envs.of(spec) is None
-    assert envs.of(BackendSpec.parse("jax-cpu", packages=["jax==0.10.2"])) is not None, "the config's own list"
+    assert envs.find_environment(spec) is None
+    assert envs.find_environment(BackendSpec.parse("jax-cpu", packages=["jax==0.10.2"])) is not None, (
+        "the config's own list"
+    )
     installed["jax"] = "0.11.2"
-    other = envs.of(spec)
+    other = envs.find_environment(spec)
     assert other is not None and other.here()
-    cuda = envs.of(BackendSpec.parse("jax-cuda"))
+    cuda = envs.find_environment(BackendSpec.parse("jax-cuda"))
     assert cuda is not None and cuda.here(), "the parts of CUDA may be the system's"
     installed.clear()
     assert not other.here() and not cuda.here()
 
 
 def test_extras_count_as_requirements(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(envs, "_is_met", envs._is_met.__wrapped__)
+    monkeypatch.setattr(envs, "_is_requirement_met", envs._is_requirement_met.__wrapped__)
     monkeypatch.setattr(envs.metadata, "requires", lambda name: ['part==2; extra == "gpu"', "always"])
     installed = {"whole": "1.0", "part": "1.0"}
-    monkeypatch.setattr(envs, "_version", lambda name: installed.get(name, ""))
-    assert envs._is_met("whole==1.0") and not envs._is_met("whole[gpu]==1.0")
+    monkeypatch.setattr(envs, "_find_package_version", lambda name: installed.get(name, ""))
+    assert envs._is_requirement_met("whole==1.0") and not envs._is_requirement_met("whole[gpu]==1.0")
     installed["part"] = "2"
-    assert envs._is_met("whole[gpu]==1.0") and envs._is_met('nothing; sys_platform == "nowhere"')
+    assert envs._is_requirement_met("whole[gpu]==1.0") and envs._is_requirement_met(
+        'nothing; sys_platform == "nowhere"'
+    )
 
 
 def test_offline_what_would_be_downloaded_is_one_line_with_three_ways(
@@ -396,11 +402,11 @@ def test_offline_what_would_be_downloaded_is_one_line_with_three_ways(
     """A folder of wheels is no download."""
     monkeypatch.setenv(envs.OFFLINE, "1")
     with pytest.raises(EnvError) as raised:
-        envs.build(Environment(("farm-nowhere==1.0",)), tmp_path)
+        envs.build_environment(Environment(("farm-nowhere==1.0",)), tmp_path)
     said = str(raised.value)
     assert said.startswith("not installed here, and nothing is downloaded: ") and "\n" not in said
     assert all(way in said for way in ("PIP_INDEX_URL=URL", "PIP_FIND_LINKS=FOLDER", "python: /path/to/python"))
     versions = [f"{name}=={envs.metadata.version(name)}" for name in envs.OWN_PACKAGES]
     with contextlib.suppress(EnvError):  # where no cache of uv's has the packages that every environment has
-        python = envs.build(Environment(("farm-fake-runtime==1.0", *versions)), tmp_path)
+        python = envs.build_environment(Environment(("farm-fake-runtime==1.0", *versions)), tmp_path)
         assert subprocess.run([python, "-c", "import farm_fake_runtime"]).returncode == 0

@@ -26,7 +26,7 @@ def config(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 
 
 def test_a_packages_executor_is_given_the_jobs(config: Path, results: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    counted = executor_registry.get("counted")
+    counted = executor_registry.get_executor("counted")
     assert run.main([str(config), "--on", "counted", "--results", str(results)]) == OK
     assert "one job after another, and counted" in capsys.readouterr().out
     assert vars(counted)["jobs"] > 1
@@ -57,7 +57,7 @@ def test_what_cannot_run_jobs_is_one_line(
 
 
 def test_an_executor_is_found_by_its_former_name_which_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    assert executor_registry.get("children") is executor_registry.get("processes")
+    assert executor_registry.get_executor("children") is executor_registry.get_executor("processes")
     assert "--on children is --on processes now" in capsys.readouterr().err
 
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from farm.reproduction import checks
-from farm.reproduction.bounds import allowed_difference, expected_arrays
+from farm.reproduction.bounds import compute_allowed_difference, list_expected_arrays
 from tasks.backends.shared.recipe import NoProgram
 from tasks.judge import properties, verdict
-from tasks.judge.plain import compare
-from tasks.judge.policy import judge
+from tasks.judge.plain import compare_outputs
+from tasks.judge.policy import judge_by_policy
 from tasks.model import EPS, SMALLEST_NORMAL, Leaf, OpClass, Status
 
 
@@ -21,9 +21,9 @@ def test_a_result_wider_than_the_cases_dtype_is_allowed_what_its_own_is() -> Non
     """A graph of a bfloat16 case in float32 between two casts: a lake says bfloat16 where no precision is declared."""
     leaf = Leaf("float32", (1,), np.array([-0.00301668]))
     row = {"op_class": "composite", "limit": 4.0, "dtype": "bfloat16", "compute_precision": "bfloat16"}
-    policy = verdict.load("error_units")
-    assert allowed_difference(leaf, row, policy) < 1e-7
-    assert allowed_difference(leaf, {**row, "compute_precision": "tfloat32"}, policy) > 1e-6
+    policy = verdict.load_policy("error_units")
+    assert compute_allowed_difference(leaf, row, policy) < 1e-7
+    assert compute_allowed_difference(leaf, {**row, "compute_precision": "tfloat32"}, policy) > 1e-6
 
 
 #: Numbers at which a rule of numbers may go astray, by dtype.
@@ -62,7 +62,7 @@ CASES = [
 def test_a_finding_says_of_each_number_what_the_judge_does(
     name: str, dtype: str, by: tuple[str, bool], noise: float
 ) -> None:
-    policy, (oracle, own) = verdict.load(name), by
+    policy, (oracle, own) = verdict.load_policy(name), by
     for op_class in (OpClass.COMPOSITE, OpClass.EXACT):
         for exact, came in itertools.product(ODD[dtype], ODD[dtype]):
             a = np.array([came], dtype)
@@ -72,14 +72,14 @@ def test_a_finding_says_of_each_number_what_the_judge_does(
             leaf = Leaf(dtype, (1,), y, floor, *((0.5, 0.25) if own else (None, None)))
             limit = policy.limit_value("torch:x", op_class, dtype)
             case = "torch:x", op_class, dtype, oracle
-            status, _ = judge(compare([a], [leaf], op_class), policy, *case, own_tolerance=own)
+            status, _ = judge_by_policy(compare_outputs([a], [leaf], op_class), policy, *case, own_tolerance=own)
             row = {"status": "wrong", "op_class": op_class.value, "limit": limit, "dtype": dtype, "oracle": oracle}
             row["own_tolerance"] = own
             if limit is None and floor is not None and np.isinf(noise):
                 with pytest.raises(NoProgram, match="has no bound"):
-                    expected_arrays([leaf], row, policy)
+                    list_expected_arrays([leaf], row, policy)
                 continue
-            shown = checks.compare_output([a], expected_arrays([leaf], row, policy))
+            shown = checks.compare_output([a], list_expected_arrays([leaf], row, policy))
             # A moved complex number is judged part by part: of one that is not finite a finding may say less.
             less = op_class is OpClass.EXACT and a.dtype.kind == "c" and not np.isfinite([came, exact]).all()
             said, told = shown == 1, status is not Status.PASS
@@ -89,13 +89,13 @@ def test_a_finding_says_of_each_number_what_the_judge_does(
 def test_a_finding_takes_zero_for_what_a_device_flushes_and_needs_a_limit() -> None:
     leaf = Leaf("float32", (2,), np.array([1e-40, 1e-30]))
     row = {"op_class": "exact", "limit": 0.5, "flags": "threads=1 flushes=float16,float32"}
-    policy = verdict.load("error_units")
-    assert (allowed_difference(leaf, row, policy) >= [1e-40, 0]).all() and allowed_difference(leaf, row, policy)[
-        1
-    ] < 1e-36
-    assert allowed_difference(leaf, {**row, "flags": "flushes=float16"}, policy)[0] < 1e-44
+    policy = verdict.load_policy("error_units")
+    assert (compute_allowed_difference(leaf, row, policy) >= [1e-40, 0]).all() and compute_allowed_difference(
+        leaf, row, policy
+    )[1] < 1e-36
+    assert compute_allowed_difference(leaf, {**row, "flags": "flushes=float16"}, policy)[0] < 1e-44
     with pytest.raises(NoProgram, match="no limit judges it"):
-        allowed_difference(leaf, {**row, "limit": None}, policy)
+        compute_allowed_difference(leaf, {**row, "limit": None}, policy)
 
 
 @pytest.mark.parametrize("off", [0, 1, 2])

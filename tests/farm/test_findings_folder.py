@@ -15,14 +15,14 @@ from planted_small import graph
 
 from farm.hunt import issue_text as issue
 from farm.reproduction import checks, in_framework, requirements, trial
-from farm.reproduction.folder import PROGRAM, RUN, FindingCase, _format_literal, write_folder
+from farm.reproduction.folder import PROGRAM, RUN, FindingCase, _format_script_literal, write_finding_folder
 from tasks import counterparts
-from tasks.arrays.tree import TensorSpec, encode, encode_tensor
+from tasks.arrays.tree import TensorSpec, encode_argument_tree, encode_tensor_spec
 from tasks.backends import BackendSpec
-from tasks.backends.shared.network import complete_form
+from tasks.backends.shared.network import complete_torch_form
 from tasks.backends.shared.recipe import NoProgram, ProgramRecipe
 from tasks.judge import verdict
-from tasks.model import Form, Group, Leaf, is_inexact, np_dtype
+from tasks.model import Form, Group, Leaf, get_numpy_dtype, is_inexact_dtype
 from tasks.model.dtypes import TABLE
 from tests import stand_in
 from tests.farm.in_process import exit_code
@@ -38,8 +38,10 @@ def written(form: Form, leaves: list[Leaf], backend: str, actual: Any = None, **
     """The files of a case whose expected outputs are told."""
     row = {"status": "wrong", "kind": "numbers", "op_class": "composite", "limit": 32.0, "error": "", **row}
     group, made = Group(form.op, "", form.dtype, 1), BackendSpec.parse(backend).create()
-    case = FindingCase('a "title" \\ of text', form, group, made, verdict.load("error_units"), row, leaves, actual)
-    return write_folder(case, ["onnxruntime"])
+    case = FindingCase(
+        'a "title" \\ of text', form, group, made, verdict.load_policy("error_units"), row, leaves, actual
+    )
+    return write_finding_folder(case, ["onnxruntime"])
 
 
 def of_model(
@@ -90,8 +92,8 @@ def test_a_finding_shows_a_broken_promise(op: str, name: str, wrong: bool) -> No
     "dtype", ["float16", "bfloat16", "float32", "float64", "float8_e5m2", "int4", "bool", "complex64"]
 )
 def test_an_array_of_a_finding_keeps_its_bits_and_its_dtype(dtype: str) -> None:
-    x = np.array([1, 0, 1]).astype(np_dtype(dtype))
-    if is_inexact(dtype) and dtype != "complex64":
+    x = np.array([1, 0, 1]).astype(get_numpy_dtype(dtype))
+    if is_inexact_dtype(dtype) and dtype != "complex64":
         x[0] = np.nan
         x.view(f"u{x.itemsize}")[0] |= 1 << (8 * x.itemsize - 1)  # no NaN of numpy's own
     form = Form("onnx", "onnx:test", "float32", [x], model=graph("y = Relu(x)").SerializeToString())
@@ -127,14 +129,14 @@ def test_what_a_device_says_after_which_it_computes_nothing_is_the_crash_of_a_fi
 
 def test_a_slow_import_is_no_hang(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     row = {"status": "timeout", "error": "", "kind": ""}
-    monkeypatch.setattr(trial, "_imported_s", lambda folder, python: 2.0)
+    monkeypatch.setattr(trial, "_measure_import_s", lambda folder, python: 2.0)
     assert not shows("import time; time.sleep(2)", row, timeout_s=1)[0]
     assert shows("import time; time.sleep(60)", row, timeout_s=1)[0]
 
 
 def test_the_time_of_imports_is_that_of_all_in_the_files_of_a_finding(tmp_path: Any) -> None:
     with trial.write_temporary_script({RUN: b"def run():\n    import decimal\n    import not_to_be_found\n"}) as folder:
-        assert 0 < trial._imported_s(folder, sys.executable) < 60
+        assert 0 < trial._measure_import_s(folder, sys.executable) < 60
 
 
 ONNX = ["ort-cpu", "openvino-cpu", "tvm-cpu", "tinygrad-cpu", "mnn-cpu", "iree-cpu", "ncnn-cpu", "rknn-rk3588"]
@@ -184,27 +186,27 @@ def test_what_a_finding_contains_is_formatted_and_names_nothing_that_it_lacks(ba
 def test_nothing_of_a_setting_becomes_code() -> None:
     hostile = '\');import os;os.abort()#\n"""@data@\\'
     for value in (hostile, {hostile: [hostile]}, (hostile,), "it's", 'say "no"', "a\\"):
-        assert eval(_format_literal(value)) == value
+        assert eval(_format_script_literal(value)) == value
     with pytest.raises(NoProgram):
-        _format_literal(object())
+        _format_script_literal(object())
 
 
 def test_ncnn_asks_pnnx_which_axis_is_the_batchs() -> None:
-    from tasks.backends.ncnn import batch_axis
+    from tasks.backends.ncnn import find_ncnn_batch_axis
 
     code = (
         'ex.input("in0", ncnn.Mat(in0.numpy(), batch_index=0).clone())\nex.input("in10", ncnn.Mat(in10.numpy(), '
         'batch_index=2).clone())\n_, out0 = ex.extract("out0")\nout.append(torch.from_numpy(out0.numpy(batch_index=1)))'
     )
-    assert [batch_axis(code, name) for name in ("in0", "in1", "in10", "out0", "out1")] == [0, 233, 2, 1, 233]
+    assert [find_ncnn_batch_axis(code, name) for name in ("in0", "in1", "in10", "out0", "out1")] == [0, 233, 2, 1, 233]
 
 
 def called(backend: str, op: str, call: Any, x: np.ndarray, expected: np.ndarray, **kwargs: Any) -> dict[str, bytes]:
     """The finding of a call of one tensor whose expected output is told; the gradient of it with ``cotangent``."""
-    tree = {"$": "tuple", "v": [encode_tensor(TensorSpec(0))]}
+    tree = {"$": "tuple", "v": [encode_tensor_spec(TensorSpec(0))]}
     kind = call.framework if isinstance(call, counterparts.Counterpart) else "torch"
     cotangent = kwargs.pop("cotangent", None)
-    form = Form(kind, op, x.dtype.name, [x], call=call, args=tree, kwargs=encode(kwargs))
+    form = Form(kind, op, x.dtype.name, [x], call=call, args=tree, kwargs=encode_argument_tree(kwargs))
     if cotangent is not None:
         form = replace(form, arrays=[x, cotangent], check="backward", wrt=(0,), cotangents=(1,))
     reference = expected.astype(np.float64) if x.dtype.kind not in "bu" else expected
@@ -214,7 +216,7 @@ def called(backend: str, op: str, call: Any, x: np.ndarray, expected: np.ndarray
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_finding_calls_torch_by_a_public_name(dtype: str) -> None:
     torch = pytest.importorskip("torch")
-    x = np.linspace(-2, 2, 6, dtype=np.float32).reshape(2, 3).astype(np_dtype(dtype))
+    x = np.linspace(-2, 2, 6, dtype=np.float32).reshape(2, 3).astype(get_numpy_dtype(dtype))
     right = torch.nn.functional.softmax(torch.tensor(x.astype(np.float64)), dim=0).numpy()
     for expected, code in ((right, 0), (right + 0.25, 1)):
         files = called("torch-cpu", "torch:softmax", torch.nn.functional.softmax, x, expected, dim=0)
@@ -268,7 +270,7 @@ def test_the_title_of_an_issue_says_what_the_error_says(error: str, told: str) -
         "flaky": False,
         "outcome": {"status": "error", "kind": "", "error": error},
     }
-    assert issue.title_issue(record) == f"[b] Celu of float16 with alpha=0.01: {told}"
+    assert issue.write_issue_title(record) == f"[b] Celu of float16 with alpha=0.01: {told}"
 
 
 @pytest.mark.parametrize(
@@ -292,8 +294,8 @@ def test_the_title_of_an_issue_says_what_came_where_it_is_little(
     finding = {"ops": ["Add"], "attributes": {}, "modes": ["open sizes"]}
     record = {"finding": finding, "backend": "b", "dtype": "float32", "flaky": False}
     record |= {"outcome": {"status": "wrong", "error": "", **outcome}, "expected": results[0], "got": results[1]}
-    assert issue.title_issue(record) == f"[b] Add (dynamic shapes): {told}"
-    flaky = issue.title_issue(record | {"flaky": True})
+    assert issue.write_issue_title(record) == f"[b] Add (dynamic shapes): {told}"
+    flaky = issue.write_issue_title(record | {"flaky": True})
     assert flaky.endswith(", intermittent") and "expected 3" not in flaky
 
 
@@ -343,8 +345,8 @@ def convolved(framework: str, backend: str, off: float = 0.0) -> dict[str, bytes
         "a = Conv(x, w; strides=[2, 2])", "b = Relu(a)", "y = Softmax(b; axis=1)", w=np.ones((2, 3, 2, 2), np.float32)
     )
     x = np.random.default_rng(0).uniform(-1, 1, (1, 3, 4, 4)).astype(np.float32)
-    form = complete_form(Form(framework, "fuzz:graph", "float32", [x], model=model.SerializeToString()))
-    form = replace(form, args={"$": "tuple", "v": [encode_tensor(TensorSpec(0))]})
+    form = complete_torch_form(Form(framework, "fuzz:graph", "float32", [x], model=model.SerializeToString()))
+    form = replace(form, args={"$": "tuple", "v": [encode_tensor_spec(TensorSpec(0))]})
     weight = torch.ones(2, 3, 2, 2, dtype=torch.float64)
     right = torch.conv2d(torch.from_numpy(x).double(), weight, stride=2).relu().softmax(1).numpy() + off
     return written(form, [Leaf("float32", right.shape, right)], backend)
@@ -412,7 +414,7 @@ def test_what_fails_only_sometimes_is_run_several_times(line: str, status: str, 
     ],
 )
 def test_a_finding_calls_a_framework_that_is_not_here(backend: str, framework: str, says: str) -> None:
-    call = counterparts.counterpart(framework, "torch:div", "no_rounding_mode", "float32")
+    call = counterparts.find_counterpart(framework, "torch:div", "no_rounding_mode", "float32")
     x = np.ones((2, 2), np.float32)
     files = called(f"{backend}-cpu", "torch:div", call, x, x, other=2.0)
     compile(files[PROGRAM], framework, "exec")
@@ -421,7 +423,7 @@ def test_a_finding_calls_a_framework_that_is_not_here(backend: str, framework: s
 
 
 def test_a_call_that_a_framework_does_not_take_is_not_written_down() -> None:
-    sub, x = counterparts.counterpart("jax", "torch:sub", "", "float32"), np.ones(2, np.float32)
+    sub, x = counterparts.find_counterpart("jax", "torch:sub", "", "float32"), np.ones(2, np.float32)
     with pytest.raises(NoProgram, match="has no alpha"):
         called("jax-cpu", "torch:sub", sub, x, x, other=2.0, alpha=2)
 
@@ -429,12 +431,12 @@ def test_a_call_that_a_framework_does_not_take_is_not_written_down() -> None:
 def test_every_expression_of_the_table_can_be_written_down() -> None:
     """But for those that name another op's counterpart."""
     lacking = []
-    for label, row in counterparts.rows().items():
+    for label, row in counterparts.index_counterpart_rows().items():
         for framework in counterparts.table.FRAMEWORKS:
             if text := getattr(row, framework):
                 made = counterparts.Counterpart(framework, label, row.signature, text)
                 try:
-                    compile("\n".join(in_framework.define_words({"op": made})), label, "exec")
+                    compile("\n".join(in_framework.define_framework_words({"op": made})), label, "exec")
                 except NoProgram as error:
                     lacking.append(str(error))
     assert len(lacking) < 10, lacking
@@ -545,7 +547,7 @@ def test_a_finding_without_memory_shows_that() -> None:
 def test_a_finding_gives_and_takes_dtypes_that_numpy_lacks(backend: str, dtype: str) -> None:
     """Five numbers: of those of less than a byte the last byte holds fewer."""
     pytest.importorskip("openvino" if backend.startswith("openvino") else "onnxruntime")
-    x, own = np.array([1, 0, 0, 1, 1]).astype(np_dtype(dtype)), TABLE[dtype].onnx
+    x, own = np.array([1, 0, 0, 1, 1]).astype(get_numpy_dtype(dtype)), TABLE[dtype].onnx
     assert own is not None
     for kinds, given in (((own[1], 1), x), ((1, own[1]), x.astype(np.float32))):
         inputs, outputs = ([onnx.helper.make_tensor_value_info(k, t, [5])] for k, t in zip("xy", kinds))
@@ -554,7 +556,7 @@ def test_a_finding_gives_and_takes_dtypes_that_numpy_lacks(backend: str, dtype: 
         opset = onnx.helper.make_opsetid("", 25 if TABLE[dtype].bits == 2 else 23)
         model = onnx.helper.make_model(graph_of_one, opset_imports=[opset], ir_version=12)
         result = np.dtype(np.float32) if kinds[1] == 1 else x.dtype
-        right = x.astype(np.float64 if is_inexact(result.name) else result)
+        right = x.astype(np.float64 if is_inexact_dtype(result.name) else result)
         for expected, code in ((right, 0), (1 - right, 1)):
             form = Form("onnx", "onnx:Cast", "float32", [given], model=model.SerializeToString())
             leaf = Leaf(result.name, (5,), expected.astype(right.dtype))
@@ -582,7 +584,7 @@ def test_a_torch_of_one_kind_of_device_is_installed_from_its_own_index(
 ) -> None:
     """It named the one of PyPI, which on a ROCm node is CUDA's."""
     monkeypatch.setattr(metadata, "version", lambda name: f"2.13.0+{build}")
-    index, torch = requirements.pin_modules({"torch"})
+    index, torch = requirements.pin_module_requirements({"torch"})
     assert index == f"--extra-index-url=https://download.pytorch.org/whl/{build}" and torch == f"torch==2.13.0+{build}"
     monkeypatch.setattr(metadata, "version", lambda name: "2.13.0+cpu")
-    assert requirements.pin_modules({"torch"}) == ("torch==2.13.0",)
+    assert requirements.pin_module_requirements({"torch"}) == ("torch==2.13.0",)

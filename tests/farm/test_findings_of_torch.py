@@ -14,20 +14,20 @@ import torch
 
 from farm.fleet import envs
 from farm.reproduction import requirements
-from farm.reproduction.folder import PROGRAM, RUN, FindingCase, FindingDefinition, write_folder
+from farm.reproduction.folder import PROGRAM, RUN, FindingCase, FindingDefinition, write_finding_folder
 from farm.reproduction.in_torch import OP_DB
 from tasks.arrays import torch_tree
-from tasks.arrays.tree import TensorSpec, encode, encode_tensor
+from tasks.arrays.tree import TensorSpec, encode_argument_tree, encode_tensor_spec
 from tasks.backends import BackendSpec
 from tasks.backends.shared.recipe import NoProgram
 from tasks.backends.shared.torch_run import to_arrays
 from tasks.catalogs import user_definitions
 from tasks.judge import verdict
-from tasks.judge.plain import compare
+from tasks.judge.plain import compare_outputs
 from tasks.model import Form, Group, Leaf, OpClass
 from tasks.packages import TORCH_CATALOG
-from tasks.prepare.cases import PreparedSample, prepare
-from tasks.runner import Runner, ask_whole_group
+from tasks.prepare.cases import PreparedSample, prepare_group
+from tasks.runner import Runner, make_item_of_whole_group
 from tests.farm.in_process import exit_code
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -37,14 +37,14 @@ def written(
     sample: PreparedSample, group: Group, row: dict[str, Any], leaves: list[Leaf] | None = None
 ) -> dict[str, bytes]:
     """The files of a case of a prepared sample."""
-    backend, policy = BackendSpec.parse("torch-cpu").create(), verdict.load("error_units")
+    backend, policy = BackendSpec.parse("torch-cpu").create(), verdict.load_policy("error_units")
     row = {"status": "wrong", "kind": "numbers", "error": "", "limit": 32.0, "compute_precision": "", **row}
     row |= {"op_class": sample.op_class.value, "dtype": group.dtype}
     defined = FindingDefinition.of(sample, "")
     if defined is not None and leaves is not None:
         defined = replace(defined, leaves=leaves)
     expected = leaves or sample.expected()
-    return write_folder(
+    return write_finding_folder(
         FindingCase("A title.", sample.form("torch"), group, backend, policy, row, expected, None, defined), ["torch"]
     )
 
@@ -94,7 +94,7 @@ def test_a_finding_of_a_sound_row_shows_nothing(
     op: str, variant: str, check: str, dtype: str, has: str, tmp_path: Path
 ) -> None:
     group = Group(op, variant, dtype, 3, check=check)
-    samples = [x for x in prepare(group, tmp_path)[1].samples if x.failure is None]
+    samples = [x for x in prepare_group(group, tmp_path)[1].samples if x.failure is None]
     every = [written(sample, group, {}) for sample in samples]
     assert every and any(has.encode() in data for files in every for data in files.values())
     assert {exit_code(files) for files in every} == {0}
@@ -110,7 +110,7 @@ def test_a_finding_of_a_sound_row_shows_nothing(
 
 def test_a_finding_of_random_numbers_holds_them_to_no_numbers(tmp_path: Path) -> None:
     group = Group("torch:multinomial", "", "float32", 1)
-    (sample, *_) = prepare(group, tmp_path)[1].samples
+    (sample, *_) = prepare_group(group, tmp_path)[1].samples
     assert exit_code(written(sample, group, {})) == 0
     other = [replace(x, shape=(*x.shape, 1)) for x in sample.expected()]
     assert exit_code(written(sample, group, {"kind": "shape"}, other)) == 1
@@ -119,7 +119,7 @@ def test_a_finding_of_random_numbers_holds_them_to_no_numbers(tmp_path: Path) ->
 def test_a_finding_has_the_outputs_of_a_call_as_the_farm_has_them() -> None:
     x = torch.ones(2)
     for found in (1, None, (x, None), [(x, [2 * x]), 3], {"a": x, "b": (2, {"c": x})}, ()):
-        mine, theirs = to_arrays(found), torch_tree.outputs(found)
+        mine, theirs = to_arrays(found), torch_tree.list_output_arrays(found)
         assert [(a.dtype, a.tolist()) for a in mine] == [(np.asarray(b).dtype, np.asarray(b).tolist()) for b in theirs]
 
 
@@ -201,12 +201,12 @@ def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("kernels")
 def test_a_kernel_of_ones_own_is_written_down(op: str, check: str, kind: str, says: Any, tmp_path: Path) -> None:
     group = Group(f"user:{op}", "", "float32", 1, check=check)
-    _, made = prepare(group, tmp_path / "cache")
+    _, made = prepare_group(group, tmp_path / "cache")
     assert exit_code(written(made.samples[0], group, {"kind": kind})) == says
     if says:
         backend = BackendSpec.parse("torch-cpu").create()
-        runner = Runner(backend, backend.probe(), verdict.load("error_units"), lambda number, stage, span: None)
-        (row,) = [done.row.values() for done in runner.run([ask_whole_group(made)])]
+        runner = Runner(backend, backend.probe(), verdict.load_policy("error_units"), lambda number, stage, span: None)
+        (row,) = [done.row.values() for done in runner.run([make_item_of_whole_group(made)])]
         assert (row["status"], row["kind"]) == ("wrong", kind)
 
 
@@ -240,7 +240,7 @@ def nothing(x):
 
     def code(op: str, dtype: str = "float32", **row: Any) -> int:
         group = Group(f"user:{op}", "", dtype, 1)
-        return exit_code(written(prepare(group, tmp_path / "cache")[1].samples[0], group, row))
+        return exit_code(written(prepare_group(group, tmp_path / "cache")[1].samples[0], group, row))
 
     assert code("two") == 0 and code("two", kind="structure") == 0
     assert code("nothing", kind="structure") == 1
@@ -265,8 +265,8 @@ def nothing(x):
 )
 def test_at_the_border_of_overflow_a_finding_shows_what_the_judge_does(got: float, exact: float, says: Any) -> None:
     x = np.array([1.0, got], np.float16)
-    tree = {"$": "tuple", "v": [encode_tensor(TensorSpec(0))]}
-    form = Form("torch", "torch:clone", "float16", [x], call=torch.clone, args=tree, kwargs=encode({}))
+    tree = {"$": "tuple", "v": [encode_tensor_spec(TensorSpec(0))]}
+    form = Form("torch", "torch:clone", "float16", [x], call=torch.clone, args=tree, kwargs=encode_argument_tree({}))
     leaf = Leaf("float16", (2,), np.array([1.0, exact]))
     row = {
         "status": "wrong",
@@ -276,24 +276,33 @@ def test_at_the_border_of_overflow_a_finding_shows_what_the_judge_does(got: floa
         "error": "",
         "dtype": "float16",
     }
-    backend, policy = BackendSpec.parse("torch-cpu").create(), verdict.load("error_units")
+    backend, policy = BackendSpec.parse("torch-cpu").create(), verdict.load_policy("error_units")
     group = Group("torch:clone", "", "float16", 1)
     case = FindingCase("A title.", form, group, backend, policy, row | {"compute_precision": ""}, [leaf])
-    assert exit_code(write_folder(case, ["torch"])) == says
-    judged = compare([x], [leaf], OpClass.COMPOSITE)
+    assert exit_code(write_finding_folder(case, ["torch"])) == says
+    judged = compare_outputs([x], [leaf], OpClass.COMPOSITE)
     off = judged.nonfinite > 0 or (judged.error_units or 0.0) > 32
     assert off == (says == 1)
 
 
 def test_a_finding_of_a_batch_has_other_rows_in_it() -> None:
     x = np.random.default_rng(0).normal(size=(3, 5)).astype(np.float32)
-    tree = {"$": "tuple", "v": [encode_tensor(TensorSpec(0))]}
-    form = Form("torch", "torch:clone", "float32", [x], call=torch.clone, args=tree, kwargs=encode({}), batched=(0,))
+    tree = {"$": "tuple", "v": [encode_tensor_spec(TensorSpec(0))]}
+    form = Form(
+        "torch",
+        "torch:clone",
+        "float32",
+        [x],
+        call=torch.clone,
+        args=tree,
+        kwargs=encode_argument_tree({}),
+        batched=(0,),
+    )
     row = {"status": "wrong", "kind": "batch", "op_class": "composite", "limit": 32.0, "dtype": "float32"}
     row |= {"error": "output 0 differs (…)", "flags": "batches=2,17 programs=one row=8/17", "compute_precision": ""}
-    backend, policy = BackendSpec.parse("torch-cpu").create(), verdict.load("error_units")
+    backend, policy = BackendSpec.parse("torch-cpu").create(), verdict.load_policy("error_units")
     case = FindingCase("A title.", form, Group("torch:clone", "", "float32", 1), backend, policy, row, [])
-    files = write_folder(case, ["torch"])
+    files = write_finding_folder(case, ["torch"])
     assert exit_code(files) == 0
     text = files[PROGRAM].decode()
     planted = text.replace("op = torch.clone", "op = lambda x: 2 * x + 1e-3 * (x - x.amax(0))")
@@ -309,24 +318,24 @@ def test_a_plug_in_that_is_installed_beside_torch_is_imported_and_among_what_a_f
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: torch_npu\nVersion: 2.13.0\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     spec, group = BackendSpec.parse("torch-npu"), Group("torch:clone", "", "float32", 1)
-    case: Any = SimpleNamespace(spec=spec, environment=envs.of(spec), group=group, cache=tmp_path)
+    case: Any = SimpleNamespace(spec=spec, environment=envs.find_environment(spec), group=group, cache=tmp_path)
     assert case.environment is None
-    named = [x.partition("==")[0] for x in requirements.list_requirements(case)]
+    named = [x.partition("==")[0] for x in requirements.list_finding_requirements(case)]
     assert named[:2] == ["torch", "torch-npu"] and not {*TORCH_CATALOG} & {*named}
-    tree, x = {"$": "tuple", "v": [encode_tensor(TensorSpec(0))]}, np.ones(2, np.float32)
-    form = Form("torch", "torch:clone", "float32", [x], call=torch.clone, args=tree, kwargs=encode({}))
+    tree, x = {"$": "tuple", "v": [encode_tensor_spec(TensorSpec(0))]}, np.ones(2, np.float32)
+    form = Form("torch", "torch:clone", "float32", [x], call=torch.clone, args=tree, kwargs=encode_argument_tree({}))
     row = {"status": "error", "kind": "", "op_class": "exact", "limit": 0.5, "error": "", "dtype": "float32"}
-    case = FindingCase("A title.", form, group, spec.create(), verdict.load("error_units"), row, [])
-    lines = write_folder(case, ["torch"])[RUN].decode().splitlines()
+    case = FindingCase("A title.", form, group, spec.create(), verdict.load_policy("error_units"), row, [])
+    lines = write_finding_folder(case, ["torch"])[RUN].decode().splitlines()
     assert lines.index("import torch") < lines.index("import torch_npu")
 
 
 def test_a_finding_that_takes_torchs_test_database_takes_what_that_does(tmp_path: Path) -> None:
     group = Group("torch:cholesky", "", "float32", 1, check="backward")
-    files = written(prepare(group, tmp_path)[1].samples[0], group, {})
-    assert {x.partition("==")[0] for x in requirements.pin_imports(files)} == {"torch", *TORCH_CATALOG}
+    files = written(prepare_group(group, tmp_path)[1].samples[0], group, {})
+    assert {x.partition("==")[0] for x in requirements.pin_import_requirements(files)} == {"torch", *TORCH_CATALOG}
     plain = {PROGRAM: files[PROGRAM].replace(OP_DB.encode(), b"torch")}
-    assert {x.partition("==")[0] for x in requirements.pin_imports(plain)} == {"torch"}
+    assert {x.partition("==")[0] for x in requirements.pin_import_requirements(plain)} == {"torch"}
 
 
 @pytest.mark.parametrize(
@@ -336,7 +345,9 @@ def test_what_computed_in_an_interpreter_that_is_there_is_named(version: str, pa
     """Its release where an index has it, and the interpreter, which has what none has."""
     spec = replace(BackendSpec.parse("torch-cpu", python="/opt/torch/bin/python"), launcher=("ssh", "board"))
     stored = {"runtime_version": version}
-    case: Any = SimpleNamespace(spec=spec, environment=envs.of(spec), group=Group("torch:clone", "", "float32", 1))
+    case: Any = SimpleNamespace(
+        spec=spec, environment=envs.find_environment(spec), group=Group("torch:clone", "", "float32", 1)
+    )
     case.stored = case.row = stored
-    assert [x for x in requirements.list_requirements(case) if x.startswith("torch")] == packages
-    assert requirements.describe_place(case) == " It ran in ssh board /opt/torch/bin/python."
+    assert [x for x in requirements.list_finding_requirements(case) if x.startswith("torch")] == packages
+    assert requirements.describe_interpreter_of_case(case) == " It ran in ssh board /opt/torch/bin/python."

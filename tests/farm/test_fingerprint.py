@@ -18,15 +18,22 @@ from farm.__main__ import main
 from farm.commands.fingerprint import _describe_left_out
 from farm.lake import store
 from farm.report.tables.passports import (
-    compare_passports,
-    describe_orders,
-    explain_batches,
-    load_readings,
-    passport_view,
+    compare_two_passports,
+    describe_tree_orders,
+    explain_batch_failures,
+    load_passport_readings,
     select_newest_readings,
+    view_passport,
 )
 from tasks.passport import CODES
-from tasks.passport.trees import decode_tree, encode_tree, list_blocks, make_pairwise, make_sequential, name_kind
+from tasks.passport.trees import (
+    decode_tree,
+    encode_tree,
+    list_term_blocks,
+    make_pairwise_tree,
+    make_sequential_tree,
+    name_tree_kind,
+)
 
 
 @pytest.fixture(scope="module")
@@ -104,12 +111,12 @@ def test_the_table_the_drawing_and_json(
 def test_a_passport_differs_from_itself_in_nothing_and_from_another_in_what_changed(
     kept: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    mine = select_newest_readings(load_readings(str(kept)))
-    assert compare_passports(mine, mine).empty
+    mine = select_newest_readings(load_passport_readings(str(kept)))
+    assert compare_two_passports(mine, mine).empty
     other = mine.copy()
     changed = other.index[other["op"] == "critical:sum"][0]
     other.at[changed, "bits"], other.at[changed, "accumulator"] = 11, "float16"
-    found = compare_passports(mine, other)
+    found = compare_two_passports(mine, other)
     assert set(found["what"]) == {"bits", "added in"} and set(found["op"]) == {"critical:sum"}
     assert main(["fingerprint", "--diff", "torch-cpu", "torch-cpu", "--results", str(kept)]) == 0
     assert "add alike" in capsys.readouterr().out
@@ -153,29 +160,29 @@ def test_what_a_budget_left_unread_is_said_by_backend() -> None:
 def test_the_report_has_the_passport(kept: Path) -> None:
     (run,) = lake.run_ids(str(kept))
     from farm.report import Report
-    from farm.report.tables.passports import view_passports
+    from farm.report.tables.passports import view_passports_of_report
 
     rows = lake.read(str(kept), run)
     rows.attrs["results"] = str(kept)
-    view = view_passports(Report.of(rows, lake.read_run(str(kept), run)))
+    view = view_passports_of_report(Report.of(rows, lake.read_run(str(kept), run)))
     assert view is not None and len(view.frame) == 2
     assert view.frame["tree"].notna().all()
 
 
 @pytest.mark.parametrize("code", list(CODES))
 def test_what_could_not_be_read_is_a_line_below_the_table(kept: Path, code: str) -> None:
-    readings = load_readings(str(kept)).assign(code=code)
-    assert f"{code}: {CODES[code]}." in passport_view(readings).notes
-    assert not any(note.startswith(f"{code}:") for note in passport_view(readings.assign(code="")).notes)
+    readings = load_passport_readings(str(kept)).assign(code=code)
+    assert f"{code}: {CODES[code]}." in view_passport(readings).notes
+    assert not any(note.startswith(f"{code}:") for note in view_passport(readings.assign(code="")).notes)
 
 
 def test_a_device_that_flushes_is_told_from_its_twin(kept: Path) -> None:
-    readings = load_readings(str(kept))
+    readings = load_passport_readings(str(kept))
     sound = readings.assign(flushes_inputs=False, flushes_results=False)
     flushing = readings.assign(flushes_inputs=True, flushes_results=False)
-    assert any(note.startswith("Flushed") for note in passport_view(flushing).notes)
-    assert not any(note.startswith("Flushed") for note in passport_view(sound).notes)
-    assert set(compare_passports(sound, flushing)["what"]) == {"subnormal inputs are zero"}
+    assert any(note.startswith("Flushed") for note in view_passport(flushing).notes)
+    assert not any(note.startswith("Flushed") for note in view_passport(sound).notes)
+    assert set(compare_two_passports(sound, flushing)["what"]) == {"subnormal inputs are zero"}
 
 
 def test_sums_whose_order_alone_is_read_stand_beside_the_others(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,16 +192,16 @@ def test_sums_whose_order_alone_is_read_stand_beside_the_others(kept: Path, monk
     found.loc[alone, ["aligned", "taken", "predicted", "unseen"]] = None
     found.loc[alone, "code"] = "order alone"
     monkeypatch.setattr(lake, "read_passports", lambda *asked: found)
-    frame = passport_view(load_readings(str(kept))).frame
+    frame = view_passport(load_passport_readings(str(kept))).frame
     assert len(frame) == 2 and frame["adds"].str.contains("float32").all()
 
 
 def test_the_sums_of_an_op_are_lines_of_their_own(kept: Path) -> None:
-    readings = load_readings(str(kept))
+    readings = load_passport_readings(str(kept))
     both = pd.concat([readings.assign(part="values"), readings.assign(part="weights", code="order alone")])
-    view = passport_view(both)
-    assert len(view.frame) == 2 * len(passport_view(readings).frame)
-    assert compare_passports(both, both).empty
+    view = view_passport(both)
+    assert len(view.frame) == 2 * len(view_passport(readings).frame)
+    assert compare_two_passports(both, both).empty
     assert set(select_newest_readings(both)["part"]) == {"values", "weights"} and len(
         select_newest_readings(both)
     ) == 2 * len(select_newest_readings(readings))
@@ -209,15 +216,15 @@ def test_a_config_names_its_backends(kept: Path, tmp_path: Path, capsys: pytest.
 
 def test_a_row_that_depends_on_its_batch_is_explained_by_two_orders(kept: Path) -> None:
     rows = lake.read(str(kept)).drop_duplicates("op").assign(check="batch_invariance", kind="batch", status="wrong")
-    readings = load_readings(str(kept))
-    readings["tree"] = [tuple(encode_tree(make_sequential(range(n)))) for n in readings["terms"]]
-    assert explain_batches(rows, readings).empty  # one order: nothing is explained by it
+    readings = load_passport_readings(str(kept))
+    readings["tree"] = [tuple(encode_tree(make_sequential_tree(range(n)))) for n in readings["terms"]]
+    assert explain_batch_failures(rows, readings).empty  # one order: nothing is explained by it
     place = readings.index[
         (readings["op"] == "critical:sum") & (readings["rows"] == 17) & (readings["where"] == "first")
     ][0]
-    readings.at[place, "tree"] = tuple(encode_tree(make_pairwise(range(64))))
+    readings.at[place, "tree"] = tuple(encode_tree(make_pairwise_tree(range(64))))
     readings.at[place, "kind"] = "pairwise"
-    (line,) = explain_batches(rows, readings).to_dict("records")
+    (line,) = explain_batch_failures(rows, readings).to_dict("records")
     assert (line["op"], line["terms"], line["few"], line["many"]) == ("critical:sum", 64, 1, 17)
     assert line["batch"] == "pairwise" != line["alone"]
 
@@ -226,8 +233,8 @@ def test_readings_are_compacted_with_their_rows(kept: Path) -> None:
     opened = lake.open_lake(str(kept))
     (run,) = lake.run_ids(opened)
     before = lake.read_passports(opened, run)
-    lake.compact(opened, run)
-    assert len(store.list_parts(opened, run, "passports")) == 1
+    lake.compact_run(opened, run)
+    assert len(store.list_lake_parts(opened, run, "passports")) == 1
     assert lake.read_passports(opened, run).equals(before)
 
 
@@ -235,12 +242,12 @@ def test_blocks_as_large_are_blocked_and_as_many_are_a_split() -> None:
     def lines(sizes: list[tuple[int, int]]) -> list[dict[str, object]]:
         made = []
         for count, size in sizes:
-            tree = make_pairwise([make_sequential(x) for x in list_blocks(count, size)])
-            kind = name_kind(tree)
+            tree = make_pairwise_tree([make_sequential_tree(x) for x in list_term_blocks(count, size)])
+            kind = name_tree_kind(tree)
             made.append(
                 {"rows": 8, "terms": count, "tree": encode_tree(tree), "kind": str(kind), "kind_code": kind.code}
             )
         return made
 
-    assert describe_orders(lines([(32, 8), (64, 8)])).startswith("blocked by 8")
-    assert describe_orders(lines([(32, 8), (64, 16)])).startswith("split-K by 4")
+    assert describe_tree_orders(lines([(32, 8), (64, 8)])).startswith("blocked by 8")
+    assert describe_tree_orders(lines([(32, 8), (64, 16)])).startswith("split-K by 4")

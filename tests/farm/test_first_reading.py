@@ -15,12 +15,12 @@ from farm.commands.report import main
 from farm.exits import OK
 from farm.plan import known
 from farm.plan.model import KnownFailure
-from farm.program import _find_program
+from farm.program import _find_farm_program
 from farm.report import Report, by_vendor, causes, coverage, ranking, stale, unique, verdict
-from farm.report.faces.markdown import markdown
-from farm.report.faces.page import render
+from farm.report.faces.markdown import write_markdown_report
+from farm.report.faces.page import render_page_of_run
 from farm.report.tables import first
-from farm.report.tables.overview import backend_lines, describe_best_backends
+from farm.report.tables.overview import describe_best_backends, list_backend_coverage
 from farm.reproduction.show import _find_known_cause
 from tests.farm.test_conclusion import REC, given, lake_of
 from tests.farm.test_page import Shown
@@ -92,7 +92,7 @@ def test_a_case_with_such_a_failure_is_ranked_for_nobody_and_its_cause_stands_ap
     report = Report.of(faulty(), recorded(*FAULTS))
     made = ranking(report.rows).set_index("backend")
     assert made[["right", "failed", "cells", "apart"]].T.to_dict("list") == {"b": [2, 0, 2, 2], "a": [1, 1, 2, 2]}
-    shown, written = printed(report, report.run), markdown(report, report.run)
+    shown, written = printed(report, report.run), write_markdown_report(report, report.run)
     for said in (shown, written):
         assert "1 known failure: 1 cause" in said and "2 known failures that are no backend's fault" in said
         assert "Left out for all: 2 cells" in said and "not settled" in said and "the suite's" in said
@@ -108,7 +108,7 @@ def test_reproduce_says_whose_a_known_failure_is() -> None:
 
 def test_whose_a_known_failure_is_is_one_of_four_and_an_older_record_says_the_backends() -> None:
     assert KnownFailure(op="x", reason="r").fault == "backend"
-    (entry,) = known.parse_entries({"config": {"known_failures": [{"op": "x", "reason": "r"}]}}) or []
+    (entry,) = known.parse_known_entries({"config": {"known_failures": [{"op": "x", "reason": "r"}]}}) or []
     assert entry.fault == "backend"
     with pytest.raises(ValueError, match="suite"):
         KnownFailure.model_validate({"op": "x", "reason": "r", "fault": "nobody"})
@@ -149,7 +149,7 @@ def test_backends_that_run_the_same_code_are_counted_once_in_sums() -> None:
     rows += [make_row("error", "torch:mul", "npu-soc69", vendor="Q")]
     report = Report.of(frame(*rows), recorded({"op": "*", "reason": "rounds"}, backends=MODES))
     assert report.causes[["rows", "cases"]].values.tolist() == [[4, 2]], "a case of a vendor is one case of a cause"
-    lines = {line["backend"]: (line["planned"], line["failed"]) for line in backend_lines(report)}
+    lines = {line["backend"]: (line["planned"], line["failed"]) for line in list_backend_coverage(report)}
     assert lines["npu-soc69"] == (2, 2) and lines[""] == (4, 3), "the mode is counted with the backend, by its worst"
     assert by_vendor(report.rows).loc[("Q", "float32"), ["planned", "failed"]].tolist() == [4, 3]
     assert "2    1  npu" not in printed(report, report.run)
@@ -178,7 +178,7 @@ def test_a_known_failure_is_stale_only_where_all_that_it_names_passes_and_one_nu
     ]
     assert (report.rows["standing"] == "stale").sum() == found["rows"].sum() == 4
     said = "2 known failures not seen (their 4 rows passed)"
-    assert said in printed(report, report.run) and said in markdown(report, report.run)
+    assert said in printed(report, report.run) and said in write_markdown_report(report, report.run)
     chips = [one["text"] for one in Shown.of(rows, report.run).look("standing", ".chip")]
     assert "4stale" in chips
 
@@ -192,7 +192,7 @@ def test_one_sentence_names_the_best_backend_of_every_vendor_for_what_current_mo
     ]
     sentence = "Best backend per vendor, catalog critical (what current models need), right of the 2 cells given to all: a (A) 2, b (B) 1"
     report = Report.of(frame(*rows), REC)
-    for said in (printed(report, REC), markdown(report, REC)):
+    for said in (printed(report, REC), write_markdown_report(report, REC)):
         assert sentence in said
     assert describe_best_backends(Report.of(frame(*rows[:2]), REC)) == "", "one vendor is no comparison"
 
@@ -221,14 +221,14 @@ def test_commands_are_as_they_can_be_typed(tmp_path: Path, monkeypatch: pytest.M
     own = tmp_path / "venv" / "bin" / "farm"
     own.touch(0o755)
     prefix = own.parent.parent
-    assert _find_program(str(own.parent), tmp_path, prefix) == "farm"
-    assert _find_program("/nowhere", tmp_path, prefix) == "venv/bin/farm"
-    assert _find_program("/nowhere", tmp_path / "elsewhere", prefix) == str(own)
-    assert _find_program("/nowhere", tmp_path, tmp_path) == "farm", "no other name is known"
+    assert _find_farm_program(str(own.parent), tmp_path, prefix) == "farm"
+    assert _find_farm_program("/nowhere", tmp_path, prefix) == "venv/bin/farm"
+    assert _find_farm_program("/nowhere", tmp_path / "elsewhere", prefix) == str(own)
+    assert _find_farm_program("/nowhere", tmp_path, tmp_path) == "farm", "no other name is known"
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.chdir(Path(sys.prefix).parent)
     name = f"{Path(sys.prefix).name}/bin/farm reproduce 'r1:"
-    said = render(frame(make_row("crash")), RUN)
+    said = render_page_of_run(frame(make_row("crash")), RUN)
     assert f'<code class="cmd">{name.replace(chr(39), "&#39;")}' in said
     assert re.search(r"\.cmd \{[^}]*white-space:pre;[^}]*user-select:all;", said), (
         "one piece, however narrow the page is"
@@ -251,13 +251,13 @@ def test_the_first_command_is_one_whose_environment_is_there_or_says_that_it_is_
     assert shown(rows) == ("reproduce one", "torch-cpu'")
     built = "reproduce one (builds tvm-cpu's environment first, a minute or more)"
     assert shown(rows[:3]) == (built, "tvm-cpu'")
-    monkeypatch.setattr(first, "_has_environment", lambda report, backend: True)
+    monkeypatch.setattr(first, "_has_backend_environment", lambda report, backend: True)
     assert shown(rows) == ("reproduce one", "tvm-cpu'")
 
 
 def test_where_something_is_missing_the_report_says_who_tells_what_installs_it() -> None:
     report = Report.of(frame(make_row()), RUN)
-    for said in (printed(report, RUN), markdown(report, RUN), render(report, RUN)):
+    for said in (printed(report, RUN), write_markdown_report(report, RUN), render_page_of_run(report, RUN)):
         assert "farm doctor" in said
     record = RUN | {"inventory": {"backends": {"torch-cpu": {"vendor": "Meta", "available": True}}}}
     assert "farm doctor" not in printed(frame(make_row()), record)

@@ -17,18 +17,18 @@ import psutil
 import pytest
 
 from farm.fleet import fork_server
-from farm.fleet.child_process import ChildDeath, ChildProcess, Limits, child_env
+from farm.fleet.child_process import ChildDeath, ChildProcess, Limits, make_child_environment
 from farm.fleet.fork_server import ForkedChild
-from farm.lake import from_stream
+from farm.lake import read_row_stream
 from farm.work import child_pool
 from farm.work.child_pool import ChildPool
 from farm.work.job import Job
-from farm.work.supervisor import run_job
+from farm.work.supervisor import run_supervised_job_items
 from tasks import wire
 from tasks.backends import BackendSpec
 from tasks.catalogs.torch.opinfo import TorchOpInfo
 from tasks.model import Group
-from tasks.prepare.cases import PreparedGroup, prepare
+from tasks.prepare.cases import PreparedGroup, prepare_group
 from tests.conftest import PLUGIN, ROOT
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks are Linux's")
@@ -201,18 +201,18 @@ def test_a_run_whose_server_is_killed_loses_no_case_and_blames_none(
     monkeypatch.setenv("PLANTED_SERVER", "was_killed")
     monkeypatch.setattr("farm.work.supervisor.CHUNK_S", 0.0)
     group = Group("load:op000000", "", "float32", 40)
-    item = wire.ToRun(group, str(prepare(group, cache)[1].pack.path), tuple(range(40)), "")
+    item = wire.ToRun(group, str(prepare_group(group, cache)[1].pack.path), tuple(range(40)), "")
     spec = BackendSpec.parse("busy-cpu", "busy-cpu", {})
     pool = ChildPool()
     job = Job(name="", cache=str(cache), limits=Limits(), backend=spec, run=(item,), env={})
     rows: list[dict[str, Any]] = []
-    for message in run_job(job, pool):
+    for message in run_supervised_job_items(job, pool):
         if isinstance(message, wire.Rows):
             if not rows:
                 child = next(iter(pool._children.values()))[0]
                 assert isinstance(child.process, ForkedChild)
                 psutil.Process(psutil.Process(child.process.pid).ppid()).kill()
-            rows += [row for batch in from_stream(message.stream) for row in batch.to_pylist()]
+            rows += [row for batch in read_row_stream(message.stream) for row in batch.to_pylist()]
     pool.close()
     assert sorted(row["sample"] for row in rows) == list(range(40))
     assert {row["status"] for row in rows} == {"pass"}
@@ -260,7 +260,7 @@ def test_what_a_forked_process_prepares_is_what_any_other_does(cache: Path, tmp_
         said = list(child.call(wire.Prepare(items, str(tmp_path / str(number))), START_S))
         child.close()
         made.append([PreparedGroup(Path(x.path)) for x in said[:-1]])
-    made.append([prepare(group, tmp_path / "here")[1] for group in groups])
+    made.append([prepare_group(group, tmp_path / "here")[1] for group in groups])
     for some in zip(*made, strict=True):
         first, *others = ([[np.asarray(x).tobytes() for x in s.again().arrays] for s in one.samples] for one in some)
         assert first and all(other == first for other in others)
@@ -268,12 +268,12 @@ def test_what_a_forked_process_prepares_is_what_any_other_does(cache: Path, tmp_
 
 def test_only_what_a_child_would_import_itself_is_imported_before(tmp_path: Path) -> None:
     def imports(cache: Path = tmp_path, **more: Any) -> tuple[str, ...] | None:
-        return child_pool.imports_of(Job(name="", cache=str(cache), limits=Limits(), env={}, **more))
+        return child_pool.list_imports_of_job(Job(name="", cache=str(cache), limits=Limits(), env={}, **more))
 
     of_torch, critical = Group("torch:abs", "", "float32", 1), Group("critical:softmax", "", "float32", 1)
     assert imports(prepare=(wire.ToPrepare(of_torch), wire.ToPrepare(critical))) == TorchOpInfo.imports
     assert imports(prepare=(wire.ToPrepare(critical),)) == ("torch",)
-    pack = prepare(critical, tmp_path)[1].pack.path
+    pack = prepare_group(critical, tmp_path)[1].pack.path
     assert imports(prepare=(wire.ToPrepare(critical),)) == ()  # it is in the cache
     export = wire.ToExport(critical, str(pack), "onnx", 1)
     assert imports(export=(export,)) == ("torch", child_pool.EXPORTER)
@@ -287,7 +287,7 @@ def test_only_what_a_child_would_import_itself_is_imported_before(tmp_path: Path
         return imports(backend=BackendSpec.parse(backend), run=(wire.ToRun(group, "", (0,)),))
 
     assert runs("torch-cpu", of_torch) == TorchOpInfo.imports
-    compiler = ("torch", "tasks.backends.inductor:load_for_cpu", TorchOpInfo.imports[1])
+    compiler = ("torch", "tasks.backends.inductor:import_inductor_for_cpu", TorchOpInfo.imports[1])
     assert runs("inductor-cpu", of_torch) == compiler
     assert runs("torch-cpu", critical) == ("torch",)
     assert runs("ort-cpu", of_torch) == ()  # it is given an exported form, and nothing of torch
@@ -298,4 +298,7 @@ def test_sets_of_strings_have_one_order_in_all_children(monkeypatch: pytest.Monk
     """OpInfo takes samples from them: meshgrid's sixth was indexed "ij" in one run and "xy" in the next."""
     monkeypatch.setenv("PYTHONHASHSEED", "random")  # as test runners have it
     code = "print(list({f'name{i}' for i in range(20)}))"
-    assert len({subprocess.check_output([sys.executable, "-c", code], env=child_env()) for _ in range(3)}) == 1
+    assert (
+        len({subprocess.check_output([sys.executable, "-c", code], env=make_child_environment()) for _ in range(3)})
+        == 1
+    )

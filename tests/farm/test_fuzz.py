@@ -14,7 +14,7 @@ from farm.commands import fuzz as command
 from farm.commands import reproduce
 from farm.hunt import fuzz_request
 from farm.hunt import fuzz_rounds as fuzzing
-from farm.hunt.fuzz_schedule import CHUNK, KEPT, QUIET, FuzzSchedule, key_of
+from farm.hunt.fuzz_schedule import CHUNK, KEPT, QUIET, FuzzSchedule, make_fuzz_finding_key
 from farm.reproduction import find
 from tasks.catalogs.fuzz import catalog
 from tasks.model import Group
@@ -137,10 +137,12 @@ def test_known_triggers_are_suppressed_but_not_for_ever(own: str) -> None:
 
 
 def test_a_key_does_not_hang_on_numbers() -> None:
-    assert key_of(row("a", "X", "error", error="at 0x3: 5 of 7")) == key_of(
+    assert make_fuzz_finding_key(row("a", "X", "error", error="at 0x3: 5 of 7")) == make_fuzz_finding_key(
         row("a", "X", "error", error="at 0x9: 6 of 8")
     )
-    assert key_of(row("a", "X", "wrong", error="3 of 4")) == key_of(row("a", "X", "wrong", error="of none"))
+    assert make_fuzz_finding_key(row("a", "X", "wrong", error="3 of 4")) == make_fuzz_finding_key(
+        row("a", "X", "wrong", error="of none")
+    )
 
 
 def fuzz(*args: object, results: Path) -> int:

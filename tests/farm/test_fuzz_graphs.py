@@ -11,7 +11,7 @@ import pytest
 from farm import lake as lakes
 from farm.commands import fuzz, minimise, reproduce
 from farm.lake import minimal
-from tasks.model import FAILED, names
+from tasks.model import FAILED, name_statuses
 
 PLUGIN = Path(__file__).resolve().parents[1] / "plugin"
 sys.path.insert(0, str(PLUGIN)) if str(PLUGIN) not in sys.path else None
@@ -29,7 +29,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, pd.DataFrame]
 
 
 def test_the_fused_pair_is_found_and_the_sound_twin_is_not_blamed(found: tuple[Path, pd.DataFrame]) -> None:
-    rows = found[1][found[1]["status"].isin(names(FAILED))]
+    rows = found[1][found[1]["status"].isin(name_statuses(FAILED))]
     assert set(rows["backend"]) == {"fusing-errs"}
     assert all("Sub>Tanh" in flags.split() for flags in rows["flags"])
 
@@ -39,7 +39,7 @@ def test_a_graph_written_otherwise_shows_a_compiler_that_contradicts_itself(tmp_
     args = [str(tmp_path / "x.yaml"), "--on", "inline", "--ops", "rewritten", "--cases", "160", "--seconds", "60"]
     assert fuzz.main([*args, "--results", str(results)]) == 1
     rows = lakes.read(results)
-    failed = rows[rows["status"].isin(names(FAILED))]
+    failed = rows[rows["status"].isin(name_statuses(FAILED))]
     assert set(failed["backend"]) == {"fusing-negates"} and set(failed["kind"]) == {"contradicted"}
     assert all("rewrite=negated" in flags for flags in failed["flags"])
 

@@ -16,7 +16,7 @@ import yaml
 
 from farm.fleet import detect
 from farm.fleet.child_process import Limits
-from farm.fleet.node import NodeDevices, ray_node
+from farm.fleet.node import NodeDevices, make_ray_node
 from farm.work import gangs, ray_cluster
 from farm.work.job import Job
 from tasks import wire
@@ -47,7 +47,7 @@ def test_a_job_on_one_machine_is_given_all_of_its_devices(
     tmp_path: Path, results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FARM_VENDORS", "huawei=5")
-    monkeypatch.setattr(detect, "here", detect.detect)  # which keeps what another machine had
+    monkeypatch.setattr(detect, "detect_this_machine", detect.detect_vendors)  # which keeps what another machine had
     done = here(config(tmp_path / "c.yaml", ["heldgloo-huawei"]), "--on", "processes", "--results", results)
     assert done.returncode == 0, done.stdout + done.stderr
     frame = rows(results)
@@ -60,7 +60,7 @@ def test_too_few_devices_are_said_in_a_line_and_the_run_goes_on(
     tmp_path: Path, results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FARM_VENDORS", "huawei=3")
-    monkeypatch.setattr(detect, "here", detect.detect)  # which keeps what another machine had
+    monkeypatch.setattr(detect, "detect_this_machine", detect.detect_vendors)  # which keeps what another machine had
     file = config(tmp_path / "c.yaml", ["gloo-cpu", "heldgloo-huawei"])
     done = here(file, "--on", "processes", "--results", results)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -81,19 +81,19 @@ def test_no_failure_is_told_where_ranks_are_gone(monkeypatch: pytest.MonkeyPatch
         "failed": wire.Rows(b"", (0,), {"error": 1}, (0.0, 0.0), (failing,)),
         "gone": wire.Gone("gloo: connection refused"),
     }
-    monkeypatch.setattr(gangs, "here", lambda: ("node", []))
-    monkeypatch.setattr("farm.work.monitoring.observe", lambda *args: None)
+    monkeypatch.setattr(gangs, "find_ray_node_here", lambda: ("node", []))
+    monkeypatch.setattr("farm.work.monitoring.observe_case_times", lambda *args: None)
     with socket.create_server(("127.0.0.1", 0)) as closed:
         address = closed.getsockname()
     gang = gangs.DeviceGang(RankHosts("127.0.0.1", (address,), "token", 2))
     job = Job(name="gang", cache="", limits=Limits())
     for name, message in told.items():
-        monkeypatch.setattr(ray_cluster, "run_job", lambda job, message=message: iter([message]))
+        monkeypatch.setattr(ray_cluster, "run_supervised_job_items", lambda job, message=message: iter([message]))
         lost: contextlib.AbstractContextManager[Any] = (
             contextlib.nullcontext() if name == "passed" else pytest.raises(gangs.RanksLost, match="127.0.0.1")
         )
         with lost:
-            assert message in list(ray_cluster._supervise_job(job, {}, "", gang))
+            assert message in list(ray_cluster._run_supervised_job(job, {}, "", gang))
 
 
 # --- a cluster
@@ -110,7 +110,7 @@ def head() -> Iterator[Cluster]:
 @pytest.fixture
 def two(head: Cluster) -> Iterator[dict[str, Any]]:
     """Two nodes of two CPUs and two NPUs each, by name."""
-    devices = ray_node({"huawei": NodeDevices(BY_LABEL["huawei"], 2)})
+    devices = make_ray_node({"huawei": NodeDevices(BY_LABEL["huawei"], 2)})
     made = {
         name: head.add_node(
             num_cpus=2,

@@ -16,7 +16,7 @@ import pytest
 
 from farm import lake
 from farm.commands.gate import main
-from farm.plan.config import load
+from farm.plan.config import load_config
 from farm.plan.model import ConfigError
 from tasks.model import Status
 from tests.conftest import ROOT
@@ -286,5 +286,5 @@ def test_a_bad_gate_is_refused_at_its_place(tmp_path: Path, text: str, place: st
     file = tmp_path / "c.yaml"
     file.write_text(f"catalogs: [torch]\nbackends: [torch-cpu]\n{text}\n")
     with pytest.raises(ConfigError) as caught:
-        load(file)
+        load_config(file)
     assert place in str(caught.value) and says in str(caught.value)

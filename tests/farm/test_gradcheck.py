@@ -12,14 +12,14 @@ import pandas as pd
 import pytest
 
 from farm.commands import gradcheck
-from farm.report.tables.gradient_oracles import MEANING, compare_gradient_oracles, two_oracles
+from farm.report.tables.gradient_oracles import MEANING, compare_gradient_oracles, table_two_oracles
 from farm.reproduction.again import NotHere, run_samples
 from tasks.backends import BackendSpec
 from tasks.catalogs.torch import gradient_samples as samples_of_torch
 from tasks.judge import verdict
 from tasks.model import Group
-from tasks.prepare.cases import prepare
-from tasks.runner import ask_whole_group
+from tasks.prepare.cases import prepare_group
+from tasks.runner import make_item_of_whole_group
 from tests.conftest import here
 
 
@@ -67,11 +67,11 @@ def test_a_bad_command_line_is_one_line(
 
 
 def test_a_group_gives_the_same_rows_here_and_in_an_environment(tmp_path: Path) -> None:
-    asked = ask_whole_group(prepare(Group("torch:tanh", "", "float32", 1, 0, "backward"), tmp_path)[1])
+    asked = make_item_of_whole_group(prepare_group(Group("torch:tanh", "", "float32", 1, 0, "backward"), tmp_path)[1])
 
     def run(python: str = "") -> list[tuple[Any, ...]]:
         spec = BackendSpec.parse("own", "torch-cpu", python=python)
-        rows = run_samples(asked, spec, verdict.load("error_units"), tmp_path)
+        rows = run_samples(asked, spec, verdict.load_policy("error_units"), tmp_path)
         return [(row["sample"], row["status"], row["error_units"], row["output_digest"]) for row in rows]
 
     assert run() == run(sys.executable) and len(run()) == 1
@@ -131,7 +131,7 @@ def test_every_entry_of_the_two_oracle_table() -> None:
         _row("wrong", None, None, None, "aliasing"),
     ]
     assert list(compare_gradient_oracles(pd.DataFrame(other))) == ["", "", "", ""]
-    (line,) = two_oracles(rows).to_dict("records")
+    (line,) = table_two_oracles(rows).to_dict("records")
     assert line["samples"] == len(MEANING) and all(line[name] == 1 for name in MEANING)
 
 
@@ -250,14 +250,14 @@ def test_the_curve_of_a_function_of_ones_own_shows_a_wrong_gradient(
     own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     least: list[float] = []
-    drawn = samples_of_torch.curve
+    drawn = samples_of_torch.measure_difference_curve
 
     def kept(*given: Any) -> Any:
         made = drawn(*given)
         least.append(float(np.nanmin(made)))
         return made
 
-    monkeypatch.setattr(samples_of_torch, "curve", kept)
+    monkeypatch.setattr(samples_of_torch, "measure_difference_curve", kept)
     for name in ("silu", "by_numbers", "Right"):
         gradcheck.main([f"my.py:{name}", "--samples", "1", "--plot", f"{name}.png"])
         assert least[-1] < 1e-8 and Path(f"{name}.png").read_bytes().startswith(b"\x89PNG")

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from farm import lake
-from farm.fleet.node import NodeDevices, ray_node
+from farm.fleet.node import NodeDevices, make_ray_node
 from farm.work import fleet_changes
 from tasks.devices import BY_LABEL
 from tests.clusters import Cluster
@@ -42,7 +42,7 @@ class Nodes:
     def add(self, name: str, sick: str = "", **counts: int) -> Any:
         """A node with devices as `farm.node start` would label it; each device's model is its vendor's name and
         "X1"."""
-        made = ray_node({v: NodeDevices(BY_LABEL[v], n, (f"{v} X1",) * n) for v, n in counts.items()})
+        made = make_ray_node({v: NodeDevices(BY_LABEL[v], n, (f"{v} X1",) * n) for v, n in counts.items()})
         gpus = int(made.resources.pop("GPU", 0))
         node = self.cluster.add_node(
             num_cpus=0,

@@ -15,7 +15,7 @@ import pytest
 from farm import lake
 from farm.__main__ import main as farm_main
 from farm.commands.history import main
-from farm.report.tables.history import list_history_changes, list_outcome_spans, load_history, version_key
+from farm.report.tables.history import list_history_changes, list_outcome_spans, load_history_rows, sort_version_texts
 from tests.farm.test_report import make_row
 
 DAYS = [f"2026110{day}-020000-aaaa" for day in range(1, 7)]
@@ -41,7 +41,7 @@ def test_an_outcome_has_a_first_day_a_last_one_and_the_day_it_was_fixed(tmp_path
     rows = [on(day, status) for day, status in enumerate(statuses)]
     rows += [on(day, "pass", sample=1) for day in range(6)]  # the worst sample tells
     rows += [on(0, "wrong", "torch:mul"), on(3, "wrong", "torch:mul"), on(4, "unsupported", "torch:mul")]
-    told = list_outcome_spans(load_history(made(tmp_path, *rows)))
+    told = list_outcome_spans(load_history_rows(made(tmp_path, *rows)))
     add = told[told["op"] == "torch:add"]
     assert add[["status", "first", "last", "steps", "then", "ended", "now"]].values.tolist() == [
         ["pass", DAYS[0], DAYS[0], 1, "wrong", DAYS[1], False],
@@ -65,7 +65,7 @@ def test_along_versions_every_version_of_a_backend_is_one_line(tmp_path: Path) -
         for day, (version, status) in zip((3, 0, 1, 2), of.items())
     ]
     rows.append(on(5, "pass", backend="ort-cpu@1.9.0", runtime_version="1.9.0"))
-    told = list_outcome_spans(load_history(made(tmp_path, *rows)), "runtime")
+    told = list_outcome_spans(load_history_rows(made(tmp_path, *rows)), "runtime")
     assert set(told["backend"]) == {"ort-cpu"}
     assert told[["status", "first", "last", "ended"]].values.tolist() == [
         ["pass", "1.9.0", "1.9.0", "1.10.2"],  # its newest run
@@ -73,7 +73,7 @@ def test_along_versions_every_version_of_a_backend_is_one_line(tmp_path: Path) -
         ["pass", "1.20.1", "1.20.1", "1.31.1"],
         ["wrong", "1.31.1", "1.31.1", ""],
     ]
-    assert sorted(["torch 2.13.0+cpu", "1.9", "", "1.31.1rc1"], key=version_key) == [
+    assert sorted(["torch 2.13.0+cpu", "1.9", "", "1.31.1rc1"], key=sort_version_texts) == [
         "",
         "1.9",
         "1.31.1rc1",
@@ -85,7 +85,7 @@ def test_commits_of_one_release_are_in_the_order_in_which_they_ran(tmp_path: Pat
     """Their labels are digests: fff… may be older than 000…, and what has changes after what has none."""
     of = {"0.9.0": "pass", "1.0.0+gfff00000": "wrong", "1.0.0+gfff00000.dirty": "pass", "1.0.0+g00000000": "wrong"}
     rows = [on(day, status, farm_version=version) for day, (version, status) in enumerate(of.items())]
-    told = list_outcome_spans(load_history(made(tmp_path, *rows), along="farm"), "farm")
+    told = list_outcome_spans(load_history_rows(made(tmp_path, *rows), along="farm"), "farm")
     assert told[["first", "ended"]].values.tolist() == [list(one) for one in zip(of, [*list(of)[1:], ""])]
 
 
@@ -154,6 +154,6 @@ def test_parts_of_other_schemas_cost_their_columns_or_a_line(tmp_path: Path) -> 
         path = tmp_path / f"run={DAYS[day]}" / "part-0.parquet"
         pq.write_table(change(pq.read_table(path, partitioning=None)), path)
     with pytest.warns(lake.LakeWarning, match="part-0") as told:
-        rows = load_history(results, ["torch:add"])
+        rows = load_history_rows(results, ["torch:add"])
     assert len(told) == 2 and "2 columns backend" in str(told[0].message)
     assert list_outcome_spans(rows)[["status", "first", "steps"]].values.tolist() == [["wrong", DAYS[0], 1]]

@@ -14,7 +14,7 @@ from farm.commands.reproduce import main as reproduce
 from farm.commands.run import main
 from farm.exits import BAD_INPUT, FOUND, OK
 from farm.plan import kernels as user
-from farm.plan.config import load
+from farm.plan.config import load_config
 from farm.work.job import Job
 from farm.work.run_groups import RunGroups
 from tasks.catalogs import user_definitions
@@ -138,8 +138,8 @@ def test_a_mistake_of_a_module_is_looked_for_nowhere_else(
 
 
 def test_a_job_prepares_in_one_environment(other: Path) -> None:
-    config = load(written(other.parent, f"{{name: elsewhere, like: torch-cpu, python: {other}}}"))
-    user.announce(config, "elsewhere")
+    config = load_config(written(other.parent, f"{{name: elsewhere, like: torch-cpu, python: {other}}}"))
+    user.announce_config_kernels(config, "elsewhere")
     own, theirs = (
         Job(name="", cache="", limits=None, prepare=(ToPrepare(Group(op, "", "float32", 1)),))
         for op in ("user:there", "critical:relu")
@@ -150,7 +150,7 @@ def test_a_job_prepares_in_one_environment(other: Path) -> None:
     plan = SimpleNamespace(matrix=matrix, learned=None, work_of=lambda groups, cases: np.zeros((1, 3)))
     run_groups = RunGroups(plan, [True], {})  # type: ignore[arg-type]
     assert [run_groups.take("prepare", 1) for _ in range(4)] == [[0, 1], [2], [3], []]
-    user.announce(config)
+    user.announce_config_kernels(config)
     assert Job(name="", cache="", limits=None, prepare=own.prepare).home is None  # type: ignore[arg-type]
 
 

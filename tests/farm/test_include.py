@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from farm.plan import matrix
-from farm.plan.config import Config, ConfigError, load
-from farm.plan.known import not_known, unmet
+from farm.plan.config import Config, ConfigError, load_config
+from farm.plan.known import drop_known_rows, explain_unmet_known
 from farm.plan.model import KnownFailure
 from tasks import catalogs
 from tasks.catalogs.base import Entry
@@ -33,8 +33,8 @@ ENTRIES = {
         Entry(f"critical:{op}", "", FLOATS)
         for op in "add exp gelu layer_norm linear matmul rms_norm scaled_dot_product_attention softmax sum sort bert_encoder".split()
     ],
-    "models": catalogs.get("models").entries(),
-    "casts": catalogs.get("casts").entries(),
+    "models": catalogs.get_catalog("models").entries(),
+    "casts": catalogs.get_catalog("casts").entries(),
 }
 
 
@@ -48,7 +48,7 @@ NAMED = [
 def wanted(config: Config, named: Sequence[Entry] = ()) -> dict[tuple[str, ...], int]:
     """How many samples are asked for of each op, variant, dtype, distribution and backend. named: further ops of
     torch's."""
-    plan = matrix.build(config, ENTRIES | {"torch": [*ENTRIES["torch"], *named]})
+    plan = matrix.build_matrix(config, ENTRIES | {"torch": [*ENTRIES["torch"], *named]})
     cells = {}
     for g, b in np.argwhere(plan.wanted):
         group = plan.groups[g]
@@ -65,13 +65,13 @@ def made(tmp_path: Path, **files: str) -> Path:
 
 def refusal(tmp_path: Path, **files: str) -> str:
     with pytest.raises(ConfigError) as caught:
-        load(made(tmp_path, **files))
+        load_config(made(tmp_path, **files))
     return str(caught.value).replace(f"{tmp_path}/", "")
 
 
 def test_a_files_catalogs_are_for_the_backends_that_it_names(tmp_path: Path) -> None:
     top = "include: [base.yaml]\ncatalogs: [{name: torch, samples: 9}]\nbackends: [torch-cpu, ort-cpu]\n"
-    config = load(made(tmp_path, top=top, base=BASE))
+    config = load_config(made(tmp_path, top=top, base=BASE))
     assert [b.name for b in config.backends] == ["torch-cpu", "ort-cpu", "jax-cpu"]
     assert wanted(config) == {
         ("torch:abs", "", "float16", "own", name): n for name, n in (("torch-cpu", 9), ("ort-cpu", 9), ("jax-cpu", 2))
@@ -80,7 +80,7 @@ def test_a_files_catalogs_are_for_the_backends_that_it_names(tmp_path: Path) -> 
 
 def test_each_file_has_its_own_dtypes(tmp_path: Path) -> None:
     top = "include: [base.yaml]\ndtypes: [int8]\ncatalogs: [torch]\nbackends: [torch-cpu]\n"
-    cells = wanted(load(made(tmp_path, top=top, base=BASE)))
+    cells = wanted(load_config(made(tmp_path, top=top, base=BASE)))
     assert {(dtype, name): n for (_, _, dtype, _, name), n in cells.items()} == {
         ("int8", "torch-cpu"): 8,
         ("float16", "torch-cpu"): 2,
@@ -90,9 +90,9 @@ def test_each_file_has_its_own_dtypes(tmp_path: Path) -> None:
 
 def test_a_file_without_backends_gives_its_catalogs_to_all_it_includes(tmp_path: Path) -> None:
     top = "include: [base.yaml]\ncatalogs: [{name: torch, samples: 9, backends: ['jax-*']}]\n"
-    config = load(made(tmp_path, top=top, base=BASE))
+    config = load_config(made(tmp_path, top=top, base=BASE))
     assert {name: n for (*_, name), n in wanted(config).items()} == {"torch-cpu": 2, "jax-cpu": 9}
-    assert load(made(tmp_path, top="include: [base.yaml]\n")).catalogs[0].samples == 2
+    assert load_config(made(tmp_path, top="include: [base.yaml]\n")).catalogs[0].samples == 2
 
 
 def test_files_are_named_from_the_file_that_names_them(tmp_path: Path) -> None:
@@ -103,14 +103,14 @@ def test_files_are_named_from_the_file_that_names_them(tmp_path: Path) -> None:
     (tmp_path / "deep" / "base.yaml").write_text(
         f"seed: 3\ncatalogs: [{user}]\nbackends: [torch-cpu]\nknown_failures: known\n"
     )
-    config = load(made(tmp_path, top="include: [deep/base.yaml]\nknown_failures: deep/known/*.yaml\n"))
+    config = load_config(made(tmp_path, top="include: [deep/base.yaml]\nknown_failures: deep/known/*.yaml\n"))
     assert config.catalogs[0].kernels[0].kernel == f"{tmp_path}/deep/kernels.py:kernel"
     assert [k.reason for k in config.known_failures] == ["a"]
     assert (config.name, config.seed) == ("top", 3)
 
 
 def test_a_diamond_is_joined_once(tmp_path: Path) -> None:
-    config = load(
+    config = load_config(
         made(
             tmp_path, top="include: [left.yaml, right.yaml]", left="include: [base.yaml]", right="include: [base.yaml]",
             base=BASE + "skip: [{ops: [abs], reason: r}]\nknown_failures: [{op: abs, reason: a}]\n",
@@ -157,7 +157,7 @@ def test_what_does_not_fit_is_refused_at_its_place(tmp_path: Path, top: str, pla
 
 
 def test_full_holds_all_that_vendors_runs() -> None:
-    full, vendors = load(CONFIGS / "full.yaml"), load(CONFIGS / "vendors.yaml")
+    full, vendors = load_config(CONFIGS / "full.yaml"), load_config(CONFIGS / "vendors.yaml")
     assert {b.name: b for b in vendors.backends}.items() <= {b.name: b for b in full.backends}.items()
     cells, asked = wanted(full, NAMED), wanted(vendors, NAMED)
     assert all(cells[cell] >= n for cell, n in asked.items())
@@ -166,20 +166,25 @@ def test_full_holds_all_that_vendors_runs() -> None:
         b["name"] if isinstance(b, dict) else b for b in yaml.safe_load((CONFIGS / "full.yaml").read_text())["backends"]
     }
     # What models.yaml and every_input.yaml ask of them is another matter.
-    asked |= wanted(load(CONFIGS / "models.yaml"), NAMED) | wanted(load(CONFIGS / "every_input.yaml"), NAMED)
+    asked |= wanted(load_config(CONFIGS / "models.yaml"), NAMED) | wanted(
+        load_config(CONFIGS / "every_input.yaml"), NAMED
+    )
     assert {c: n for c, n in cells.items() if c[-1] not in deep} == {
         c: n for c, n in asked.items() if c[-1] not in deep
     }
 
 
 def test_exhaustive_holds_all_that_full_runs() -> None:
-    full, exhaustive = wanted(load(CONFIGS / "full.yaml"), NAMED), wanted(load(CONFIGS / "exhaustive.yaml"), NAMED)
+    full, exhaustive = (
+        wanted(load_config(CONFIGS / "full.yaml"), NAMED),
+        wanted(load_config(CONFIGS / "exhaustive.yaml"), NAMED),
+    )
     assert all(exhaustive[cell] >= n for cell, n in full.items())
 
 
 @pytest.mark.parametrize("name", ("full", "vendors", "exhaustive", "tensorflow", "versions"))
 def test_every_known_failure_that_comes_with_the_farm_is_named(name: str) -> None:
-    known = load(CONFIGS / f"{name}.yaml").known_failures
+    known = load_config(CONFIGS / f"{name}.yaml").known_failures
     for file in (CONFIGS / "known").glob("*.yaml"):
         entries = yaml.safe_load(file.read_text())
         assert entries and {e["op"] for e in entries} <= {k.op for k in known}, file
@@ -201,7 +206,9 @@ def test_a_known_failure_covers_what_it_says_and_no_more() -> None:
     def left(**entry: str) -> list[int]:
         known = [{"op": "std", "reason": "r"} | entry]
         return list(
-            not_known(rows, Config(catalogs=[{"name": "torch"}], backends=["torch-cpu"], known_failures=known)).index
+            drop_known_rows(
+                rows, Config(catalogs=[{"name": "torch"}], backends=["torch-cpu"], known_failures=known)
+            ).index
         )
 
     assert left() == [1]
@@ -224,28 +231,30 @@ def test_known_failures_that_meet_nothing_are_one_line() -> None:
         backends=["torch-cpu"],
         known_failures=[*known, {"op": "abs", "reason": "r"}, {"op": "elsewhere", "backend": "ort-cpu", "reason": "r"}],
     )
-    (line,) = unmet(config, matrix.build(config, ENTRIES))
+    (line,) = explain_unmet_known(config, matrix.build_matrix(config, ENTRIES))
     assert line == (
         "known_failures: 9 of 10 match no planned op: gone0 on torch-*, gone1 on torch-*, gone2 on torch-*, and 6 more"
     )
-    assert not list(unmet(config.model_copy(update={"known_failures": ()}), matrix.build(config, ENTRIES)))
+    assert not list(
+        explain_unmet_known(config.model_copy(update={"known_failures": ()}), matrix.build_matrix(config, ENTRIES))
+    )
     # A list that is shared names ops of other catalogs, and of this one more than a config takes that takes a part.
     other = [{"op": "onnx:Gone", "backend": "torch-*", "reason": "r"}]
     assert not list(
-        unmet(
+        explain_unmet_known(
             config.model_copy(update={"known_failures": [KnownFailure(**k) for k in other]}),
-            matrix.build(config, ENTRIES),
+            matrix.build_matrix(config, ENTRIES),
         )
     )
     part = config.model_copy(
         update={"catalogs": Config(catalogs=[{"name": "torch", "ops": ["abs"]}], backends=["torch-cpu"]).catalogs}
     )
-    assert not list(unmet(part, matrix.build(config, ENTRIES)))
+    assert not list(explain_unmet_known(part, matrix.build_matrix(config, ENTRIES)))
 
 
 def test_a_known_failure_of_the_farm_names_its_op_and_no_letter_alone() -> None:
     """`onnx:A*.a*` was meant for six inverse functions and took Attention and AffineGrid, with other causes, as
     known."""
-    for entry in load(ROOT / "configs" / "full.yaml").known_failures:
+    for entry in load_config(ROOT / "configs" / "full.yaml").known_failures:
         name = entry.op.rpartition(":")[2]
         assert name == "*" or "*" not in name or len(re.sub(r"[*?.]", "", re.sub(r"\[.*?\]", "x", name))) > 2, entry

@@ -23,8 +23,8 @@ from tasks.catalogs.user import shown
 from tasks.judge import verdict
 from tasks.model import Group
 from tasks.model.row import Row
-from tasks.prepare.cases import PreparedGroup, prepare
-from tasks.runner import ask_whole_group
+from tasks.prepare.cases import PreparedGroup, prepare_group
+from tasks.runner import make_item_of_whole_group
 from tests.farm.test_resume import wait_for
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are shut in on Linux")
@@ -71,17 +71,17 @@ class Farm:
         submission's."""
         text = self.define(**kernels)
         if submitted:
-            text = user_definitions.with_kernel(text, str(self.folder / f"{submitted}.py"))
-        user_definitions.announce(text)
+            text = user_definitions.put_kernel_in_definitions(text, str(self.folder / f"{submitted}.py"))
+        user_definitions.announce_definitions(text)
         groups = [Group(f"user:{name}", "", "float32", 2, check=check) for name in kernels]
         packs = [
-            PreparedGroup(prepare(x, self.folder)[1].pack.path, check) for x in groups
+            PreparedGroup(prepare_group(x, self.folder)[1].pack.path, check) for x in groups
         ]  # which several checks share
         limits = limits or Limits(deadline_s=30)
         self.child = ChildProcess(sys.executable, limits, None, ("torch",))
-        hello = wire.Hello(BackendSpec.parse("torch-cpu"), verdict.load("error_units"), text, limits.race_s)
+        hello = wire.Hello(BackendSpec.parse("torch-cpu"), verdict.load_policy("error_units"), text, limits.race_s)
         assert isinstance(self.child.ask(hello, 120), wire.Ready)
-        said = list(self.child.call(wire.Run(tuple(map(ask_whole_group, packs)))))
+        said = list(self.child.call(wire.Run(tuple(map(make_item_of_whole_group, packs)))))
         return [x.row if isinstance(x, wire.Done) else x for x in said if not isinstance(x, wire.Finished)]
 
 
@@ -346,15 +346,15 @@ def test_what_python_has_compiled_of_a_reference_is_hidden_and_a_library_is_not(
     compiled = Path(importlib.util.cache_from_source(str(farm.folder / "reference.py")))
     compiled.parent.mkdir()
     compiled.write_bytes(b"")
-    assert shown.hidden_files(text) == sorted([str(farm.folder / "reference.py"), str(compiled)])
+    assert shown.list_hidden_files(text) == sorted([str(farm.folder / "reference.py"), str(compiled)])
     told = json.loads(text)
     told["sources"][0]["kernels"][0]["reference"] = "numpy:square"
-    assert shown.hidden_files(json.dumps(told)) == []
+    assert shown.list_hidden_files(json.dumps(told)) == []
 
 
 def test_a_stranger_is_shown_its_own_kernel_alone(farm: Farm) -> None:
     text = farm.define(one=SOUND, two=SOUND)
-    (kernel,) = json.loads(shown.definitions_for(text, "user:two"))["sources"][0]["kernels"]
+    (kernel,) = json.loads(shown.show_definitions_to_kernel(text, "user:two"))["sources"][0]["kernels"]
     assert kernel["name"] == "two" and kernel["reference"] == kernel["kernel"]
 
 
@@ -600,9 +600,9 @@ def kernel(x): return (x.float() * 2).to(x.dtype)
 
 
 def test_what_a_kernel_computes_in_is_asked_apart_from_what_prepares_its_cases(farm: Farm) -> None:
-    user_definitions.announce(farm.define(cheat=SPOILS_FLOORS, sound=SOUND))
+    user_definitions.announce_definitions(farm.define(cheat=SPOILS_FLOORS, sound=SOUND))
     for name in ("cheat", "sound"):
-        made = prepare(Group(f"user:{name}", "", "bfloat16", 2), farm.folder)[1].samples[0]
+        made = prepare_group(Group(f"user:{name}", "", "bfloat16", 2), farm.folder)[1].samples[0]
         assert made.failure is None
         (leaf,) = made.expected()
         assert leaf.noise is not None and float(leaf.noise.max()) < 1

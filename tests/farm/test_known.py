@@ -17,11 +17,11 @@ from farm import lake
 from farm.commands.known import main
 from farm.lake import minimal
 from farm.plan import known, listing
-from farm.plan.config import known_failures
+from farm.plan.config import load_known_failures
 from farm.plan.model import ConfigError, Gate, KnownFailure
-from farm.report.faces.exchange import junit
-from farm.report.tables.causes import with_standing
-from farm.report.tables.gate import judge_gate
+from farm.report.faces.exchange import write_junit
+from farm.report.tables.causes import add_standing_column
+from farm.report.tables.gate import judge_run_gate
 from farm.report.tables.known_failures import list_known_failures
 from farm.report.tables.view import Report
 from tests.farm.test_report import make_row
@@ -37,7 +37,7 @@ def row(status: str, op: str = "torch:add", **more: Any) -> dict[str, Any]:
 
 
 def covered(entry: dict[str, Any], *rows: dict[str, Any]) -> list[bool]:
-    found = known.match_rows(pd.DataFrame(list(rows)), [KnownFailure(**{"op": "add", "reason": "r"} | entry)])
+    found = known.match_known_to_rows(pd.DataFrame(list(rows)), [KnownFailure(**{"op": "add", "reason": "r"} | entry)])
     return [bool(place >= 0) for place in found.entry]
 
 
@@ -96,7 +96,7 @@ def test_what_fails_otherwise_is_new_and_what_passes_is_stale() -> None:
         ]
     )
     run = {"config": {"known_failures": entries[:-2]}}
-    assert list(with_standing(rows, run)["standing"]) == ["known", "new", "stale", "", "new"]
+    assert list(add_standing_column(rows, run)["standing"]) == ["known", "new", "stale", "", "new"]
     found = list_known_failures(rows, [KnownFailure(**entry) for entry in entries])
     assert list(found["state"]) == ["met", "stale", "not tried", "expired", "not tried", "doubled", "not met", "met"]
     assert list(found["otherwise"]) == [1, *[0] * 7] and list(found["right"]) == [0, 1, *[0] * 6]
@@ -141,7 +141,7 @@ def test_a_command_writes_the_entry_that_covers_a_row_and_what_failed_alike(
     assert "covers 2 rows" in capsys.readouterr().out
     assert main(["add", "last:forward/torch:mul/float32/0:torch-cpu", "--reason", "sums", *told]) == 0
     assert file.read_text().startswith("# Of ours.\n- {op: abs, reason: another}\n- op: torch:add\n")
-    _, first, second = known_failures(file)
+    _, first, second = load_known_failures(file)
     assert (first.stage, first.error_type, first.error) == (
         "run",
         "RuntimeError",
@@ -150,7 +150,7 @@ def test_a_command_writes_the_entry_that_covers_a_row_and_what_failed_alike(
     assert (first.owner, first.link, first.expires, first.reason) == ("ann", "https://x/1", "2027-01-31", "it: a bug")
     assert (second.status, second.kind, second.cause) == ("wrong", "numbers", "accumulated in float16")
     frame = lake.read(results)
-    assert list(known.match_rows(frame, [first, second]).entry) == [0, 0, -1, 1, -1]
+    assert list(known.match_known_to_rows(frame, [first, second]).entry) == [0, 0, -1, 1, -1]
     capsys.readouterr()
     for key, text in {
         "last:forward/torch:add/float32/1:torch-cpu": "is known already: it: a bug",
@@ -161,7 +161,7 @@ def test_a_command_writes_the_entry_that_covers_a_row_and_what_failed_alike(
         assert text in capsys.readouterr().err
     late = ["--reason", "r", "--expires", "2020-01-01", *told]
     assert main(["add", "last:forward/torch:add/float32/2:torch-cpu", *late]) == 2
-    assert "it would not cover" in capsys.readouterr().err and len(known_failures(file)) == 3
+    assert "it would not cover" in capsys.readouterr().err and len(load_known_failures(file)) == 3
 
 
 def test_check_ends_with_1_for_what_somebody_has_to_look_at(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -213,17 +213,17 @@ def test_a_generated_failure_is_known_by_what_is_left_of_it(tmp_path: Path) -> N
         )
     file = tmp_path / "k.yaml"
     assert main(["add", f"last:{cases[0]}:torch-cpu", "--reason", "r", "--results", results, "--file", str(file)]) == 0
-    (entry,) = known_failures(file)
+    (entry,) = load_known_failures(file)
     assert (entry.op, entry.reduced, entry.flags) == ("fuzz:*", ("Conv", "Relu"), ())
     run = {"config": {"known_failures": [entry.model_dump(mode="json")]}}
-    assert list(with_standing(lake.read(results), run)["standing"]) == ["known", "new", ""]
+    assert list(add_standing_column(lake.read(results), run)["standing"]) == ["known", "new", ""]
 
 
 def test_a_record_holds_what_an_entry_says_and_no_more_and_reads_back() -> None:
     entry = KnownFailure(op="add", reason="r", kind=["numbers", "shape"], expires=datetime.date(2027, 1, 31))  # type: ignore[arg-type]
     said = entry.model_dump(mode="json")
     assert said == {"op": "add", "kind": ["numbers", "shape"], "expires": "2027-01-31", "reason": "r"}
-    assert known.parse_entries({"config": {"known_failures": [json.loads(json.dumps(said))]}}) == [entry]
+    assert known.parse_known_entries({"config": {"known_failures": [json.loads(json.dumps(said))]}}) == [entry]
 
 
 @pytest.mark.parametrize(
@@ -237,7 +237,7 @@ def test_a_record_holds_what_an_entry_says_and_no_more_and_reads_back() -> None:
 )
 def test_a_life_that_cannot_be_is_refused(wrong: dict[str, str], says: str) -> None:
     with pytest.raises(ConfigError, match="no known failure: ") as caught:
-        listing.check_entry({"op": "add", "reason": "r"} | wrong)
+        listing.check_known_entry({"op": "add", "reason": "r"} | wrong)
     assert says in str(caught.value)
 
 
@@ -245,17 +245,17 @@ def test_a_list_that_cannot_take_another_entry_is_left_as_it_is(tmp_path: Path) 
     file = tmp_path / "k.yaml"
     file.write_text(text := "[{op: abs, reason: r}]\n")
     with pytest.raises(ConfigError):
-        listing.append(file, KnownFailure(op="add", reason="r"))
+        listing.append_known_entry(file, KnownFailure(op="add", reason="r"))
     assert file.read_text() == text and [p.name for p in tmp_path.iterdir()] == ["k.yaml"]
     file.write_text("# none yet\n[]\n")
-    listing.append(file, KnownFailure(op="add", reason="r"))
-    assert [k.op for k in known_failures(file)] == ["add"]
+    listing.append_known_entry(file, KnownFailure(op="add", reason="r"))
+    assert [k.op for k in load_known_failures(file)] == ["add"]
 
 
 def test_a_day_that_is_none_in_a_list_of_known_failures_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "list.yaml").write_text("- {op: x, backend: y, status: wrong, reason: z, expires: 2024-13-01}\n")
     with pytest.raises(ConfigError, match="list.yaml: not a YAML list .month must be in 1..12"):
-        known_failures(tmp_path / "list.yaml")
+        load_known_failures(tmp_path / "list.yaml")
 
 
 def test_an_entry_is_named_with_its_line_and_what_the_rows_have_instead(
@@ -270,7 +270,7 @@ def test_an_entry_is_named_with_its_line_and_what_the_rows_have_instead(
     config = tmp_path / "c.yaml"
     config.write_text("catalogs: [torch]\nbackends: [torch-cpu]\nknown_failures: mine.yaml\n")
     record = tmp_path / "lake" / f"run={RUN}" / "_run.json"
-    entries = [k.model_dump() for k in known_failures(tmp_path / "mine.yaml")]
+    entries = [k.model_dump() for k in load_known_failures(tmp_path / "mine.yaml")]
     told = json.loads(record.read_text()) | {"path": str(config), "config": {"known_failures": entries}}
     record.write_text(json.dumps(told))
     for lists in ([str(tmp_path / "mine.yaml")], [str(config)], []):
@@ -292,7 +292,7 @@ ALL_LOST = {"kind": "numbers", "error_units": 1 / 2**-23}
 def met_on(backend: str, entry: dict[str, Any] = NDTR, status: str = "wrong", **more: Any) -> str:
     """How an entry meets a row of another backend."""
     given = row(status, "torch:ndtr", backend=backend, **ALL_LOST | {"cause": ""} | more)
-    found = known.match_rows(pd.DataFrame([given]), [KnownFailure(**{"reason": "r"} | entry)])
+    found = known.match_known_to_rows(pd.DataFrame([given]), [KnownFailure(**{"reason": "r"} | entry)])
     return "first seen" if found.first[0] else "known" if found.entry[0] >= 0 else "new"
 
 
@@ -326,7 +326,7 @@ def test_another_failure_of_the_same_op_on_another_device_is_new(more: dict[str,
     entry = NDTR | {"dtype": "float32", "check": "forward"}
     assert met_on("torch-xpu", entry) == "first seen"
     given = row("wrong", "torch:ndtr", backend="torch-xpu", **ALL_LOST | {"cause": ""}) | more
-    found = known.match_rows(pd.DataFrame([given]), [KnownFailure(**{"reason": "r"} | entry)])
+    found = known.match_known_to_rows(pd.DataFrame([given]), [KnownFailure(**{"reason": "r"} | entry)])
     assert found.entry[0] == -1 and not found.first[0]
 
 
@@ -339,8 +339,8 @@ def test_a_cause_that_the_entry_names_is_the_same_defect_on_another_device() -> 
 def test_an_entry_of_devices_that_nobody_has_looked_at_says_how_it_fails() -> None:
     for lacks in ({"kind": "*"}, {"status": "*"}):
         with pytest.raises(ConfigError, match="say how it fails, by status and kind or by error"):
-            listing.check_entry(NDTR | lacks | {"reason": "r"})
-    assert listing.check_entry(NDTR | {"status": "error", "kind": "*", "error": "no such kernel", "reason": "r"})
+            listing.check_known_entry(NDTR | lacks | {"reason": "r"})
+    assert listing.check_known_entry(NDTR | {"status": "error", "kind": "*", "error": "no such kernel", "reason": "r"})
 
 
 def test_what_passes_where_a_failure_was_not_seen_makes_it_not_stale(tmp_path: Path) -> None:
@@ -348,7 +348,7 @@ def test_what_passes_where_a_failure_was_not_seen_makes_it_not_stale(tmp_path: P
     for backend, state in (("torch-xpu", "not tried"), ("torch-cuda", "stale")):
         frame = pd.DataFrame([row("pass", "torch:ndtr", backend=backend)])
         assert list(list_known_failures(frame, [KnownFailure(**entry)])["state"]) == [state]
-        standing = with_standing(frame, {"config": {"known_failures": [entry]}})["standing"]
+        standing = add_standing_column(frame, {"config": {"known_failures": [entry]}})["standing"]
         assert list(standing) == ["stale" * (state == "stale")]
 
 
@@ -364,7 +364,7 @@ def test_what_is_first_seen_on_a_device_is_told_apart_and_noted_by_a_command(
     file.write_text(text)
     config = tmp_path / "c.yaml"
     config.write_text("catalogs: [torch]\nbackends: [torch-cpu]\nknown_failures: mine.yaml\n")
-    entries = [k.model_dump(mode="json") for k in known_failures(file)]
+    entries = [k.model_dump(mode="json") for k in load_known_failures(file)]
     rows = [row("wrong", "torch:ndtr", backend=name, **ALL_LOST) for name in ("torch-cpu", "torch-xpu")]
     results = made(tmp_path, *rows, row("wrong", "torch:mul", backend="torch-hpu"), known_failures=entries)
     frame, run = lake.read(results), lake.read_run(results, RUN)
@@ -374,7 +374,7 @@ def test_what_is_first_seen_on_a_device_is_told_apart_and_noted_by_a_command(
     assert sorted(line["backend"] for line in views["first_seen"].all_lines()) == ["torch-hpu", "torch-xpu"]
     assert "known seen --run" in views["first_seen"].see[0][1]
     assert [line["backends"] for line in views["causes"].all_lines()] == ["torch-cpu"], "what was seen is told apart"
-    suites = junit(report, judge_gate(report, Gate())).decode()
+    suites = write_junit(report, judge_run_gate(report, Gate())).decode()
     assert suites.count("known, first seen here: lost in the tail") == 2 and "known: lost in the tail" in suites
     monkeypatch.setenv("COLUMNS", "200")
     assert main(["list", "--results", results]) == 0
@@ -386,7 +386,7 @@ def test_what_is_first_seen_on_a_device_is_told_apart_and_noted_by_a_command(
     assert file.read_text() == text.replace("[torch-cpu]", "[torch-cpu, torch-xpu]", 1)
     assert main(["seen", str(config), "--results", results]) == 0
     assert "seen: [torch-cpu, torch-hpu], status" in file.read_text() and "# by ann" in file.read_text()
-    again = Report.of(frame, run | {"config": {"known_failures": [k.model_dump() for k in known_failures(file)]}})
+    again = Report.of(frame, run | {"config": {"known_failures": [k.model_dump() for k in load_known_failures(file)]}})
     assert again.verdict.sentence == "OK: 3 failures, all known"
     assert main(["seen", str(config), "--results", results]) == 0
     assert "0 known failures of run" in capsys.readouterr().out
@@ -415,6 +415,6 @@ def test_an_entry_goes_to_the_list_that_the_runs_config_names(
     key = "last:forward/torch:add/float32/0:torch-cpu"
     assert main(["add", key, "--reason", "sums", "--results", results]) == 0
     file = Path("c") / written if written else Path("known.yaml")
-    assert [k.reason for k in known_failures(file)] == ["sums"]
+    assert [k.reason for k in load_known_failures(file)] == ["sums"]
     said = capsys.readouterr().out
     assert ("c/run.yaml names that list" in said) == bool(written) and ("To use it" in said) != bool(written)

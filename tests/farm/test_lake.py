@@ -28,8 +28,8 @@ from farm import lake
 from farm.commands import site
 from farm.lake import SCHEMA, Lake, LakeError, LakeWarning
 from farm.lake.origin_columns import KEY
-from farm.lake.store import list_parts
-from farm.work.launch import durable, run_id_at
+from farm.lake.store import list_lake_parts
+from farm.work.launch import read_durable_rows, run_id_at
 from farm.work.state import BeforeRun
 from tasks.model.row import Row
 from tests import prepared
@@ -59,7 +59,7 @@ def row(sample: int, **more: Any) -> dict[str, Any]:
 
 
 def made(rows: list[dict[str, Any]], **origin: str) -> pa.RecordBatch:
-    return lake.to_batch([Row(**r) for r in rows], lake.Origin(**(CONSTANT | origin)))
+    return lake.make_row_batch([Row(**r) for r in rows], lake.Origin(**(CONSTANT | origin)))
 
 
 def batch(*samples: int, run_id: str = RUN, **more: Any) -> pa.RecordBatch:
@@ -85,7 +85,7 @@ def quietly(results: Any, run_id: str | None = None) -> pd.DataFrame:
 
 
 def test_rows_come_back_in_the_schema(local: Lake) -> None:
-    lake.append(local, RUN, [batch(0, 1), batch(2, error_units=float("inf"), max_ulp=None, error="näh\n\udce9")])
+    lake.append_part(local, RUN, [batch(0, 1), batch(2, error_units=float("inf"), max_ulp=None, error="näh\n\udce9")])
     table = lake.read_table(local.root, RUN)
     assert table.schema.equals(SCHEMA)
     frame = quietly(local.root, RUN)
@@ -111,15 +111,15 @@ def test_variants_and_seeds_are_in_the_case_id() -> None:
 
 
 def test_nothing_to_append_makes_no_file(local: Lake) -> None:
-    lake.append(local, RUN, [])
-    lake.append(local, RUN, [batch()])
-    assert list_parts(local, RUN) == []
+    lake.append_part(local, RUN, [])
+    lake.append_part(local, RUN, [batch()])
+    assert list_lake_parts(local, RUN) == []
 
 
 def test_pandas_alone_reads_the_root(local: Lake) -> None:
-    lake.append(local, RUN, [batch(0, 1)])
-    lake.append(local, "20260102-000000-bbbb", [batch(0, run_id="20260102-000000-bbbb")])
-    lake.write_run(local, RUN, {"run_id": RUN})
+    lake.append_part(local, RUN, [batch(0, 1)])
+    lake.append_part(local, "20260102-000000-bbbb", [batch(0, run_id="20260102-000000-bbbb")])
+    lake.write_run_record(local, RUN, {"run_id": RUN})
     for folder in (place(local, "_report"), Path(local.root) / "_report"):
         folder.mkdir(parents=True)
         (folder / "rows.csv").write_text("a,b\n")
@@ -133,7 +133,7 @@ def test_pandas_alone_reads_the_root(local: Lake) -> None:
 
 
 def test_reading_some_columns(local: Lake) -> None:
-    lake.append(local, RUN, [batch(0, 1)])
+    lake.append_part(local, RUN, [batch(0, 1)])
     table = lake.read_table(local.root, RUN, ["op", "sample"])
     assert table.column_names == ["op", "sample"] and table.num_rows == 2
     assert lake.read_table(local.root, "none", ["op", "sample"]).column_names == ["op", "sample"]
@@ -179,7 +179,7 @@ def garbage(path: Path) -> None:
     (foreign, foreign_types, *map(lacking, ("case_id", "op", "dtype", "status")), truncated, holed, empty, garbage),
 )
 def test_a_file_that_is_no_part_is_skipped_and_named(local: Lake, plant: Any) -> None:
-    lake.append(local, RUN, [batch(0, 1)])
+    lake.append_part(local, RUN, [batch(0, 1)])
     plant(place(local, "strange.parquet"))
     with pytest.warns(LakeWarning, match=r"strange\.parquet: skipped"):
         frame = lake.read(local.root, RUN)
@@ -187,34 +187,34 @@ def test_a_file_that_is_no_part_is_skipped_and_named(local: Lake, plant: Any) ->
     with pytest.warns(LakeWarning, match=r"strange\.parquet"):
         assert len(lake.read(local.root)) == 2
     # It is not thrown away either.
-    lake.compact(local.root, RUN)
-    assert place(local, "strange.parquet").exists() and len(list_parts(local, RUN)) == 2
+    lake.compact_run(local.root, RUN)
+    assert place(local, "strange.parquet").exists() and len(list_lake_parts(local, RUN)) == 2
 
 
 def test_a_folder_that_is_called_like_a_part(local: Lake) -> None:
-    lake.append(local, RUN, [batch(0)])
+    lake.append_part(local, RUN, [batch(0)])
     place(local, "odd.parquet").mkdir()
     assert len(quietly(local.root)) == 1
 
 
 def test_parts_of_another_version_of_the_schema(local: Lake) -> None:
-    lake.append(local, RUN, [batch(0)])
+    lake.append_part(local, RUN, [batch(0)])
     older = pa.Table.from_batches([batch(1)]).drop_columns(["flags", "weak"])
     older = older.set_column(older.column_names.index("op"), "op", older.column("op").dictionary_encode())
     pq.write_table(older, place(local, "part-old.parquet"))
     frame = quietly(local.root, RUN)
     assert sorted(frame["sample"]) == [0, 1] and list(frame.columns) == SCHEMA.names
-    lake.compact(local.root, RUN)
-    assert len(list_parts(local, RUN)) == 1 and sorted(quietly(local.root)["sample"]) == [0, 1]
+    lake.compact_run(local.root, RUN)
+    assert len(list_lake_parts(local, RUN)) == 1 and sorted(quietly(local.root)["sample"]) == [0, 1]
 
 
 # --- keys -------------------------------------------------------------------------------------------------------
 
 
 def test_of_rows_with_one_key_the_one_with_most_attempts_counts(local: Lake) -> None:
-    lake.append(local, RUN, [batch(0, attempts=1, status="pass"), batch(1)])
-    lake.append(local, RUN, [batch(0, attempts=3, status="crash")])
-    lake.append(local, RUN, [batch(0, attempts=2, status="wrong")])
+    lake.append_part(local, RUN, [batch(0, attempts=1, status="pass"), batch(1)])
+    lake.append_part(local, RUN, [batch(0, attempts=3, status="crash")])
+    lake.append_part(local, RUN, [batch(0, attempts=2, status="wrong")])
     frame = quietly(local.root, RUN).set_index("sample")
     assert len(frame) == 2 and not quietly(local.root).duplicated(KEY).any()
     assert (frame.loc[0, "status"], frame.loc[0, "attempts"]) == ("crash", 3)
@@ -222,30 +222,32 @@ def test_of_rows_with_one_key_the_one_with_most_attempts_counts(local: Lake) -> 
 
 def test_runs_and_backends_are_other_keys(local: Lake) -> None:
     other = made([row(0)], backend="ort-cpu")
-    lake.append(local, RUN, [batch(0), other])
-    lake.append(local, "20260102-000000-bbbb", [batch(0, run_id="20260102-000000-bbbb")])
+    lake.append_part(local, RUN, [batch(0), other])
+    lake.append_part(local, "20260102-000000-bbbb", [batch(0, run_id="20260102-000000-bbbb")])
     assert len(quietly(local.root)) == 3
     assert len(quietly(local.root, RUN)) == 2
 
 
 def test_resume_keys(local: Lake) -> None:
     from farm.plan.config import Config
-    from farm.plan.matrix import build
+    from farm.plan.matrix import build_matrix
     from tasks.catalogs.base import Entry
 
     config = Config.model_validate({"catalogs": ["torch"], "backends": ["torch-cpu", "ort-cpu"], "dtypes": ["float32"]})
-    matrix = build(config, {"torch": [Entry("torch:abs", "", ("float32",)), Entry("torch:add", "", ("float32",))]})
-    assert durable(local.root, RUN, matrix) == BeforeRun()
-    lake.append(local, RUN, [batch(0, 5), batch(5, attempts=2)])
-    lake.append(local, RUN, [made([row(1, op="torch:add")], backend="ort-cpu")])
-    lake.append(local, RUN, [made([row(1, op="torch:gone")]), made([row(1)], backend="x")])
-    lake.append(local, "20260102-000000-bbbb", [batch(7, run_id="20260102-000000-bbbb")])
+    matrix = build_matrix(
+        config, {"torch": [Entry("torch:abs", "", ("float32",)), Entry("torch:add", "", ("float32",))]}
+    )
+    assert read_durable_rows(local.root, RUN, matrix) == BeforeRun()
+    lake.append_part(local, RUN, [batch(0, 5), batch(5, attempts=2)])
+    lake.append_part(local, RUN, [made([row(1, op="torch:add")], backend="ort-cpu")])
+    lake.append_part(local, RUN, [made([row(1, op="torch:gone")]), made([row(1)], backend="x")])
+    lake.append_part(local, "20260102-000000-bbbb", [batch(7, run_id="20260102-000000-bbbb")])
     garbage(place(local, "part-bad.parquet"))
     with pytest.warns(LakeWarning, match="part-bad"):
-        assert durable(local.root, RUN, matrix).done == {(0, 0): {0, 5}, (1, 1): {1}}
-        lake.append(local, RUN, [made([row(2, status="unavailable", attempts=3)])])
-        assert durable(local.root, RUN, matrix).done == {(0, 0): {0, 2, 5}, (1, 1): {1}}
-        again = durable(local.root, RUN, matrix, ["torch-cpu"])
+        assert read_durable_rows(local.root, RUN, matrix).done == {(0, 0): {0, 5}, (1, 1): {1}}
+        lake.append_part(local, RUN, [made([row(2, status="unavailable", attempts=3)])])
+        assert read_durable_rows(local.root, RUN, matrix).done == {(0, 0): {0, 2, 5}, (1, 1): {1}}
+        again = read_durable_rows(local.root, RUN, matrix, ["torch-cpu"])
     assert again == BeforeRun({(0, 0): {0, 5}, (1, 1): {1}}, {(0, 0): {2: 3}})
 
 
@@ -261,8 +263,8 @@ def test_ids_of_runs_sort_by_their_start_also_within_a_second() -> None:
 def test_run_ids_and_records(local: Lake) -> None:
     assert lake.run_ids(local.root) == []
     for name in ("20260102-000000-bbbb", RUN):
-        lake.write_run(local, name, {"run_id": name, "text": "ε"})
-    lake.write_run(local, RUN, {"run_id": RUN, "finished": True})
+        lake.write_run_record(local, name, {"run_id": name, "text": "ε"})
+    lake.write_run_record(local, RUN, {"run_id": RUN, "finished": True})
     (Path(local.root) / "_report").mkdir()
     (Path(local.root) / "run=file").write_text("no directory")
     assert lake.run_ids(local.root) == [RUN, "20260102-000000-bbbb"]
@@ -275,8 +277,8 @@ def test_a_run_that_is_not_there_is_told_with_the_nearest(local: Lake) -> None:
     for read in (lake.read, lake.read_run):
         with pytest.raises(LakeError, match="no run"):
             read(local.root, RUN)
-    lake.append(local, RUN, [batch(0)])
-    lake.write_run(local, RUN, {})
+    lake.append_part(local, RUN, [batch(0)])
+    lake.write_run_record(local, RUN, {})
     for read in (lake.read, lake.read_run):
         with pytest.raises(LakeError, match=f"no run '20260101-000000-aaab'.*{RUN}"):
             read(local.root, "20260101-000000-aaab")
@@ -291,9 +293,9 @@ def test_a_damaged_record_is_named(local: Lake, content: bytes) -> None:
 
 
 def test_a_record_that_cannot_be_written_leaves_the_old_one(local: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    lake.write_run(local, RUN, {"old": 1})
+    lake.write_run_record(local, RUN, {"old": 1})
     with pytest.raises(TypeError):
-        lake.write_run(local, RUN, {"new": object()})
+        lake.write_run_record(local, RUN, {"new": object()})
     assert lake.read_run(local.root, RUN) == {"old": 1}
 
 
@@ -301,7 +303,7 @@ def test_a_record_that_cannot_be_written_leaves_the_old_one(local: Lake, monkeyp
 
 
 def test_a_writable_place_is_left_as_it_was(local: Lake) -> None:
-    lake.check_writable(local)
+    lake.check_lake_writable(local)
     assert os.listdir(local.root) == []
 
 
@@ -310,7 +312,7 @@ def test_a_place_that_cannot_be_written_is_told(tmp_path: Path, where: str) -> N
     (tmp_path / "file").write_text("a regular file")
     opened = lake.open_lake(where.format(file=tmp_path / "file"))
     with pytest.raises(LakeError, match=r"cannot be written.*--results"):
-        lake.check_writable(opened)
+        lake.check_lake_writable(opened)
 
 
 def test_a_lake_that_is_a_file(tmp_path: Path) -> None:
@@ -333,9 +335,9 @@ def test_a_uri_that_is_none(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_file_uri_is_a_local_lake(tmp_path: Path) -> None:
     opened = lake.open_lake(f"file://{tmp_path}/lake")
-    lake.check_writable(opened)
-    lake.append(opened, RUN, [batch(0)])
-    lake.write_run(opened, RUN, {})
+    lake.check_lake_writable(opened)
+    lake.append_part(opened, RUN, [batch(0)])
+    lake.write_run_record(opened, RUN, {})
     assert opened.is_local and len(quietly(tmp_path / "lake", RUN)) == 1
 
 
@@ -351,20 +353,20 @@ def full_disk(*args: Any, **kwargs: Any) -> None:
 
 
 def test_a_full_disk_leaves_no_half_part(local: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    lake.append(local, RUN, [batch(0)])
+    lake.append_part(local, RUN, [batch(0)])
     with monkeypatch.context() as patch:
         patch.setattr(lake.store.pq, "write_table", full_disk)
         with pytest.raises(OSError, match="No space"):
-            lake.append(local, RUN, [batch(1)])
+            lake.append_part(local, RUN, [batch(1)])
     assert len(os.listdir(place(local))) == 1
     assert quietly(local.root, RUN)["sample"].tolist() == [0]
-    lake.append(local, RUN, [batch(1)])  # room again
+    lake.append_part(local, RUN, [batch(1)])  # room again
     assert sorted(quietly(local.root, RUN)["sample"]) == [0, 1]
 
 
 def test_killed_while_writing(local: Lake) -> None:
     """A SIGKILL in the middle of a part leaves a file that no reader looks at."""
-    lake.append(local, RUN, [batch(0)])
+    lake.append_part(local, RUN, [batch(0)])
     program = f"""
 import os, signal
 from farm import lake
@@ -388,21 +390,21 @@ lake.append(lake.open_lake({local.root!r}), RUN, [batch(1)])
 
 def test_compaction_keeps_every_row(local: Lake) -> None:
     for s in range(5):
-        lake.append(local, RUN, [batch(s, 10 + s, error=f"text {s}")])
-    lake.write_run(local, RUN, {"a": 1})
+        lake.append_part(local, RUN, [batch(s, 10 + s, error=f"text {s}")])
+    lake.write_run_record(local, RUN, {"a": 1})
     before = quietly(local.root, RUN)
-    lake.compact(local.root, RUN)
-    assert len(list_parts(local, RUN)) == 1
+    lake.compact_run(local.root, RUN)
+    assert len(list_lake_parts(local, RUN)) == 1
     after = quietly(local.root, RUN)
     pd.testing.assert_frame_equal(
         after.sort_values("sample", ignore_index=True), before.sort_values("sample", ignore_index=True)
     )
     assert lake.read_run(local.root, RUN) == {"a": 1}
-    (part,) = list_parts(local, RUN)
-    lake.compact(local.root, RUN)
-    lake.compact(local.root, "none")
-    assert list_parts(local, RUN) == [part]
-    assert pq.read_schema(list_parts(local, RUN)[0]).equals(SCHEMA)
+    (part,) = list_lake_parts(local, RUN)
+    lake.compact_run(local.root, RUN)
+    lake.compact_run(local.root, "none")
+    assert list_lake_parts(local, RUN) == [part]
+    assert pq.read_schema(list_lake_parts(local, RUN)[0]).equals(SCHEMA)
 
 
 @pytest.mark.parametrize("survivors", (1, 2, 3))
@@ -410,27 +412,27 @@ def test_a_crash_between_writing_and_deleting_doubles_nothing(
     local: Lake, monkeypatch: pytest.MonkeyPatch, survivors: int
 ) -> None:
     for s in range(3):
-        lake.append(local, RUN, [batch(s)])
-    old = {p: Path(p).read_bytes() for p in list_parts(local, RUN)}
-    lake.compact(local.root, RUN)
+        lake.append_part(local, RUN, [batch(s)])
+    old = {p: Path(p).read_bytes() for p in list_lake_parts(local, RUN)}
+    lake.compact_run(local.root, RUN)
     for path in list(old)[:survivors]:  # as if the process had died before these deletions
         Path(path).write_bytes(old[path])
     assert sorted(quietly(local.root, RUN)["sample"]) == [0, 1, 2]
-    lake.compact(local.root, RUN)  # by the run that is resumed
+    lake.compact_run(local.root, RUN)  # by the run that is resumed
     assert sorted(quietly(local.root, RUN)["sample"]) == [0, 1, 2]
     assert len(pd.read_parquet(local.root)) == 3  # for a reader that knows of no keys too
 
 
 def test_a_full_disk_while_compacting_loses_nothing(local: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     for s in range(3):
-        lake.append(local, RUN, [batch(s)])
+        lake.append_part(local, RUN, [batch(s)])
 
     def full(writer: pq.ParquetWriter, table: pa.Table, **how: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(pq.ParquetWriter, "write_table", full)
     with pytest.raises(OSError, match="No space"):
-        lake.compact(local.root, RUN)
+        lake.compact_run(local.root, RUN)
     assert sorted(quietly(local.root, RUN)["sample"]) == [0, 1, 2]
     assert len(os.listdir(place(local))) == 3
 
@@ -474,24 +476,24 @@ def test_s3_from_end_to_end(s3: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(os, "replace", never)
     assert not s3.is_local and lake.run_ids(s3.uri) == []
-    lake.check_writable(s3)
-    lake.append(s3, RUN, [batch(0, 1)])
-    lake.append(s3, RUN, [batch(1, attempts=2, status="wrong"), batch(2)])
-    lake.write_run(s3, RUN, {"state": "begun"})
-    lake.write_run(s3, RUN, {"state": "finished"})
+    lake.check_lake_writable(s3)
+    lake.append_part(s3, RUN, [batch(0, 1)])
+    lake.append_part(s3, RUN, [batch(1, attempts=2, status="wrong"), batch(2)])
+    lake.write_run_record(s3, RUN, {"state": "begun"})
+    lake.write_run_record(s3, RUN, {"state": "finished"})
     assert lake.read_run(s3.uri, RUN) == {"state": "finished"}
     assert lake.run_ids(s3.uri) == [RUN]
     frame = quietly(s3.uri, RUN)
     assert dict(zip(frame["sample"], frame["status"])) == {0: "pass", 1: "wrong", 2: "pass"}
-    assert len(list_parts(s3, RUN)) == 2
-    lake.compact(s3.uri, RUN)
-    assert len(list_parts(s3, RUN)) == 1
+    assert len(list_lake_parts(s3, RUN)) == 2
+    lake.compact_run(s3.uri, RUN)
+    assert len(list_lake_parts(s3, RUN)) == 1
     assert len(quietly(s3.uri)) == 3 and len(pd.read_parquet(s3.uri)) == 3
 
 
 def test_s3_takes_a_site_over_many_runs(s3: Lake) -> None:
-    lake.append(s3, RUN, [batch(0)])
-    lake.write_run(s3, RUN, {"run_id": RUN, "name": "nightly", "started_at": "2026-01-01T00:00:00+00:00"})
+    lake.append_part(s3, RUN, [batch(0)])
+    lake.write_run_record(s3, RUN, {"run_id": RUN, "name": "nightly", "started_at": "2026-01-01T00:00:00+00:00"})
     assert site.main([f"{s3.uri}-site", s3.uri]) == 0
     out = lake.open_lake(f"{s3.uri}-site")
     with out.filesystem.open_input_stream(f"{out.root}/index.html") as file:
@@ -507,7 +509,7 @@ def test_two_that_compact_one_run_at_once_leave_one_part_on_s3(s3: Lake) -> None
 
 
 def test_s3_with_strange_objects_beside(s3: Lake) -> None:
-    lake.append(s3, RUN, [batch(0)])
+    lake.append_part(s3, RUN, [batch(0)])
     with s3.filesystem.open_output_stream(s3.path(RUN, "strange.parquet")) as file:
         file.write(b"garbage")
     with s3.filesystem.open_output_stream(s3.path(RUN, "_report/index.html")) as file:
@@ -519,22 +521,22 @@ def test_s3_with_strange_objects_beside(s3: Lake) -> None:
 
 
 def test_s3_a_record_that_is_no_json_leaves_the_old_one(s3: Lake) -> None:
-    lake.write_run(s3, RUN, {"old": 1})
+    lake.write_run_record(s3, RUN, {"old": 1})
     with pytest.raises(TypeError):
-        lake.write_run(s3, RUN, {"new": object()})
+        lake.write_run_record(s3, RUN, {"new": object()})
     assert lake.read_run(s3.uri, RUN) == {"old": 1}
 
 
 def test_s3_without_the_bucket(server: str) -> None:
     with pytest.raises(LakeError, match="cannot be written"):
-        lake.check_writable(lake.open_lake("s3://nobucket/x"))
+        lake.check_lake_writable(lake.open_lake("s3://nobucket/x"))
 
 
 def test_s3_server_named_in_the_uri(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWS_ENDPOINT_URL")
     host = server.removeprefix("http://")
     opened = lake.open_lake(f"s3://bucket/named?endpoint_override={host}&scheme=http")
-    lake.append(opened, RUN, [batch(0)])
+    lake.append_part(opened, RUN, [batch(0)])
     assert len(quietly(opened.uri)) == 1
 
 
@@ -610,7 +612,7 @@ def test_an_s3_server_that_says_nothing_is_given_up(
     assert "\n" not in str(caught.value) and 1 <= len(taken) <= 3
     asked = len(taken)
     with pytest.raises(LakeError, match="cannot be written: .*; choose another place with --results"):
-        lake.check_writable(opened)
+        lake.check_lake_writable(opened)
     assert len(taken) <= asked + 3
 
 

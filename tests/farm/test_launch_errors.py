@@ -11,7 +11,7 @@ import pytest
 
 from farm import lake
 from farm.commands.run import main
-from farm.exits import BAD_INPUT, INCOMPLETE, OK, run_guarded
+from farm.exits import BAD_INPUT, INCOMPLETE, OK, run_command_guarded
 from farm.work import ray_cluster
 from tests.conftest import ROOT, launch
 
@@ -158,7 +158,7 @@ def test_nothing_to_resume(capsys: pytest.CaptureFixture[str], results: Path, co
 
 
 def test_resuming_a_run_that_is_not_there(capsys: pytest.CaptureFixture[str], results: Path) -> None:
-    lake.write_run(lake.open_lake(results), "20260101-000000-aaaa", {"name": "other"})
+    lake.write_run_record(lake.open_lake(results), "20260101-000000-aaaa", {"name": "other"})
     for args in (["--resume", "20260101-000000-aaab"], ["--resume", "20260101"]):
         assert main([*args, "--on", "inline", "--results", str(results)]) == BAD_INPUT
         said = capsys.readouterr().err
@@ -182,7 +182,7 @@ def test_resuming_a_run_whose_record_is_damaged(
 def test_resuming_a_run_of_another_version(
     capsys: pytest.CaptureFixture[str], results: Path, record: dict[str, object]
 ) -> None:
-    lake.write_run(lake.open_lake(results), "20260101-000000-aaaa", record | {"run_id": "20260101-000000-aaaa"})
+    lake.write_run_record(lake.open_lake(results), "20260101-000000-aaaa", record | {"run_id": "20260101-000000-aaaa"})
     assert main(["--resume", "20260101-000000-aaaa", "--on", "inline", "--results", str(results)]) == BAD_INPUT
     assert "error:" in capsys.readouterr().err
 
@@ -286,7 +286,7 @@ def test_a_ray_that_does_not_start_in_time_is_told_as_that(
         )
 
     monkeypatch.setattr("ray.init", init)
-    assert run_guarded(main, [str(config), *args, "--results", str(results)]) == INCOMPLETE
+    assert run_command_guarded(main, [str(config), *args, "--results", str(results)]) == INCOMPLETE
     told = capsys.readouterr().err
     assert said in told and "the farm itself" not in told and "Traceback" not in told
     assert ("--on processes" if args == ["--on", "ray"] else "ray status") in told

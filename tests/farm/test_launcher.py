@@ -19,9 +19,9 @@ from farm.fleet import channel, envs, existing
 from farm.fleet.channel import LAUNCHER
 from farm.fleet.child_process import ChildDeath, ChildProcess, Limits
 from farm.fleet.envs import EnvError, Environment
-from farm.plan.config import ConfigError, load
-from farm.plan.known import _of_version
-from farm.report.tables.history import version_key
+from farm.plan.config import ConfigError, load_config
+from farm.plan.known import _match_known_version
+from farm.report.tables.history import sort_version_texts
 from farm.reproduction.versions import _read_row_versions
 from tasks import wire
 from tests.conftest import here
@@ -50,7 +50,7 @@ def script(path: Path, text: str) -> Path:
 
 
 def behind(launcher: list[str], cache: Path) -> envs.Interpreter:
-    return envs.interpreter(Environment((), "", tuple(launcher)), cache)
+    return envs.build_interpreter(Environment((), "", tuple(launcher)), cache)
 
 
 @pytest.fixture
@@ -155,7 +155,7 @@ def test_every_fault_is_blamed_behind_a_launcher_as_without_one(stand_in: Path, 
 def test_a_launcher_is_a_list_of_words(backend: str, says: str, tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text(f"catalogs: [torch]\nbackends: [{backend}]\n")
     with pytest.raises(ConfigError, match=says):
-        load(str(tmp_path / "c.yaml"))
+        load_config(str(tmp_path / "c.yaml"))
 
 
 def test_an_old_python_is_named(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_an_old_python_is_named(tmp_path: Path) -> None:
     answer = '{"python": "3.8", "stdin": true, "shared": true, "lacking": [], "versions": {}}'
     path = script(tmp_path / "python", f"#!/bin/sh\necho 'farm-interpreter {answer}'\n")
     with pytest.raises(EnvError, match=r"is Python 3\.8, and tasks needs 3\.9 or later: name a later one"):
-        envs.interpreter(Environment((), str(path)), tmp_path)
+        envs.build_interpreter(Environment((), str(path)), tmp_path)
 
 
 def test_an_interpreter_of_another_machine_is_named(tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_an_interpreter_of_another_machine_is_named(tmp_path: Path) -> None:
     path.write_bytes(b"\x7fELF\x02\x01\x01" + bytes(11) + b"\xf3\x00" + bytes(44))  # RISC-V
     path.chmod(0o755)
     with pytest.raises(EnvError, match="is no program of this machine .*: name an interpreter built for it"):
-        envs.interpreter(Environment((), str(path)), tmp_path)
+        envs.build_interpreter(Environment((), str(path)), tmp_path)
 
 
 def test_what_an_interpreter_lacks_is_laid_over_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,8 +183,8 @@ def test_what_an_interpreter_lacks_is_laid_over_it(tmp_path: Path, monkeypatch: 
     def install(arguments: object, *more: object) -> str:
         raise EnvError("the index cannot be reached")
 
-    monkeypatch.setattr(envs, "_run_uv", install)
-    made = envs.interpreter(Environment((), str(python)), tmp_path / "cache")
+    monkeypatch.setattr(envs, "_run_uv_command", install)
+    made = envs.build_interpreter(Environment((), str(python)), tmp_path / "cache")
     assert made.folders and made.launcher == ()
     child = ChildProcess(made, Limits())
     assert child.ask(wire.Hello(), 60) == wire.Ready()
@@ -205,8 +205,8 @@ def test_a_launcher_of_namespaces(tmp_path: Path) -> None:
 @pytest.mark.parametrize("label", ["2.9.0a0+git1234abc", "2.9.0a0+ecf3bae40a.nv25.09"])
 def test_a_build_of_ones_own_is_read_as_its_release(label: str) -> None:
     told = f"torch {label}, cuDNN 9.1"
-    assert _of_version(">=2.9", told) and _of_version("==2.9.*", told)
-    assert not _of_version("<2.9", told) and not _of_version(">=2.10", told)
-    assert version_key("torch 2.8.0") < version_key(told) < version_key("torch 2.10.0")
+    assert _match_known_version(">=2.9", told) and _match_known_version("==2.9.*", told)
+    assert not _match_known_version("<2.9", told) and not _match_known_version(">=2.10", told)
+    assert sort_version_texts("torch 2.8.0") < sort_version_texts(told) < sort_version_texts("torch 2.10.0")
     assert _read_row_versions(told, "torch") == {}
-    assert not _of_version(">=2.9", "torch 2.9.0rc1")
+    assert not _match_known_version(">=2.9", "torch 2.9.0rc1")

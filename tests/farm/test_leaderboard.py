@@ -17,7 +17,7 @@ from farm.commands.run import main
 from farm.exits import BAD_INPUT, FOUND, OK
 from farm.plan import submissions
 from farm.plan.config import ConfigError
-from farm.report.tables.submissions import make_view, summarise_submission
+from farm.report.tables.submissions import summarise_submission, view_leaderboard
 from farm.report.tables.view import Report
 from tasks.catalogs import user_definitions
 from tests.farm.test_report import frame, make_row
@@ -166,7 +166,7 @@ def test_several_tasks_are_one_leaderboard(board: Path, tmp_path: Path) -> None:
     whole = tmp_path / "whole"
     for name in ("one", "two"):
         shutil.copytree(board, whole / name)
-    found = submissions.read_folder(whole)
+    found = submissions.read_submissions_folder(whole)
     assert [b.name for b in found.config.backends] == ["one.right", "two.right"]
 
 
@@ -199,7 +199,7 @@ def test_a_submission_cannot_say_that_it_need_not_answer(board: Path, raised: st
 
 def test_judge_times_as_many_samples_as_a_folder_does(board: Path) -> None:
     (board / "task.yaml").write_text(TASK.replace("checks: [forward]\n", ""))
-    asked = {tuple(c.checks): c.samples for c in client._find_config(board, "torch-cpu", 8).catalogs}
+    asked = {tuple(c.checks): c.samples for c in client._find_submission_config(board, "torch-cpu", 8).catalogs}
     assert asked == {("forward",): 8, ("audit",): 8, ("speedup",): submissions.TIMED}
 
 
@@ -242,7 +242,7 @@ def test_a_problem_that_is_not_whole_has_a_line(tmp_path: Path, files: dict[str,
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     with pytest.raises(ConfigError, match=said):
-        submissions.read_folder(tmp_path)
+        submissions.read_submissions_folder(tmp_path)
 
 
 def test_what_is_wrong_with_a_task_is_its_own_line(board: Path, tmp_path: Path) -> None:
@@ -256,10 +256,10 @@ def test_what_is_wrong_with_a_task_is_its_own_line(board: Path, tmp_path: Path) 
     (boards / "misspelt" / "task.yaml").write_text(TASK + "sampels: 3\n")
     (boards / "no_reference" / "reference.py").unlink()
     (boards / "no_number" / "task.yaml").write_text(TASK.replace("samples: 2", "samples: many"))
-    found = submissions.read_folder(operators)
+    found = submissions.read_submissions_folder(operators)
     assert {x.name for x in found.refused} == {"nosuch", "sum__dim_IntList"}
     assert {b.name for b in found.config.backends} == {"sin.v1", "sin.v2", "add__Tensor.v1"}
-    found = submissions.read_folder(boards)
+    found = submissions.read_submissions_folder(boards)
     said = {x.name: x.why for x in found.refused}
     assert set(said) == {"misspelt", "no_reference", "no_number"} and [b.name for b in found.config.backends] == [
         "sound.right"
@@ -272,7 +272,7 @@ def test_tasks_of_a_folder_have_the_same_settings_of_the_run(board: Path, tmp_pa
     for name, more in {"first": "", "same": "race_s: 8\nsamples: 3\n", "unlike": "race_s: 0.5\n"}.items():
         shutil.copytree(board, tmp_path / "boards" / name)
         (tmp_path / "boards" / name / "task.yaml").write_text(TASK.replace("samples: 2\n", "") + more)
-    found = submissions.read_folder(tmp_path / "boards")
+    found = submissions.read_submissions_folder(tmp_path / "boards")
     assert [b.name for b in found.config.backends] == ["first.right", "same.right"]
     (refused,) = found.refused
     line = len((tmp_path / "boards" / "unlike" / "task.yaml").read_text().splitlines())
@@ -282,7 +282,7 @@ def test_tasks_of_a_folder_have_the_same_settings_of_the_run(board: Path, tmp_pa
 def test_a_link_that_leads_nowhere_is_its_own_line(board: Path) -> None:
     (board / "submissions" / "lost.py").symlink_to("nowhere.py")
     (board / "submissions" / "folder.py").mkdir()
-    found = submissions.read_folder(board)
+    found = submissions.read_submissions_folder(board)
     assert [b.name for b in found.config.backends] == ["right"]
     assert all("no file" in x.why for x in found.refused) and {x.name for x in found.refused} == {"lost", "folder"}
 
@@ -290,7 +290,7 @@ def test_a_link_that_leads_nowhere_is_its_own_line(board: Path) -> None:
 def test_a_name_that_is_no_text_is_its_own_line(board: Path) -> None:
     """Bytes of another encoding, which no config holds."""
     (board / "submissions" / "\udcff.py").write_text(RIGHT)
-    found = submissions.read_folder(board)
+    found = submissions.read_submissions_folder(board)
     assert [b.name for b in found.config.backends] == ["right"]
     (refused,) = found.refused
     assert refused.name == "\\udcff" and refused.why.endswith("\\udcff.py: its name is no printable text: rename it")
@@ -305,10 +305,10 @@ def test_what_is_wrong_with_the_whole_is_a_line(board: Path, monkeypatch: pytest
             return self
 
     monkeypatch.setattr(submissions, "Config", Single)
-    assert submissions.read_folder(board).config.backends
+    assert submissions.read_submissions_folder(board).config.backends
     (board / "submissions" / "other.py").write_text(RIGHT)
     with pytest.raises(ConfigError, match="board: Value error, planted: one backend, not {"):
-        submissions.read_folder(board)
+        submissions.read_submissions_folder(board)
 
 
 def test_of_several_problems_a_name_says_which_is_answered(tmp_path: Path) -> None:
@@ -316,7 +316,7 @@ def test_of_several_problems_a_name_says_which_is_answered(tmp_path: Path) -> No
         shutil.copy(PUBLISHED / "kernelbench" / "1_linear_relu.py", tmp_path / f"{problem}.py")
     for name in ("level_1_problem_1_sample_0", "12_relu_mine", "nobodys"):
         shutil.copy(PUBLISHED / "kernelbench" / "right.py", tmp_path / f"{name}.py")
-    found = submissions.read_folder(tmp_path)
+    found = submissions.read_submissions_folder(tmp_path)
     assert [b.name for b in found.config.backends] == ["12_relu.12_relu_mine", "1_relu.level_1_problem_1_sample_0"]
 
 
@@ -339,5 +339,5 @@ def test_a_board_says_what_its_machine_could_not_deny() -> None:
     run = {"config": {"backends": [{"name": "a", "kernel": "a.py"}]}, "run_id": "r1"}
     for flags, said in (("unconfined=network,shm", "network (the kernel's process has the network); shm ("), ("", "")):
         rows = frame(make_row(backend="a", op="user:double", flags=flags))
-        view = make_view(Report(rows, run))
+        view = view_leaderboard(Report(rows, run))
         assert said in " ".join(view.notes) and bool(view.notes) is bool(said)

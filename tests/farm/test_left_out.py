@@ -16,15 +16,15 @@ from farm.exits import FOUND, OK
 from farm.plan import config as configs
 from farm.plan.config import Config
 from farm.plan.left_out import LeftOut, merge_left_out
-from farm.plan.matrix import Matrix, build
-from farm.report.tables.overview import list_headline
+from farm.plan.matrix import Matrix, build_matrix
+from farm.report.tables.overview import list_headline_lines
 from farm.report.tables.view import Report
 from farm.work import catalog_lists
 from tasks import catalogs, checks
 from tasks.backends import BackendSpec
 from tasks.cache import default_cache
 from tasks.catalogs.base import Entry
-from tasks.catalogs.user.catalog import checks_of
+from tasks.catalogs.user.catalog import list_kernel_checks
 from tasks.catalogs.user.ops import UserOp
 from tests.conftest import ROOT
 
@@ -119,7 +119,7 @@ def test_the_record_and_the_report_have_what_is_left_out(
         "text": "backward, double_backward of user:plain: no gradient is declared: name its inputs, gradient: [x] "
         "(backward=True of the client)",
     }
-    assert f"Not planned: {line['text']}" in list_headline(Report.of(lakes.read(results), record))
+    assert f"Not planned: {line['text']}" in list_headline_lines(Report.of(lakes.read(results), record))
 
 
 @pytest.mark.parametrize("narrow", [(), ("--backends", "torch-cpu")])
@@ -152,7 +152,7 @@ ENTRIES = {
 
 def lines(**config: Any) -> list[str]:
     whole = {"catalogs": [{"name": "torch"}], "backends": ["torch-cpu"], "dtypes": ["float32"]} | config
-    return [str(line) for line in build(Config.model_validate(whole), ENTRIES).left_out]
+    return [str(line) for line in build_matrix(Config.model_validate(whole), ENTRIES).left_out]
 
 
 def of(**catalog: Any) -> dict[str, Any]:
@@ -224,14 +224,14 @@ def test_what_is_named_and_not_planned_has_a_line(config: dict[str, Any], expect
 def test_an_op_that_one_listing_of_its_catalog_has_is_not_left_out_by_another() -> None:
     catalogs = [{"name": "torch", "ops": ["abs", "exp"]}, {"name": "torch", "ops": ["abs"]}]
     whole = Config.model_validate({"catalogs": catalogs, "backends": ["torch-cpu"], "dtypes": ["float32"]})
-    assert not build(whole, ENTRIES, ["exp"]).left_out
-    left = [str(line) for line in build(whole, ENTRIES, ["abs", "fmod"]).left_out]
+    assert not build_matrix(whole, ENTRIES, ["exp"]).left_out
+    left = [str(line) for line in build_matrix(whole, ENTRIES, ["abs", "fmod"]).left_out]
     assert left == ["torch:fmod: the config's ops and exclude leave it out"]
 
 
 def test_a_default_names_nothing() -> None:
     whole = {"catalogs": [{"name": "critical"}], "backends": ["torch-cpu"]}  # float16 and bfloat16 are nobody's words
-    assert not build(Config.model_validate(whole), ENTRIES).left_out
+    assert not build_matrix(Config.model_validate(whole), ENTRIES).left_out
 
 
 def test_lines_with_one_reason_are_one() -> None:
@@ -276,17 +276,17 @@ def entries() -> dict[str, list[Entry]]:
     smooth = UserOp("smooth", "k:x", "k:y", {"x": [1]}, gradient=["x"])
     brought = {
         "nodes": [Entry("nodes:Conv", "a", ("float32",))],
-        "user": [Entry(f"user:{op.name}", "", ("float32",), checks_of(op)) for op in (plain, smooth)],
+        "user": [Entry(f"user:{op.name}", "", ("float32",), list_kernel_checks(op)) for op in (plain, smooth)],
     }
     return {
-        name: brought.get(name) or catalog_lists.entries(name, default_cache(), inline=True)
+        name: brought.get(name) or catalog_lists.list_entries_here(name, default_cache(), inline=True)
         for name in catalogs.BUILT_IN
     }
 
 
 def whole(entries: dict[str, list[Entry]]) -> tuple[Matrix, list[str]]:
     """Everything that is built in: all checks of all catalogs on all backends that have a name."""
-    names = configs.backend_names()
+    names = configs.list_backend_names()
     listed = [
         {
             "name": name,
@@ -297,7 +297,7 @@ def whole(entries: dict[str, list[Entry]]) -> tuple[Matrix, list[str]]:
         for name, some in entries.items()
     ]
     config = Config.model_validate({"checks": list(checks.BUILT_IN), "catalogs": listed, "backends": names})
-    return build(config, entries), names
+    return build_matrix(config, entries), names
 
 
 def explained(matrix: Matrix, entries: dict[str, list[Entry]]) -> Iterator[tuple[str, str, str]]:
@@ -334,7 +334,7 @@ def test_every_check_of_every_catalog_on_every_backend_is_planned_or_unsupported
                 line = told & {(check, catalog, ""), (check, "", name), ("", catalog, ""), ("", "", name)}
                 if key in there:
                     assert not line, f"{key} is planned, and a line says that it is not: {line}"
-                    runs = checks.get(check).needs in backend.checks  # else `Runner` says so in the row
+                    runs = checks.get_check(check).needs in backend.checks  # else `Runner` says so in the row
                     table[key] = "planned" if runs else "unsupported"
                 else:
                     assert line, f"{key} is neither planned nor has it a line"
@@ -350,9 +350,9 @@ def test_every_check_of_every_catalog_on_every_backend_is_planned_or_unsupported
 
 def test_the_configs_that_are_shipped_leave_little_out_and_no_check(entries: dict[str, list[Entry]]) -> None:
     for path in sorted((ROOT / "configs").glob("*.yaml")):
-        config = configs.load(path)
+        config = configs.load_config(path)
         if not {c.name for c in config.catalogs} & {"user", "nodes"}:
-            matrix = build(config, entries)
+            matrix = build_matrix(config, entries)
             assert not matrix.without_cells(config.all_checks), path
             assert len(matrix.left_out) <= 8, [str(line) for line in matrix.left_out]
             if path.stem in ("quick", "full", "first_contact"):

@@ -25,13 +25,13 @@ from farm.work import executor_registry, lanes, launch, local, ray_or_local, row
 from farm.work.claims import DeviceClaim
 from farm.work.job import Job
 from farm.work.lanes import JobLine, LaneCapacity
-from farm.work.launch import LaunchedRun, ready
+from farm.work.launch import LaunchedRun, ready_run_plan
 from farm.work.local import InlineExecutor
 from farm.work.run_state import RunState
 from tasks.backends import BackendSpec
 from tasks.backends.base import Backend
 from tasks.model import Group
-from tasks.relay import read_quota
+from tasks.relay import read_cpu_quota
 from tasks.wire import Place
 from tests.conftest import launch as farm_run
 
@@ -63,19 +63,21 @@ def plan(groups: int, backend: str = "null-cpu", samples: int = 1) -> Matrix:
     ],
 )
 def test_a_plan_is_small_by_its_estimated_work(config: Path, matrix: Matrix, small: bool) -> None:
-    assert ray_or_local.is_small(requests.new(str(config), lake.open_lake("r")).config, matrix) is small
+    assert (
+        ray_or_local.is_plan_small(requests.make_run_request(str(config), lake.open_lake("r")).config, matrix) is small
+    )
 
 
 def test_a_start_of_ray_is_not_taken_out_of_a_small_budget(config: Path) -> None:
-    asked = requests.new(str(config), lake.open_lake("r")).config
+    asked = requests.make_run_request(str(config), lake.open_lake("r")).config
     large = plan(1600, samples=20)
-    assert ray_or_local.is_small(asked, large, 60.0) and not ray_or_local.is_small(asked, large, 600.0)
+    assert ray_or_local.is_plan_small(asked, large, 60.0) and not ray_or_local.is_plan_small(asked, large, 600.0)
 
 
 def test_nodes_by_label_are_rays(config: Path) -> None:
-    asked = requests.new(str(config), lake.open_lake("r")).config
+    asked = requests.make_run_request(str(config), lake.open_lake("r")).config
     labelled = asked.backends[0].model_copy(update={"labels": {"rack": "a*"}})
-    assert not ray_or_local.is_small(asked.model_copy(update={"backends": [labelled]}), plan(1))
+    assert not ray_or_local.is_plan_small(asked.model_copy(update={"backends": [labelled]}), plan(1))
 
 
 @pytest.mark.parametrize(
@@ -98,8 +100,8 @@ def test_where_a_run_goes(
         takes_address = True
 
     monkeypatch.setattr("farm.work.ray_cluster.RayCluster", Cluster)
-    asked = requests.new(str(config), lake.open_lake("r"), how=how, **more)
-    made = launch._start(asked, executor_registry.find(asked.how, asked.address), plan(groups))
+    asked = requests.make_run_request(str(config), lake.open_lake("r"), how=how, **more)
+    made = launch._start_executor(asked, executor_registry.find_asked_executor(asked.how, asked.address), plan(groups))
     assert type(made).__name__ == expected
 
 
@@ -110,8 +112,8 @@ def test_the_quota_of_a_container_bounds_the_cpus(
     tmp_path: Path, quota: str, cpus: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "cpu.max").write_text(quota)
-    monkeypatch.setattr(node, "read_quota", lambda: read_quota(tmp_path / "cpu.max"))
-    assert node.usable_cpus() == (cpus or len(os.sched_getaffinity(0)))
+    monkeypatch.setattr(node, "read_cpu_quota", lambda: read_cpu_quota(tmp_path / "cpu.max"))
+    assert node.count_usable_cpus() == (cpus or len(os.sched_getaffinity(0)))
 
 
 @pytest.mark.parametrize("how", ["inline", "processes"])
@@ -131,7 +133,7 @@ def test_one_process_lists_one_catalog_at_a_time(
         return whole(name, *given)
 
     monkeypatch.setattr(launch.catalog_lists, "list_entries", meet)
-    with ready(requests.new(str(path), lake.open_lake(str(results)), how=how, dry=True)):
+    with ready_run_plan(requests.make_run_request(str(path), lake.open_lake(str(results)), how=how, dry=True)):
         assert met == [how != "inline"]
 
 
@@ -155,7 +157,7 @@ def test_rows_and_figures_come_while_a_job_goes_on(
         seen.append((lake.read_table(results).num_rows, run.run_counts.counts["null-cpu"].done))
 
     where = lake.open_lake(str(results))
-    with ready(requests.new(str(config), where, how=how, cpus=1)) as made:
+    with ready_run_plan(requests.make_run_request(str(config), where, how=how, cpus=1)) as made:
         run = LaunchedRun(made)
         run.begin()
         run.dispatch(progress)
@@ -174,7 +176,7 @@ def test_inline_begins_a_backend_once_and_ends_it(
     for name in ("start", "close"):
         whole = getattr(Backend, name)
         monkeypatch.setattr(Backend, name, lambda self, call=whole, name=name: told.append(name) or call(self))
-    with ready(requests.new(str(config), lake.open_lake(str(results)), how="inline")) as made:
+    with ready_run_plan(requests.make_run_request(str(config), lake.open_lake(str(results)), how="inline")) as made:
         run = LaunchedRun(made)
         run.begin()
         run.dispatch(lambda state: None)
@@ -195,7 +197,7 @@ def test_inline_asks_who_runs_nothing_in_a_process_of_its_own(
     monkeypatch.setattr(local, "DirectChild", lambda: begun.append("here") or whole())
     for dry in (False, True):
         begun.clear()
-        with ready(requests.new(str(config), where, how="inline", dry=dry, fresh=True)) as made:
+        with ready_run_plan(requests.make_run_request(str(config), where, how="inline", dry=dry, fresh=True)) as made:
             assert made.offers["null-cpu"].available and "exit code 4" in made.offers["broken-exit"].reason
             assert len(begun) == (not dry)
 
@@ -242,7 +244,7 @@ def line(monkeypatch: pytest.MonkeyPatch) -> Any:
             work(job)
             yield job.name
 
-        monkeypatch.setattr(lanes, "run_job", run)
+        monkeypatch.setattr(lanes, "run_supervised_job_items", run)
         came: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
         made.append(JobLine([LaneCapacity(2.0)], came))
         return made[-1], came, children
@@ -328,7 +330,7 @@ def test_as_many_jobs_run_at_once_as_the_devices_have_shares(
         yield job.name
 
     monkeypatch.setattr(lanes, "ChildPool", FakeChildren)
-    monkeypatch.setattr(lanes, "run_job", run)
+    monkeypatch.setattr(lanes, "run_supervised_job_items", run)
     came: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
     made = JobLine([LaneCapacity(1.0, Place("local", n), {"VISIBLE": n}) for n in "01"], came)
     try:
@@ -369,7 +371,7 @@ def test_a_job_of_several_devices_has_them_at_the_same_time_and_is_not_passed_ov
         yield job.device
 
     monkeypatch.setattr(lanes, "ChildPool", FakeChildren)
-    monkeypatch.setattr(lanes, "run_job", run)
+    monkeypatch.setattr(lanes, "run_supervised_job_items", run)
     came: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
     made = JobLine([LaneCapacity(1.0, Place("local", str(n))) for n in range(5)], came)
     made.join(4, lambda numbers, parts: LaneCapacity(0.0, Place("local", ",".join(map(str, numbers))), {}, parts))
@@ -397,7 +399,7 @@ def test_a_device_that_is_to_be_avoided_is_given_no_job_and_a_job_without_a_devi
         yield job.name
 
     monkeypatch.setattr(lanes, "ChildPool", FakeChildren)
-    monkeypatch.setattr(lanes, "run_job", run)
+    monkeypatch.setattr(lanes, "run_supervised_job_items", run)
     came: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
     first, second = Place("local", "0"), Place("local", "1")
     made = JobLine([LaneCapacity(1.0, first), LaneCapacity(1.0, second)], came)
@@ -425,7 +427,7 @@ def test_a_job_that_needs_a_whole_device_is_not_passed_over_for_ever(monkeypatch
         yield job.name
 
     monkeypatch.setattr(lanes, "ChildPool", FakeChildren)
-    monkeypatch.setattr(lanes, "run_job", run)
+    monkeypatch.setattr(lanes, "run_supervised_job_items", run)
     came: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
     made = JobLine([LaneCapacity(1.0)], came)
     try:
@@ -452,7 +454,7 @@ def test_a_child_that_is_started_ahead_holds_up_no_other_job(monkeypatch: pytest
         yield job.name
 
     monkeypatch.setattr(lanes, "ChildPool", Slow)
-    monkeypatch.setattr(lanes, "run_job", run)
+    monkeypatch.setattr(lanes, "run_supervised_job_items", run)
     came: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
     made = JobLine([LaneCapacity(2.0)], came)
     try:
@@ -482,7 +484,7 @@ def test_a_child_that_cannot_be_started_ahead_costs_no_lane(monkeypatch: pytest.
         yield job.name
 
     monkeypatch.setattr(lanes, "ChildPool", Full)
-    monkeypatch.setattr(lanes, "run_job", run)
+    monkeypatch.setattr(lanes, "run_supervised_job_items", run)
     came: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
     made = JobLine([LaneCapacity(2.0)], came)
     try:

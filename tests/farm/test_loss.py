@@ -10,7 +10,7 @@ import pytest
 from farm.commands.loss import main
 from tasks.training import networks
 from tasks.training.exact import ExactTraining
-from tasks.training.free_running import JUMP, LossSpread, measure_spread
+from tasks.training.free_running import JUMP, LossSpread, measure_loss_spread
 
 pytest.importorskip("torch")
 
@@ -19,8 +19,8 @@ STEPS = 3
 
 @pytest.fixture(scope="module")
 def spread() -> LossSpread:
-    network = networks.get("llama")
-    return measure_spread(ExactTraining(network, network.recipe), 0, STEPS)
+    network = networks.get_training_network("llama")
+    return measure_loss_spread(ExactTraining(network, network.recipe), 0, STEPS)
 
 
 def ask(path: Path, losses: np.ndarray) -> int:

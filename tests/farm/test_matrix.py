@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from farm.plan.config import Config, ConfigError, load
-from farm.plan.matrix import Matrix, build
-from farm.plan.patterns import matcher, names
+from farm.plan.config import Config, ConfigError, load_config
+from farm.plan.matrix import Matrix, build_matrix
+from farm.plan.patterns import list_pattern_names, make_pattern_matcher
 from tasks.catalogs.base import Entry
 
 F = ("float32", "float16", "int64")
@@ -35,7 +35,7 @@ ENTRIES = {
 
 def matrix(*, ops: tuple[str, ...] = (), **config: Any) -> Matrix:
     config = {"catalogs": [{"name": "torch"}], "backends": ["torch-cpu"], "dtypes": ["float32"]} | config
-    return build(Config.model_validate(config), ENTRIES, ops)
+    return build_matrix(Config.model_validate(config), ENTRIES, ops)
 
 
 def labels(m: Matrix) -> list[str]:
@@ -51,12 +51,12 @@ def test_a_dtype_that_no_cpu_computes_is_asked_of_devices_alone() -> None:
     entries = {"torch": [Entry("torch:fmod", "", ("float32",), on_devices=there), Entry("torch:abs", "", F)]}
     asked = {"catalogs": [{"name": "torch"}], "dtypes": ["float32", "float16", "bfloat16"]}
     backends = ["torch-cpu", "torch-cuda", "ort-cpu", "ort-cuda", "ort-qnn", "torch-mps"]
-    both = build(Config.model_validate(asked | {"backends": backends}), entries)
+    both = build_matrix(Config.model_validate(asked | {"backends": backends}), entries)
     of = {(g.label, g.dtype): both.wanted[i].tolist() for i, g in enumerate(both.groups)}
     assert of["torch:fmod", "float16"][:4] == [0, 8, 0, 8] and of["torch:fmod", "float32"] == [8] * 6
     assert of["torch:fmod", "bfloat16"] == [0, 0, 0, 0, 0, 8]
     assert of["torch:abs", "float16"] == [8] * 6
-    alone = build(Config.model_validate(asked | {"backends": ["torch-cpu"]}), entries)
+    alone = build_matrix(Config.model_validate(asked | {"backends": ["torch-cpu"]}), entries)
     assert ("torch:fmod", "float16") not in {(g.label, g.dtype) for g in alone.groups}
 
 
@@ -219,7 +219,9 @@ def test_a_matcher_is_any_of_its_globs(globs: list[str]) -> None:
     from fnmatch import fnmatchcase
 
     for entry in ENTRIES["torch"]:
-        assert matcher(globs)(names(entry)) == any(fnmatchcase(n, g) for n in names(entry) for g in globs)
+        assert make_pattern_matcher(globs)(list_pattern_names(entry)) == any(
+            fnmatchcase(n, g) for n in list_pattern_names(entry) for g in globs
+        )
 
 
 def test_a_million_cells_are_numbers_not_objects() -> None:
@@ -227,7 +229,7 @@ def test_a_million_cells_are_numbers_not_objects() -> None:
     config = Config.model_validate(
         {"catalogs": ["torch"], "backends": [{"name": f"b{i}", "like": "torch-cpu"} for i in range(50)]}
     )
-    m = build(config, entries)
+    m = build_matrix(config, entries)
     assert m.cells == 10**6 and m.wanted.dtype == np.int32
 
 
@@ -257,7 +259,7 @@ def test_gradients_are_not_planned_for_what_only_builds() -> None:
         "backends": ["torch-cpu", "tensorrtrtx-aot"],
         "checks": ["backward", "build"],
     }
-    m = build(Config.model_validate(config | {"dtypes": ["float32", "int64"]}), entries)
+    m = build_matrix(Config.model_validate(config | {"dtypes": ["float32", "int64"]}), entries)
     assert [(g.check, g.dtype, *w) for g, w in zip(m.groups, m.wanted.tolist())] == [
         ("backward", "float32", 8, 0),
         ("build", "float32", 0, 8),
@@ -270,14 +272,14 @@ def test_a_catalog_may_have_checks_of_its_own(tmp_path: Path) -> None:
         "checks: [forward]\ndtypes: [float32]\nbackends: [ort-cpu]\n"
         "catalogs:\n- {name: onnx, ops: [Abs]}\n- {name: models, ops: [magika], checks: [forward, replay]}\n"
     )
-    config = load(tmp_path / "c.yaml")
+    config = load_config(tmp_path / "c.yaml")
     assert config.all_checks == ["forward", "replay"]
     entries = {"onnx": [Entry("onnx:Abs", "", ("float32",))], "models": [Entry("models:magika", "", ("float32",))]}
-    planned = {(group.op, group.check) for group in build(config, entries).groups}
+    planned = {(group.op, group.check) for group in build_matrix(config, entries).groups}
     assert planned == {("onnx:Abs", "forward"), ("models:magika", "forward"), ("models:magika", "replay")}
     (tmp_path / "c.yaml").write_text("backends: [ort-cpu]\ncatalogs: [{name: models, checks: [forwards]}]\n")
     with pytest.raises(ConfigError, match=r"c.yaml:2:\d+: checks: unknown check 'forwards'.+forward"):
-        load(tmp_path / "c.yaml")
+        load_config(tmp_path / "c.yaml")
 
 
 def test_levels_are_asked_only_of_backends_that_have_some() -> None:

@@ -21,25 +21,25 @@ from farm.commands.minimise import BAD_INPUT, FLAKY, NO_SCRIPT, SMALLER
 from farm.fleet.child_process import Limits
 from farm.hunt import issue_text as issue
 from farm.hunt import show_minimal as show
-from farm.hunt.minimise_row import _sound_s
+from farm.hunt.minimise_row import _measure_sound_case_s
 from farm.hunt.minimise_search import HANG_S, MinimiseRunner
 from farm.lake import minimal
 from farm.lake.key import RowKey
-from farm.lake.minimal import finding_id
+from farm.lake.minimal import make_finding_id
 from farm.report.tables import defects
-from farm.report.tables.coverage import distinct
+from farm.report.tables.coverage import keep_distinct_rows
 from farm.reproduction.find import ReproduceError
 from farm.work.job import Job
-from tasks.arrays.tree import TensorSpec, encode, encode_tensor
+from tasks.arrays.tree import TensorSpec, encode_argument_tree, encode_tensor_spec
 from tasks.backends import BackendSpec
 from tasks.catalogs import user_definitions
 from tasks.hunt.call_case import CallCase
-from tasks.hunt.minimise.case_description import describe_case
+from tasks.hunt.minimise.case_description import describe_minimal_case
 from tasks.judge import verdict
 from tasks.model import Group
 from tasks.prepare.cases import PreparedGroup
 from tasks.runner import Runner as CaseRunner
-from tasks.runner import ask_whole_group
+from tasks.runner import make_item_of_whole_group
 
 pytestmark = pytest.mark.usefixtures("no_environments", "children")
 
@@ -103,8 +103,10 @@ def test_an_ignored_attribute_is_what_is_left(made: Made) -> None:
 def fails_by_itself(pack: Path) -> tuple[str, str, str]:
     """What a kept case does in a process that has nothing to do with the search: this one."""
     backend = BackendSpec.parse("small-numbers").create()
-    runner = CaseRunner(backend, backend.start(), verdict.load("error_units"), lambda number, stage, together: None)
-    (done,) = runner.run([ask_whole_group(PreparedGroup(pack))])
+    runner = CaseRunner(
+        backend, backend.start(), verdict.load_policy("error_units"), lambda number, stage, together: None
+    )
+    (done,) = runner.run([make_item_of_whole_group(PreparedGroup(pack))])
     return done.row.status, done.row.kind, done.row.op
 
 
@@ -168,8 +170,11 @@ def test_a_hang_is_made_smaller(tmp_path: Path, cache: Path) -> None:
 
 
 def test_values_that_are_too_many_to_print_end_in_dots() -> None:
-    assert show._shorten_values("1.5, " * 200).endswith("1.5, …") and len(show._shorten_values("1.5, " * 200)) <= 302
-    assert show._shorten_values("1.5, 2.5") == "1.5, 2.5"
+    assert (
+        show._shorten_minimal_values("1.5, " * 200).endswith("1.5, …")
+        and len(show._shorten_minimal_values("1.5, " * 200)) <= 302
+    )
+    assert show._shorten_minimal_values("1.5, 2.5") == "1.5, 2.5"
 
 
 def test_what_hangs_is_given_as_long_as_cases_that_end_take(cache: Path) -> None:
@@ -191,7 +196,7 @@ def test_how_long_cases_that_end_take_is_learned_from_wrong_ones_too(made: Made)
     def learned(backend: str, status: str = "timeout") -> float | None:
         row = dict(wrong, status=status, op="small:softmax")
         case: Any = SimpleNamespace(row=row, key=RowKey(wrong.run_id, wrong.case_id, backend))
-        return _sound_s(case, lake.open_lake(here.results))
+        return _measure_sound_case_s(case, lake.open_lake(here.results))
 
     assert wrong.status == "wrong"
     assert learned("small-numbers") == pytest.approx((wrong.build_ms + wrong.run_ms) / 1e3)
@@ -347,9 +352,9 @@ def test_an_error_of_a_word_is_told_with_its_type() -> None:
     outcome = {"status": "error", "kind": "", "error": "'num_heads'", "error_type": "KeyError"}
     finding = {"ops": ["Attention"], "attributes": {}, "modes": [], "status": "error"}
     record = {"backend": "tvm-cpu", "dtype": "float32", "flaky": False, "outcome": outcome, "finding": finding}
-    assert issue.title_issue(record) == "[tvm-cpu] Attention: KeyError: 'num_heads'"
+    assert issue.write_issue_title(record) == "[tvm-cpu] Attention: KeyError: 'num_heads'"
     outcome["error"] = "the axis 3 is out of range"
-    assert issue.title_issue(record).endswith("Attention: the axis 3 is out of range")
+    assert issue.write_issue_title(record).endswith("Attention: the axis 3 is out of range")
 
 
 @pytest.mark.parametrize(
@@ -368,7 +373,7 @@ def test_a_crash_is_told_and_searched_for_by_what_was_seen(kind: str, error: str
     outcome = {"status": "crash", "kind": kind, "error": error, "error_type": "RuntimeError"}
     finding = {"ops": ["relu"], "attributes": {}, "modes": [], "status": "crash", "words": ""}
     record = {"backend": "torch-npu", "dtype": "float32", "flaky": False, "outcome": outcome, "finding": finding}
-    assert issue.title_issue(record) == f"[torch-npu] relu: {failing}"
+    assert issue.write_issue_title(record) == f"[torch-npu] relu: {failing}"
     assert issue._make_search_words(record).startswith(f"Search for duplicates with: `relu {searched}")
 
 
@@ -395,7 +400,7 @@ def test_another_version_of_the_runtime_is_said_and_offered(made: Made, capsys: 
             raise ReproduceError("small-numbers cannot be run here: it cannot be imported")
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("farm.hunt.minimise_row.version_here", gone)
+            patch.setattr("farm.hunt.minimise_row.find_version_to_minimise", gone)
             assert minimise.main([key, "--results", str(here.results)]) == BAD_INPUT
         said = capsys.readouterr().err
         assert "cannot be imported; the row is of 1.0: --packages small==1.0 runs that version" in said
@@ -517,7 +522,7 @@ def test_what_a_later_run_got_right_is_no_open_defect(later: dict[str, str], now
         "digest": "d",
     }
     row |= {"runtime_version": "b 1.2", "error": "", "stage": "", "error_type": "", "variant": "", "dtype": "float32"}
-    rows = distinct(pd.DataFrame([row, {**row, "run_id": "r2", "status": "pass", "kind": "", **later}]))
+    rows = keep_distinct_rows(pd.DataFrame([row, {**row, "run_id": "r2", "status": "pass", "kind": "", **later}]))
     finding = {
         "backend": "b",
         "ops": ["A"],
@@ -529,18 +534,20 @@ def test_what_a_later_run_got_right_is_no_open_defect(later: dict[str, str], now
     }
     record = {**row, "folder": "", "flaky": False, "finding": {**finding, "id": "f"}}
     for runs in ({"r1": {}, "r2": {}}, {"2 runs": {}}):  # of a report over several runs there is one record
-        (line,) = defects.list_defects([record], rows, runs).to_dict("records")
+        (line,) = defects.list_defect_lines([record], rows, runs).to_dict("records")
         assert (line["passes"], line["fault"]) == (now, defects.GONE if now else defects.BACKENDS)
     by_chance = {"flaky": True}, {"finding": {**record["finding"], "after": True}}
     for more in by_chance:
-        (line,) = defects.list_defects([{**record, **more}], rows, {"r1": {}, "r2": {}}).to_dict("records")
+        (line,) = defects.list_defect_lines([{**record, **more}], rows, {"r1": {}, "r2": {}}).to_dict("records")
         assert line["fault"] == defects.BACKENDS
 
 
 def test_whole_numbers_are_off_by_a_number_and_not_by_ulps(capsys: pytest.CaptureFixture[str]) -> None:
     outcome = {"op_class": "exact", "error_units": np.inf, "max_ulp": np.inf, "max_diff": 3.0, "limit": 0.0}
-    assert show.off_by({"outcome": outcome, "results": ["int64", "bool"]}) == "3; nothing is rounded"
-    assert "ulps" in show.off_by({"outcome": outcome | {"max_ulp": 3.0, "error_units": 3.0}, "results": ["float32"]})
+    assert show.describe_minimal_error({"outcome": outcome, "results": ["int64", "bool"]}) == "3; nothing is rounded"
+    assert "ulps" in show.describe_minimal_error(
+        {"outcome": outcome | {"max_ulp": 3.0, "error_units": 3.0}, "results": ["float32"]}
+    )
 
 
 def test_two_rows_of_one_defect_are_one_finding() -> None:
@@ -554,27 +561,35 @@ def test_two_rows_of_one_defect_are_one_finding() -> None:
         "after": False,
     }
     one, other = ({**base, "attributes": {"Relu.a": value}} for value in (1, 2))
-    assert finding_id(one) == finding_id(other)
-    assert finding_id(one) != finding_id({**one, "attributes": {}})
-    assert finding_id(one) != finding_id({**one, "modes": ["open sizes"]})
+    assert make_finding_id(one) == make_finding_id(other)
+    assert make_finding_id(one) != make_finding_id({**one, "attributes": {}})
+    assert make_finding_id(one) != make_finding_id({**one, "modes": ["open sizes"]})
     # What follows the first sentence prints a part of the graph (TVM).
     told = [
         {**one, "words": f"TypeError both must have one dtype. however, {part}"} for part in ("r.power", "x (type of")
     ]
     assert (
-        finding_id(told[0]) == finding_id(told[1]) != finding_id({**one, "words": "TypeError both must have one rank."})
+        make_finding_id(told[0])
+        == make_finding_id(told[1])
+        != make_finding_id({**one, "words": "TypeError both must have one rank."})
     )
     gelu, tanh = ({**base, "ops": ["gelu"], "attributes": {"gelu.approximate": x}} for x in ("none", "tanh"))
-    assert finding_id(gelu) != finding_id(tanh)
+    assert make_finding_id(gelu) != make_finding_id(tanh)
 
 
 def test_a_call_tells_its_arguments_and_what_its_inputs_are_like() -> None:
-    args = {"$": "tuple", "v": [encode_tensor(TensorSpec(0, (2, 2), (4, 1))), 1]}
-    case = CallCase(args, encode({"keepdim": True}), (np.ones(8, np.float32),), Group("torch:sum", "", "float32", 1), 1)
-    found = describe_case(case)
+    args = {"$": "tuple", "v": [encode_tensor_spec(TensorSpec(0, (2, 2), (4, 1))), 1]}
+    case = CallCase(
+        args,
+        encode_argument_tree({"keepdim": True}),
+        (np.ones(8, np.float32),),
+        Group("torch:sum", "", "float32", 1),
+        1,
+    )
+    found = describe_minimal_case(case)
     assert [x["name"] for x in found["inputs"]] == ["argument 0"]
-    named = replace(case, args={"$": "tuple", "v": []}, kwargs=encode({"weight": TensorSpec(0)}))
-    assert [x["name"] for x in describe_case(named)["inputs"]] == ["weight"]
+    named = replace(case, args={"$": "tuple", "v": []}, kwargs=encode_argument_tree({"weight": TensorSpec(0)}))
+    assert [x["name"] for x in describe_minimal_case(named)["inputs"]] == ["weight"]
     assert found["attributes"] == {"sum.argument 1": 1, "sum.keepdim": True}
     assert found["modes"] == ["input with gaps"]
 
@@ -591,7 +606,7 @@ def test_rows_that_failed_are_of_one_finding_or_of_none_yet_and_none_is_counted_
             "error": error,
         }
 
-    rows = distinct(
+    rows = keep_distinct_rows(
         pd.DataFrame(
             [
                 failed("0"),
@@ -608,10 +623,10 @@ def test_rows_that_failed_are_of_one_finding_or_of_none_yet_and_none_is_counted_
         {"case_id": case, "backend": "b", "finding": {"id": name}}
         for case, name in (("0", "one"), ("3", "two"), ("4", "three"))
     ]
-    of = defects.finding_of(found, rows)
+    of = defects.find_finding_of_rows(found, rows)
     # The second row of A failed as the first; of B nobody knows of which of its two defects the last is.
     assert of.tolist() == ["one", "one", "", "two", "three", ""]
-    left = defects.without_minimal(found, rows)
+    left = defects.list_rows_without_minimal(found, rows)
     assert left["rows"].sum() == 2 and (of != "").sum() + left["rows"].sum() == 6
 
 
@@ -638,7 +653,7 @@ def test_what_nobody_knows_is_made_small_first_and_backends_take_turns() -> None
     )
     entries = [{"op": op, "backend": "a", "reason": "one cause"} for op in ("x:E", "x:F", "x:A")]
     runs = {"r": {"config": {"known_failures": entries}}}
-    left = defects.by_worth(defects.without_minimal([], rows), rows, runs)
+    left = defects.sort_defects_by_worth(defects.list_rows_without_minimal([], rows), rows, runs)
     # The crash and b's smaller one, the next of each (of x:A the smaller case), a known cause once, what is imprecise,
     # what has the same cause last.
     assert left["case_id"].tolist() == ["1", "5", "2", "4", "8", "0", "9", "6", "7"]

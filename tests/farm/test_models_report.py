@@ -11,9 +11,9 @@ import pandas as pd
 import pytest
 
 from farm.report import Report, write
-from farm.report.faces.curve import BLOCKS, blocks, svg
-from farm.report.faces.page import render
-from farm.report.tables.models import list_models
+from farm.report.faces.curve import BLOCKS, draw_curve_blocks, draw_curve_svg
+from farm.report.faces.page import render_page_of_run
+from farm.report.tables.models import list_model_lines
 from tests.farm.test_report import RUN, frame, make_row, printed
 
 OWN = [0.5, math.nan, 2.0, 5000.0, 31.0]
@@ -43,7 +43,7 @@ def rows() -> pd.DataFrame:
 
 
 def test_a_line_sums_up_the_samples_of_a_model_on_a_backend(rows: pd.DataFrame) -> None:
-    found = list_models(rows).set_index(["op", "backend"])
+    found = list_model_lines(rows).set_index(["op", "backend"])
     assert len(found) == 4
     sound, bad = found.loc[("models:bert", "ort-cpu")], found.loc[("models:bert", "openvino-cpu")]
     assert (sound["status"], sound["error_units"], sound["samples"], sound["weak"]) == ("pass", 8.25, 2, 1)
@@ -53,7 +53,7 @@ def test_a_line_sums_up_the_samples_of_a_model_on_a_backend(rows: pd.DataFrame) 
     assert (bad["culprit"], bad["probe_effect"]) == ("precision bfloat16", "same") and list(bad["node_units"]) == OWN
     none = found.loc[("models:det", "openvino-cpu")]
     assert none["status"] == "unsupported" and math.isnan(none["error_units"]) and math.isnan(none["decisions"])
-    only = list_models(rows[rows["backend"] == "ort-cpu"]).set_index("op")
+    only = list_model_lines(rows[rows["backend"] == "ort-cpu"]).set_index("op")
     assert only.loc["models:bert", "unobserved"] == "pooler.bias"
 
 
@@ -64,7 +64,7 @@ def test_every_face_shows_the_models(rows: pd.DataFrame, tmp_path: Path) -> None
         assert "wrong 29163 units" in shown and "with 18 flips, 4 ties of 256; in bfloat16" in shown
         assert "precision bfloat16" in shown and "imprecise 70 units" in shown
         assert "unsupported" in shown
-    assert blocks(OWN) in text and page.count("<svg class") == 1 and "node 4: 5000 units" in page
+    assert draw_curve_blocks(OWN) in text and page.count("<svg class") == 1 and "node 4: 5000 units" in page
     assert len(paths["models"].read_text().splitlines()) == 5
     assert re.search(
         r"models:bert,float32,openvino-cpu,precision bfloat16,3,5000.0", paths["models_layers"].read_text()
@@ -76,26 +76,30 @@ def test_a_run_without_models_says_nothing_of_them(tmp_path: Path) -> None:
     old = rows.drop(columns=["unasked", "licence", "unobserved", "flips", "ties", "decisions"])
     for given in (rows, old):
         assert not {"models", "models_not_right"} & {view.name for view in Report.of(given, RUN).views}
-    assert "<svg class" not in render(rows, RUN)
+    assert "<svg class" not in render_page_of_run(rows, RUN)
 
 
 def test_models_of_an_older_lake_have_no_more_columns_than_it_has(rows: pd.DataFrame) -> None:
     old = rows.drop(columns=["culprit", "probe_effect", "node_units"], errors="ignore")
-    assert set(list_models(old)["culprit"]) == {""} and "models_layers" not in {
+    assert set(list_model_lines(old)["culprit"]) == {""} and "models_layers" not in {
         v.name for v in Report.of(old, RUN).views
     }
 
 
 def test_a_curve_keeps_its_peak_however_narrow_it_is() -> None:
-    assert blocks([0.1, math.nan]) == "  " and blocks([]) == "" and blocks([1.0])[0] in "▁▂▃▄▅▆▇█"
+    assert (
+        draw_curve_blocks([0.1, math.nan]) == "  "
+        and draw_curve_blocks([]) == ""
+        and draw_curve_blocks([1.0])[0] in "▁▂▃▄▅▆▇█"
+    )
     many = [1.0] * 5000
     many[4321] = 1e6
-    drawn = blocks(many)
+    drawn = draw_curve_blocks(many)
     assert len(drawn) == BLOCKS and max(drawn) == drawn[4321 * BLOCKS // 5000] > min(drawn)
-    picture = svg(many, 32.0)
+    picture = draw_curve_svg(many, 32.0)
     assert picture.count('class="over"') == 1 and "node 4322: 1e+06 units" in picture
     assert picture.count("<rect") <= 600
-    assert svg([], None).count("<rect") == 0 and "no node was judged" in svg([], None)
-    assert "nan" not in svg([math.nan, math.inf, 3.0], math.nan) and "inf" not in svg([math.inf, 1.0], 32.0).replace(
-        "inf units", ""
-    )
+    assert draw_curve_svg([], None).count("<rect") == 0 and "no node was judged" in draw_curve_svg([], None)
+    assert "nan" not in draw_curve_svg([math.nan, math.inf, 3.0], math.nan) and "inf" not in draw_curve_svg(
+        [math.inf, 1.0], 32.0
+    ).replace("inf units", "")

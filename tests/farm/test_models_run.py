@@ -11,7 +11,7 @@ from farm import lake
 from farm.commands import run as launch
 from farm.policies.rejudge import rejudge_rows
 from farm.report import Report
-from farm.report.tables.models import list_models
+from farm.report.tables.models import list_model_lines
 from tasks.judge import verdict
 
 CONFIG = """
@@ -89,12 +89,12 @@ def test_as_coarse_as_declared_is_right(rows: pd.DataFrame, backend: str) -> Non
 
 
 def test_a_lake_of_models_is_judged_again_as_it_was(rows: pd.DataFrame) -> None:
-    again = rejudge_rows(rows, verdict.load("error_units"))
+    again = rejudge_rows(rows, verdict.load_policy("error_units"))
     assert (again["status"] == rows["status"]).all() and (again["kind"] == rows["kind"].fillna("")).all()
 
 
 def test_the_report_shows_them(rows: pd.DataFrame) -> None:
-    found = list_models(rows).set_index(["op", "backend"])
+    found = list_model_lines(rows).set_index(["op", "backend"])
     assert found.loc[("residual:sound", "bf16"), "unasked"] == "bfloat16"
     shown = {view.name for view in Report.of(rows, {}).views}
     assert {"models", "models_not_right"} <= shown

@@ -59,7 +59,7 @@ def test_a_driver_tells_totals_once_and_states_as_they_are(monkeypatch: pytest.M
     monkeypatch.setattr(monitoring.time, "sleep", waited.append)
     watch.close(run, tmp_path)  # the last rows are told, however soon they come
     assert Metric.made["farm_outcomes"].values["r", "ort-cpu", "pass"] == 6 and not waited
-    with monitoring.watching(tmp_path):
+    with monitoring.mark_as_watching(tmp_path):
         watch.close(run, tmp_path)
     assert waited == [monitoring.REPORT_S + 2 * monitoring.SCRAPE_S]
     watch.close(run, tmp_path)
@@ -68,7 +68,7 @@ def test_a_driver_tells_totals_once_and_states_as_they_are(monkeypatch: pytest.M
 
 
 def test_every_panel_asks_for_metrics_that_a_driver_tells(tmp_path: Path) -> None:
-    (folder,) = monitoring.write_dashboard(tmp_path, {}).values()
+    (folder,) = monitoring.write_grafana_dashboard(tmp_path, {}).values()
     shown = json.loads((Path(folder) / "farm.json").read_text())
     asked = {
         name for p in shown["panels"] for t in p["targets"] for name in re.findall(r"ray_(farm_[a-z_]+)", t["expr"])
@@ -76,12 +76,12 @@ def test_every_panel_asks_for_metrics_that_a_driver_tells(tmp_path: Path) -> Non
     told = {f"{name}_total" if kind == "counter" else name for name, (kind, *_) in monitoring.DRIVER.items()}
     assert asked == told
     assert (
-        monitoring.write_dashboard(tmp_path, {monitoring.FOLDER_VARIABLE: str(tmp_path / "own")})
+        monitoring.write_grafana_dashboard(tmp_path, {monitoring.FOLDER_VARIABLE: str(tmp_path / "own")})
         .popitem()[1]
         .endswith("own")
     )
     (tmp_path / "file").touch()
-    assert monitoring.write_dashboard(tmp_path / "file", {}) == {}  # a run does without
+    assert monitoring.write_grafana_dashboard(tmp_path / "file", {}) == {}  # a run does without
 
 
 def test_without_prometheus_one_line_says_what_to_do(

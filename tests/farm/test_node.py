@@ -62,12 +62,12 @@ def command(root: Path, name: str, script: str) -> None:
 
 
 def found(root: Path) -> dict[str, tuple[int, tuple[str, ...]]]:
-    return {label: (f.count, f.models) for label, f in detect.detect(root).items() if f.count}
+    return {label: (f.count, f.models) for label, f in detect.detect_vendors(root).items() if f.count}
 
 
 def test_a_machine_without_devices_has_none_and_says_what_was_looked_for(root: Path) -> None:
     assert found(root) == {}
-    reason = detect.detect(root)["nvidia"].reason
+    reason = detect.detect_vendors(root)["nvidia"].reason
     assert (
         reason
         == "no NVIDIA device on this node (no /dev/nvidia*, no /dev/nvhost-gpu, no such PCI device, nvidia-smi not found)"
@@ -92,7 +92,7 @@ def test_a_card_that_is_cut_into_slices_counts_as_its_slices_called_by_their_ids
     plant(root, "/dev/nvidia0")
     slices = "echo '  MIG 3g.40gb     Device  0: (UUID: MIG-a1)'; echo '  MIG 3g.40gb     Device  1: (UUID: MIG-a2)'"
     command(root, "nvidia-smi", f"{CARDS}; {slices}")
-    seen = detect.detect(root)["nvidia"]
+    seen = detect.detect_vendors(root)["nvidia"]
     assert (seen.count, seen.models, seen.uuids, seen.parts) == (
         3,
         ("NVIDIA H200", "3g.40gb", "3g.40gb"),
@@ -100,16 +100,16 @@ def test_a_card_that_is_cut_into_slices_counts_as_its_slices_called_by_their_ids
         True,
     )
     command(root, "nvidia-smi", f"echo 'GPU 0: NVIDIA H200 (UUID: GPU-1)'; {slices}")
-    made = node.ray_node(node.devices_here([], detect.detect(root)))
+    made = node.make_ray_node(node.find_devices_here([], detect.detect_vendors(root)))
     assert made.resources == {"GPU": 2} and made.variables == {"CUDA_VISIBLE_DEVICES": "MIG-a1,MIG-a2"}
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-a2")  # as a scheduler gives one of them
-    made = node.ray_node(node.devices_here([], detect.detect(root)))
+    made = node.make_ray_node(node.find_devices_here([], detect.detect_vendors(root)))
     assert made.resources == {"GPU": 1} and not made.variables
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-b1")  # another node's
     with pytest.raises(ValueError, match=r"is 'MIG-b1', and this machine has MIG-a1, MIG-a2 of NVIDIA"):
-        node.devices_here([], detect.detect(root))
+        node.find_devices_here([], detect.detect_vendors(root))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-1")  # the card, which is not listed any more
-    assert node.devices_here([], detect.detect(root))["nvidia"].count == 1
+    assert node.find_devices_here([], detect.detect_vendors(root))["nvidia"].count == 1
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_no_more_is_offered_than_the_process_was_given(
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     command(root, "nvidia-smi", CARDS)
     monkeypatch.setenv(variable, value)
-    made = node.ray_node(node.devices_here([], detect.detect(root)))
+    made = node.make_ray_node(node.find_devices_here([], detect.detect_vendors(root)))
     assert made.resources.get("GPU", 0) == count
 
 
@@ -153,7 +153,7 @@ def test_cudas_variable_bounds_amds_devices_where_hips_is_not_set(
     command(root, "rocm-smi", "for i in 0 1; do echo card$i,AMD Instinct MI300X,0x1; done")
     for name, value in env.items():
         monkeypatch.setenv(name, value)
-    assert node.ray_node(node.devices_here([], detect.detect(root))).resources.get("GPU", 0) == count
+    assert node.make_ray_node(node.find_devices_here([], detect.detect_vendors(root))).resources.get("GPU", 0) == count
     monkeypatch.delenv("HIP_VISIBLE_DEVICES", raising=False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "zero")
     assert node_command.main(["detect"]) == 2 and "$CUDA_VISIBLE_DEVICES is 'zero'" in capsys.readouterr().err
@@ -225,7 +225,7 @@ def test_nonsense_in_a_variable_is_named(
 )
 def test_ray_is_not_left_with_rocrs_variable_alone(env: dict[str, str], added: dict[str, str]) -> None:
     """Ray, where AMD's driver is, refuses to be imported with it: "Please use HIP_VISIBLE_DEVICES instead"."""
-    assert visible.for_ray(env) == added
+    assert visible.make_variables_for_ray(env) == added
 
 
 def test_a_node_of_amds_that_slurm_gave_some_of_is_started_with_hips_variable(
@@ -234,7 +234,7 @@ def test_a_node_of_amds_that_slurm_gave_some_of_is_started_with_hips_variable(
     monkeypatch.delenv("HIP_VISIBLE_DEVICES", raising=False)
     monkeypatch.setenv("ROCR_VISIBLE_DEVICES", "2,3")
     command(root, "rocm-smi", "for i in 0 1 2 3; do echo card$i,AMD Instinct MI300X,0x1; done")
-    made = node.ray_node(node.devices_here([], detect.detect(root)))
+    made = node.make_ray_node(node.find_devices_here([], detect.detect_vendors(root)))
     assert made.resources == {"GPU": 2} and made.variables == {"HIP_VISIBLE_DEVICES": "0,1"}
 
 
@@ -319,21 +319,21 @@ def test_a_job_is_told_its_share_of_a_device_and_which_one_it_is(
     )
     (how, (job, *where)) = sent
     assert how["num_gpus"] == 0.25 and job.env == {FRACTION: "0.25"}
-    monkeypatch.setattr(gangs, "here", lambda: ("n", ["1"]))
-    monkeypatch.setattr(ray_cluster, "run_job", lambda job: iter([job]))
-    _, (told,) = ray_cluster._supervise(job, *where)
+    monkeypatch.setattr(gangs, "find_ray_node_here", lambda: ("n", ["1"]))
+    monkeypatch.setattr(ray_cluster, "run_supervised_job_items", lambda job: iter([job]))
+    _, (told,) = ray_cluster._run_supervisor_task(job, *where)
     assert told.env == {FRACTION: "0.25", "CUDA_VISIBLE_DEVICES": "1", DEVICE_NUMBER: "1"} and told.device == "1"
     monkeypatch.setenv("HIP_VISIBLE_DEVICES", "2,3")  # which Ray does not know to be AMD's without AMD's own package
-    _, (told,) = ray_cluster._supervise(job, where[0], "amd", *where[2:])
+    _, (told,) = ray_cluster._run_supervisor_task(job, where[0], "amd", *where[2:])
     assert told.device == told.env["HIP_VISIBLE_DEVICES"] == "3"
 
 
 def test_rows_of_another_farms_columns_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A node says which rows it will send before it sends any; an older farm on it says nothing."""
     exceptions = pytest.importorskip("ray.exceptions")
-    monkeypatch.setattr(gangs, "here", lambda: ("n", []))
-    monkeypatch.setattr(ray_cluster, "run_job", lambda job: iter(()))
-    (begun,) = ray_cluster._supervise(Job(name="j", cache=str(tmp_path), limits=Limits()), {}, "", "CPU", 1)
+    monkeypatch.setattr(gangs, "find_ray_node_here", lambda: ("n", []))
+    monkeypatch.setattr(ray_cluster, "run_supervised_job_items", lambda job: iter(()))
+    (begun,) = ray_cluster._run_supervisor_task(Job(name="j", cache=str(tmp_path), limits=Limits()), {}, "", "CPU", 1)
     older = object.__new__(wire.Begun)
     older.__dict__["place"] = begun.place
     cluster: Any = object.__new__(ray_cluster.RayCluster)
@@ -366,7 +366,7 @@ def test_rows_of_another_farms_columns_are_not_read(tmp_path: Path, monkeypatch:
 def test_what_nobody_was_given_by_number_is_the_first_that_is_visible(
     backend: str | None, env: dict[str, str], called: str
 ) -> None:
-    assert visible.first(BackendSpec.parse(backend) if backend else None, env) == called
+    assert visible.name_first_visible_device(BackendSpec.parse(backend) if backend else None, env) == called
 
 
 @pytest.mark.parametrize(
@@ -380,7 +380,7 @@ def test_what_nobody_was_given_by_number_is_the_first_that_is_visible(
     ],
 )
 def test_a_child_sees_no_devices_but_its_backends(backend: str | None, hidden: dict[str, str]) -> None:
-    env = visible.for_child(BackendSpec.parse(backend) if backend else None)
+    env = visible.build_variables_for_child(BackendSpec.parse(backend) if backend else None)
     vendor = env.pop(DEVICE_VENDOR)
     assert env == hidden
     assert vendor == {"torch-cuda": "nvidia", "torch-rocm": "amd", "torch-xpu": "intel"}.get(backend or "", "")
@@ -404,7 +404,7 @@ def test_preparing_and_listing_children_are_started_without_devices(
 
     monkeypatch.setattr(child_pool.ChildProcess, "start_and_ask", asked)
     child_pool.ChildPool().get(Job(name="p", cache=str(tmp_path), limits=Limits()))
-    catalog_lists._ask("torch", 1.0)
+    catalog_lists._ask_for_catalog_list("torch", 1.0)
     assert [env["CUDA_VISIBLE_DEVICES"] for env in given] == ["", ""]
 
 
@@ -428,7 +428,7 @@ def test_backends_of_a_device_that_one_process_may_open_are_asked_one_after_anot
 ) -> None:
     if mode:
         command(root, "nvidia-smi", f"echo '{mode}'")
-    detect.one_process.cache_clear()
+    detect.allows_one_process.cache_clear()
     asked_now: list[int] = []
     seen: list[int] = []
 
@@ -444,15 +444,15 @@ def test_backends_of_a_device_that_one_process_may_open_are_asked_one_after_anot
     monkeypatch.setattr(asking.envs, "of", lambda spec: None)
     monkeypatch.setattr(asking.envs, "interpreter_of", lambda *a: Interpreter(sys.executable))
     specs = [BackendSpec.parse(name) for name in backends]
-    answers = asking.probe(specs, tmp_path)
+    answers = asking.probe_backends(specs, tmp_path)
     assert max(seen) == most and {isinstance(a, BackendInfo) and a.exclusive for a in answers.values()} == {most == 1}
-    assert child_pool._is_exclusive(wire.Ready(BackendInfo(device_vendor=vendor))) is (most == 1)
+    assert child_pool._is_device_exclusive(wire.Ready(BackendInfo(device_vendor=vendor))) is (most == 1)
     info = next(iter(answers.values()))
     assert isinstance(info, BackendInfo)
     offer = BackendOffer("x", "V", vendor, "GPU", [], False, True, nodes=["here"], info=info)
     shared = ": nvidia-smi -c DEFAULT lets several share it" * (vendor == "nvidia")
     assert (f"one process at a time{shared}, on here" in offer.words) is (most == 1)
-    detect.one_process.cache_clear()
+    detect.allows_one_process.cache_clear()
 
 
 @pytest.mark.parametrize(("vendor", "interpreted"), [("", "1"), ("intel", None), ("nvidia", None)])
@@ -508,20 +508,20 @@ def test_a_device_node_that_this_user_may_not_open_is_told_with_the_group_that_m
     plant(root, "/dev/kfd")
     plant(root, topology, "simd_count 440\n")
     command(root, "rocm-smi", "printf 'device,Card Series\\ncard0,AMD Instinct MI300X\\n'")  # which reads sysfs
-    assert "may not open" not in detect.detect(root)["amd"].words
+    assert "may not open" not in detect.detect_vendors(root)["amd"].words
     with monkeypatch.context() as made:
         shut(made, "/dev/kfd")
-        found = detect.detect(root)
+        found = detect.detect_vendors(root)
         words = "this user may not open /dev/kfd, so none is offered: sudo usermod -aG render $USER, and log in again"
         assert found["amd"].words.startswith("1 × AMD Instinct MI300X: /dev/kfd; ")
-        assert found["amd"].words.endswith(f"; {words}") and node.devices_here([], found) == {}
-        made.setattr(detect, "here", lambda: found)
+        assert found["amd"].words.endswith(f"; {words}") and node.find_devices_here([], found) == {}
+        made.setattr(detect, "detect_this_machine", lambda: found)
         assert "amd" not in detect.list_devices()
-        assert detect.missing("amd") == f"{words} ($FARM_VENDORS=amd tries anyway)"
+        assert detect.explain_missing_vendor("amd") == f"{words} ($FARM_VENDORS=amd tries anyway)"
         made.setenv("FARM_VENDORS", "amd=1")
-        assert detect.missing("amd") == "" and node.devices_here([], found)["amd"].count == 1
+        assert detect.explain_missing_vendor("amd") == "" and node.find_devices_here([], found)["amd"].count == 1
     shut(monkeypatch, "/dev/kfd", mode=0o20000)
-    assert detect.detect(root)["amd"].words.endswith("; this user may not open /dev/kfd, so none is offered")
+    assert detect.detect_vendors(root)["amd"].words.endswith("; this user may not open /dev/kfd, so none is offered")
 
 
 def test_a_gpu_of_amds_takes_its_render_node_as_well(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -531,18 +531,19 @@ def test_a_gpu_of_amds_takes_its_render_node_as_well(root: Path, monkeypatch: py
         said = f"cpu_cores_count 0\nsimd_count {i and 440}\nvendor_id 4098\ndrm_render_minor {render}\n"
         plant(root, f"/sys/class/kfd/kfd/topology/nodes/{i}/properties", said)
     command(root, "rocm-smi", "for i in 0 1 2; do echo card$i,AMD Instinct MI300X,0x1; done")  # of all that sysfs has
-    found = detect.detect(root)["amd"]
-    assert node.devices_here([], {"amd": found}) == {} and found.shut
+    found = detect.detect_vendors(root)["amd"]
+    assert node.find_devices_here([], {"amd": found}) == {} and found.shut
     absent = "there is no /dev/dri/renderD128, /dev/dri/renderD129, /dev/dri/renderD130 (docker run --device=/dev/dri)"
     assert found.words.endswith(f"; {absent}, so none is offered")
     for number in (128, 129):
         plant(root, f"/dev/dri/renderD{number}")
-    found = detect.detect(root)["amd"]
+    found = detect.detect_vendors(root)["amd"]
     assert (
-        found.words.startswith("2 × AMD Instinct MI300X: ") and node.devices_here([], {"amd": found})["amd"].count == 2
+        found.words.startswith("2 × AMD Instinct MI300X: ")
+        and node.find_devices_here([], {"amd": found})["amd"].count == 2
     )
     shut(monkeypatch, "/dev/dri/renderD129")
-    found = detect.detect(root)["amd"]
+    found = detect.detect_vendors(root)["amd"]
     denied = (
         "this user may not open /dev/dri/renderD129 and there is no /dev/dri/renderD130 (docker run --device=/dev/dri)"
     )
@@ -556,20 +557,20 @@ def test_of_several_cards_those_that_this_user_may_open_are_offered(
         plant(root, f"/dev/nvidia{number}")
         plant(root, f"/proc/driver/nvidia/gpus/0000:0{number}:00.0/information", "Model: \t NVIDIA L4\n")
     shut(monkeypatch, "/dev/nvidia1")
-    found = detect.detect(root)["nvidia"]
+    found = detect.detect_vendors(root)["nvidia"]
     assert found.words.startswith("1 × NVIDIA L4: ") and found.words.split("; ")[-1].startswith(
         "this user may not open /dev/nvidia1: sudo"
     )
     # What NVIDIA's command lists it has opened: where a node's mode is wrong, the driver's helper puts it right.
     command(root, "nvidia-smi", 'for i in 0 1; do echo "GPU $i: NVIDIA L4 (UUID: GPU-$i)"; done')
-    assert detect.detect(root)["nvidia"].count == 2
+    assert detect.detect_vendors(root)["nvidia"].count == 2
 
 
 def test_a_device_without_a_driver_is_seen_and_not_offered(root: Path) -> None:
     pci(root, "10de", "0302")
-    finding = detect.detect(root)["nvidia"]
+    finding = detect.detect_vendors(root)["nvidia"]
     assert (finding.count, finding.because) == (0, ("PCI device 0000:01:00.0",))
-    assert node.devices_here([], detect.detect(root)) == {}
+    assert node.find_devices_here([], detect.detect_vendors(root)) == {}
 
 
 @pytest.mark.parametrize(
@@ -585,13 +586,13 @@ def test_a_command_that_fails_or_hangs_is_a_reason(
 ) -> None:
     monkeypatch.setattr(detect, "COMMAND_S", 0.3)
     command(root, "nvidia-smi", script.replace("sleep", "/bin/sleep"))
-    assert why in detect.detect(root)["nvidia"].reason
+    assert why in detect.detect_vendors(root)["nvidia"].reason
 
 
 def test_cores_are_counted_where_ray_counts_cores(root: Path) -> None:
     plant(root, "/dev/neuron0")
     command(root, "neuron-ls", """echo '[{"neuron_device": 0, "nc_count": 8}, {"neuron_device": 1, "nc_count": 8}]'""")
-    assert detect.detect(root)["aws"].count == 16
+    assert detect.detect_vendors(root)["aws"].count == 16
 
 
 def test_one_vendor_owns_rays_resource_and_all_are_counted_in_labels() -> None:
@@ -603,7 +604,7 @@ def test_one_vendor_owns_rays_resource_and_all_are_counted_in_labels() -> None:
             ("huawei", 8, "Ascend 910B3"),
         ]
     }
-    made = node.ray_node(devices)
+    made = node.make_ray_node(devices)
     assert made.resources == {"GPU": 2, "intel-GPU": 1, "NPU": 8}
     assert made.labels == {
         "vendor": "nvidia",
@@ -677,9 +678,9 @@ def test_bad_input_is_named(root: Path, args: tuple[str, ...], capsys: pytest.Ca
 
 def test_a_label_nobody_knows_is_said_in_the_preflight() -> None:
     odd = {"id": "a", "host": "a", "resources": {"GPU": 1.0}, "labels": {"vendor": "nvida"}}
-    offer = inventory.offers([BackendConfig(name="torch-cuda").spec()], [odd], {"a": {"torch-cuda": BackendInfo()}})[
-        "torch-cuda"
-    ]
+    offer = inventory.join_node_offers(
+        [BackendConfig(name="torch-cuda").spec()], [odd], {"a": {"torch-cuda": BackendInfo()}}
+    )["torch-cuda"]
     assert not offer.available
     assert "unknown vendor label 'nvida' on the node; known: nvidia" in offer.reason
 
@@ -688,11 +689,11 @@ def test_no_environment_is_built_where_no_device_is(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = BackendSpec("gpu-nvidia", "gpu", "nvidia", packages=("no-such-package-of-gigabytes==1",))
-    monkeypatch.setattr(detect, "here", lambda: detect.detect(root))
-    monkeypatch.setattr("farm.fleet.envs.build", lambda *a, **k: pytest.fail("it was built"))
-    assert refusal_of(asking.probe([spec], tmp_path)["gpu-nvidia"]).startswith("no NVIDIA device on this node")
+    monkeypatch.setattr(detect, "detect_this_machine", lambda: detect.detect_vendors(root))
+    monkeypatch.setattr("farm.fleet.envs.build_environment", lambda *a, **k: pytest.fail("it was built"))
+    assert refusal_of(asking.probe_backends([spec], tmp_path)["gpu-nvidia"]).startswith("no NVIDIA device on this node")
     monkeypatch.setenv(detect.OVERRIDE, "amd")
-    assert "FARM_VENDORS" in refusal_of(asking.probe([spec], tmp_path)["gpu-nvidia"])
+    assert "FARM_VENDORS" in refusal_of(asking.probe_backends([spec], tmp_path)["gpu-nvidia"])
 
 
 @pytest.mark.parametrize(
@@ -701,9 +702,9 @@ def test_no_environment_is_built_where_no_device_is(
 def test_a_node_is_believed_what_its_labels_say(
     root: Path, labels: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(detect, "here", lambda: detect.detect(root))
-    assert detect.missing("nvidia", labels) == ""
-    assert detect.missing("amd", labels) != ""
+    monkeypatch.setattr(detect, "detect_this_machine", lambda: detect.detect_vendors(root))
+    assert detect.explain_missing_vendor("nvidia", labels) == ""
+    assert detect.explain_missing_vendor("amd", labels) != ""
 
 
 def test_the_variable_names_known_vendors_alone(root: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from farm import lake
-from farm.fleet.child_process import child_env
+from farm.fleet.child_process import make_child_environment
 from tasks import variables
 from tests.conftest import ROOT, here, launch
 
@@ -72,4 +72,4 @@ def test_variables_that_change_numbers_are_left_out_or_named(tmp_path: Path, res
     flags = lake.read(results, lake.run_ids(results)[-1])["flags"]
     assert flags.str.contains("HSA_OVERRIDE_GFX_VERSION=11.0.0").all()
     assert not flags.str.contains("TF32").any()
-    assert "NVIDIA_TF32_OVERRIDE" not in child_env() | variables.drop_overrides(env)
+    assert "NVIDIA_TF32_OVERRIDE" not in make_child_environment() | variables.drop_overriding_variables(env)

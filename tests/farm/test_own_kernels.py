@@ -19,7 +19,7 @@ from farm.reproduction import requirements
 from tasks.catalogs.user import load, sources
 from tasks.catalogs.user.load import DeclaredKernel
 from tasks.catalogs.user.ops import UserOp
-from tasks.catalogs.user.schema import mistakes
+from tasks.catalogs.user.schema import list_declaration_mistakes
 from tasks.gradients import autograd
 from tasks.model import Group
 
@@ -62,14 +62,16 @@ def test_a_dimension_of_an_expression_is_searched_and_sizes_are_told_as_they_wer
 def test_a_finding_takes_what_the_kernels_file_imports(tmp_path: Path) -> None:
     (tmp_path / "beside.py").write_text("import hypothesis\n")
     (tmp_path / "k.py").write_text("import beside, os, numpy, rich.table\ndef f(x): return x\n")
-    assert sources.outside(tmp_path / "k.py", str(tmp_path)) == {"os", "numpy", "rich"}
+    assert sources.list_imports_outside(tmp_path / "k.py", str(tmp_path)) == {"os", "numpy", "rich"}
     op = UserOp("f", f"{tmp_path}/k.py:f", reference=np.sin, inputs={"x": [3]}, dims={})
     one = DeclaredKernel(op, (), str(tmp_path))
     assert one.outside() == {"os", "numpy", "rich", "hypothesis"}
-    with load.lent(op, str(tmp_path)):
+    with load.lend_op(op, str(tmp_path)):
         named = {
             x.partition("==")[0]
-            for x in requirements.pin_modules(requirements._list_imported_packages(Group("user:f", "", "", 1)))
+            for x in requirements.pin_module_requirements(
+                requirements._list_imported_packages(Group("user:f", "", "", 1))
+            )
         }
     assert named == {"rich", "hypothesis"}
 
@@ -238,5 +240,7 @@ def test_inputs_are_held_to_the_sizes_that_are_declared(tmp_path: Path, monkeypa
 
 def test_a_size_below_0_is_named_before_anything_runs() -> None:
     op = UserOp("f", len, reference=len, inputs={"x": ["n-3"]}, dims={"n": [1, 5]})
-    assert list(mistakes(op)) == [(("inputs", "x", 0), "n-3 is -2 where n is 1: no size")]
-    assert not list(mistakes(UserOp("f", len, reference=len, inputs={"x": ["n-1"]}, dims={"n": [1, 5]})))
+    assert list(list_declaration_mistakes(op)) == [(("inputs", "x", 0), "n-3 is -2 where n is 1: no size")]
+    assert not list(
+        list_declaration_mistakes(UserOp("f", len, reference=len, inputs={"x": ["n-1"]}, dims={"n": [1, 5]}))
+    )

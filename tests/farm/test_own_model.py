@@ -12,7 +12,7 @@ from farm import lake
 from farm.commands.reproduce import main as reproduce
 from farm.commands.run import main
 from farm.exits import BAD_INPUT, FOUND, OK
-from farm.plan.config import ConfigError, load
+from farm.plan.config import ConfigError, load_config
 from tasks.catalogs import user_definitions
 from tasks.catalogs.models import network_samples
 from tasks.graphs import floor
@@ -168,7 +168,7 @@ def test_a_config_s_own_models_are_checked_with_their_place(here: Path) -> None:
     }.items():
         Path("c.yaml").write_text(f"catalogs:\n- name: models\n  own: [{own}]\nbackends: [ort-cpu]\n")
         with pytest.raises(ConfigError, match=says):
-            load("c.yaml")
+            load_config("c.yaml")
 
 
 def torch_run(*arguments: str) -> int:
@@ -235,10 +235,10 @@ def test_a_config_draws_inputs_as_well(here: Path) -> None:
     assert run("c.yaml") == OK and [x[1] for x in rows()] == ["pass"] * 2
     Path("c.yaml").write_text(text.format("float33[8]"))
     with pytest.raises(ConfigError, match=r"c.yaml:9:7: catalogs.0.own.0.inputs.x: .*unknown dtype 'float33'"):
-        load("c.yaml")
+        load_config("c.yaml")
     Path("c.yaml").write_text(text.format("3"))
     with pytest.raises(ConfigError, match="3 is no DTYPE"):
-        load("c.yaml")
+        load_config("c.yaml")
 
 
 @pytest.mark.parametrize(

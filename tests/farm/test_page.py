@@ -13,9 +13,9 @@ import pytest
 import quickjs
 
 from farm.report import case, coverage, diff, verdict
-from farm.report.faces.page import render
-from farm.report.tables.coverage import cell_matrix, distinct, list_table_lines
-from farm.report.words import number, percent
+from farm.report.faces.page import render_page_of_run
+from farm.report.tables.coverage import keep_distinct_rows, list_table_lines, table_cell_matrix
+from farm.report.words import format_percent, format_report_number
 from tasks.model import Status
 from tests.farm.test_report import RUN, Page, frame, make_row
 from tests.farm.test_vendor_view import outcome
@@ -38,7 +38,7 @@ class Shown:
 
     @classmethod
     def of(cls, rows: pd.DataFrame, run: dict[str, Any] = RUN) -> Shown:
-        return cls(render(rows, run))
+        return cls(render_page_of_run(rows, run))
 
     def look(self, where: str, selector: str) -> list[dict[str, Any]]:
         return json.loads(self.engine.eval(f"look({json.dumps(where)}, {json.dumps(selector)})"))
@@ -96,7 +96,7 @@ def rows() -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def html(rows: pd.DataFrame) -> str:
-    return render(rows, RUN)
+    return render_page_of_run(rows, RUN)
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def page(html: str) -> Shown:
 def test_every_square_is_that_of_the_matrix(rows: pd.DataFrame, page: Shown) -> None:
     squares = [one for one in page.look("grid", ".sq") if not {"none", "gone"} & set(one["class"].split())]
     expected = {}
-    for (label, backend), line in zip((table := cell_matrix(rows)).index, list_table_lines(table), strict=True):
+    for (label, backend), line in zip((table := table_cell_matrix(rows)).index, list_table_lines(table), strict=True):
         judged = f"{line['passed']} of {line['judged']} judged passed" if line["judged"] else "none judged"
         expected[f"{label} on {backend}"] = (
             f"{line['worst']}, {judged}, {line['judged']} of {line['valid']} valid judged"
@@ -129,13 +129,13 @@ def test_every_square_is_that_of_the_matrix(rows: pd.DataFrame, page: Shown) -> 
 def test_rates_under_a_filter_are_those_of_coverage(rows: pd.DataFrame, page: Shown, filters: dict[str, str]) -> None:
     for name, value in filters.items():
         page.put(name, value)
-    left = distinct(rows)
+    left = keep_distinct_rows(rows)
     for name, value in filters.items():
         left = left[left["label"].str.contains(value)] if name == "q" else left[left[name] == value]
     table = coverage(left)
     expected = {
-        str(backend): f"pass rate {percent(line['passed'], line['judged'])}, coverage "
-        f"{percent(line['judged'], line['valid'])}"
+        str(backend): f"pass rate {format_percent(line['passed'], line['judged'])}, coverage "
+        f"{format_percent(line['judged'], line['valid'])}"
         for backend, line in zip(table.index, list_table_lines(table), strict=True)
     }
     shown = {one["title"].split()[1]: one["title"].partition(": ")[2] for one in page.look("grid", ".col")}
@@ -153,7 +153,7 @@ def test_what_changed_is_what_the_diff_says(rows: pd.DataFrame, page: Shown, a: 
             line["dtype"],
             f"{line['changed']}/{line['samples']}",
             *(f"{Status(line[f'status_{side}']).facts.sign} {line[f'status_{side}']}" for side in "ab"),
-            *(number(line[f"units_{side}"]) for side in "ab"),
+            *(format_report_number(line[f"units_{side}"]) for side in "ab"),
         ]
         for line in changed
     ]
@@ -161,7 +161,7 @@ def test_what_changed_is_what_the_diff_says(rows: pd.DataFrame, page: Shown, a: 
     for name, count in table.attrs["counts"].items():
         assert f"{name} {count} cells ({table.attrs['samples'][name]} samples)" in said
     assert f"{table.attrs['only_a']} only on the first, {table.attrs['only_b']} only on the second" in said
-    assert percent(table.attrs["same_bytes"], table.attrs["with_bytes"]) in said
+    assert format_percent(table.attrs["same_bytes"], table.attrs["with_bytes"]) in said
 
 
 @pytest.mark.parametrize("op", ["torch:nonfinite", "torch:op02_02", "torch:op04_05", "torch:grows"])
@@ -179,7 +179,10 @@ def test_a_sample_names_the_outlier_and_its_command(rows: pd.DataFrame, page: Sh
     assert next(iter(sides)) == backend, "one's own row stands first"
     for line in list_table_lines(table):
         assert ("outlier" in sides[line["backend"]]["class"]) == line["outlier"]
-        assert sides[line["backend"]]["cells"][2:4] == [number(line["units"]), number(line["limit"])]
+        assert sides[line["backend"]]["cells"][2:4] == [
+            format_report_number(line["units"]),
+            format_report_number(line["limit"]),
+        ]
     assert commands == [table.set_index("backend").at[backend, "reproduce"]]
 
 
@@ -190,7 +193,7 @@ def test_the_page_writes_numbers_as_the_tables_do() -> None:
     for op, value in told.items():
         page.visit(sel=f"{op}|a-1")
         names, values = ([one["text"] for one in page.lines("panel", tag)] for tag in ("dt", "dd"))
-        assert values[names.index("max diff")] == number(value)
+        assert values[names.index("max diff")] == format_report_number(value)
 
 
 def test_a_status_filter_hides_ops_and_leaves_the_rates_of_the_head(rows: pd.DataFrame, page: Shown) -> None:
@@ -198,7 +201,10 @@ def test_a_status_filter_hides_ops_and_leaves_the_rates_of_the_head(rows: pd.Dat
     page.visit(status="crash")
     assert [one["title"] for one in page.look("grid", ".col")] == before
     ops = page.look("grid", ".op")
-    assert 0 < len(ops) < distinct(rows)["label"].nunique() and "rates: all" in page.look("grid", ".corner")[0]["text"]
+    assert (
+        0 < len(ops) < keep_distinct_rows(rows)["label"].nunique()
+        and "rates: all" in page.look("grid", ".corner")[0]["text"]
+    )
 
 
 def test_links_lead_somewhere_and_escape_goes_back(page: Shown) -> None:
@@ -282,7 +288,7 @@ KNOWN = [
 def judged_html() -> str:
     failed = [outcome("a-1", "wrong", op=f"torch:{name}", errors=90.0) for name in "ab"]
     passed = [outcome("b-1", op=f"torch:{name}") for name in "abcd"] + [outcome("a-1", op="torch:c")]
-    return render(frame(*failed, *passed), RUN | {"config": {"name": "quick", "known_failures": KNOWN}})
+    return render_page_of_run(frame(*failed, *passed), RUN | {"config": {"name": "quick", "known_failures": KNOWN}})
 
 
 @pytest.fixture
@@ -331,7 +337,7 @@ def test_where_nothing_is_listed_as_known_the_page_calls_nothing_new() -> None:
     assert not [one for one in page.look("grid", ".sq") if "new" in one["class"].split()]
     page.visit(sel="torch:a|a-1")
     assert "NEW" not in page.look("panel", ".sample")[0]["text"]
-    html = render(rows, RUN | {"planned": 2, "finished_at": "2026-01-01"})
+    html = render_page_of_run(rows, RUN | {"planned": 2, "finished_at": "2026-01-01"})
     assert "1 failure; the config lists none as known" in html and ">new</td>" not in html
 
 
@@ -352,7 +358,7 @@ def test_the_page_says_first_what_to_conclude_then_the_matrix_then_the_rest() ->
     gone = {"vendor": "v", "available": False, "reason": "no driver", "installs": [["apt-get install", "a-driver"]]}
     record = {"config": {"name": "quick", "known_failures": KNOWN}, "inventory": {"backends": {"x-vulkan": gone}}}
     record |= {"planned": len(rows), "finished_at": "2026-01-01T01:00:00Z"}
-    html = render(rows, RUN | record)
+    html = render_page_of_run(rows, RUN | record)
     places = [
         *('class="verdict new">1 new failure, 1 known', "2026-01-01 00:00:00 UTC"),
         *('id="view-new"', "farm reproduce"),
@@ -367,7 +373,7 @@ def test_the_page_says_first_what_to_conclude_then_the_matrix_then_the_rest() ->
     found = [html.find(text) for text in places]
     assert -1 not in found and found == sorted(found), dict(zip(places, found, strict=True))
     assert 'href="#sel=torch%3Aa%7Ca-1"' in html, "an example of a cause leads to its square"
-    fine = render(frame(make_row()), RUN | {"planned": 1})
+    fine = render_page_of_run(frame(make_row()), RUN | {"planned": 1})
     assert 'class="verdict ok">OK: no failures in 1 result' in fine
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from farm.report.tables.pairs import list_pairs, pairs_view
+from farm.report.tables.pairs import list_backend_pairs, view_backend_pairs
 from tests.farm.test_report import frame, make_row
 
 
@@ -28,7 +28,7 @@ def test_the_furthest_apart_come_first_with_where_and_in_both_units() -> None:
         row("a", "x", 1.0, 0.5), row("b", "x", 1.0, 0.5), row("c", "y", 9.0, 2.0),
         row("a", "z", 0.0, 0.0, op="torch:other"), row("b", "u", 2.0, 0.25, op="torch:other"),
     )  # fmt: skip
-    found = list_pairs(rows).set_index(["one", "other"])
+    found = list_backend_pairs(rows).set_index(["one", "other"])
     assert list(found.index) == [("a", "c"), ("b", "c"), ("a", "b")]
     two: Any = found.loc[("a", "b")]
     assert (two["compared"], two["same"], two["units"], two["units_op"], two["diff"]) == (
@@ -44,12 +44,12 @@ def test_the_furthest_apart_come_first_with_where_and_in_both_units() -> None:
 
 def test_other_bytes_are_not_compared_and_what_is_not_known_is_no_number() -> None:
     rows = frame(row("a", "x", 1.0, 0.5), row("b", "y", 1.0, 0.5, digest="other"))
-    assert list_pairs(rows).empty and pairs_view(rows).empty
+    assert list_backend_pairs(rows).empty and view_backend_pairs(rows).empty
     nothing = frame(row("a", "x", 1.0, math.nan, signature=None), row("b", "y", math.nan, math.nan, signature=None))
-    (line,) = list_pairs(nothing).to_dict("records")
+    (line,) = list_backend_pairs(nothing).to_dict("records")
     assert line["compared"] == 1 and pd.isna(line["units"]) and pd.isna(line["diff"])
 
 
 def test_the_same_bytes_everywhere_are_no_distance() -> None:
-    (line,) = list_pairs(frame(row("a", "x", 1.0, 0.5), row("b", "x", 1.0, 0.5))).to_dict("records")
+    (line,) = list_backend_pairs(frame(row("a", "x", 1.0, 0.5), row("b", "x", 1.0, 0.5))).to_dict("records")
     assert (line["same"], line["units"], line["diff"]) == (1, 0.0, 0.0)

@@ -32,7 +32,7 @@ ASCEND = ROOT / "tests" / "ascend"
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """Variables of a machine that has them."""
-    monkeypatch.setattr(detect, "here", detect.detect)  # which keeps what another machine had
+    monkeypatch.setattr(detect, "detect_this_machine", detect.detect_vendors)  # which keeps what another machine had
     state = tmp_path / "devices"
     state.mkdir()
     path = os.pathsep.join([str(PLUGIN), str(ASCEND), str(ROOT)])

@@ -46,7 +46,7 @@ NEXT = "next, on this machine only: farm run configs/first_contact.yaml --budget
 @pytest.fixture(autouse=True)
 def another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was detected of one is not kept for the next, where a test runs in this process."""
-    monkeypatch.setattr(detect, "here", detect.detect)
+    monkeypatch.setattr(detect, "detect_this_machine", detect.detect_vendors)
 
 
 def config(file: Path, samples: int, backend: object, *ops: str) -> Path:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from farm.report.faces.plot import distances, draw
+from farm.report.faces.plot import draw_plot, table_plot_distances
 
 
 def rows(*some: dict[str, object]) -> pd.DataFrame:
@@ -49,13 +49,13 @@ ROWS = rows(
 
 
 def test_the_worst_row_of_every_op_in_its_own_measure() -> None:
-    table = distances(ROWS, "torch-cpu").set_index("label")
+    table = table_plot_distances(ROWS, "torch-cpu").set_index("label")
     assert table["distance"].to_dict() == {"torch:sum": 2.0, "torch:exp": 40.0, "torch:norm": math.inf}
     assert table["measure"].to_dict() == {"torch:sum": "units", "torch:exp": "ulps", "torch:norm": "units"}
     assert table["status"]["torch:exp"] == "wrong"
     with pytest.raises(ValueError, match="no judged row of backend 'ort-cpu'"):
-        distances(ROWS, "ort-cpu")
+        table_plot_distances(ROWS, "ort-cpu")
 
 
 def test_a_picture_is_drawn(tmp_path: Path) -> None:
-    assert draw(ROWS, "torch-cpu", tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
+    assert draw_plot(ROWS, "torch-cpu", tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")

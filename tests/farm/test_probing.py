@@ -13,8 +13,8 @@ import yaml
 
 from farm import lake
 from farm.fleet import asking, probing
-from farm.fleet.asking import probe
-from farm.fleet.child_process import ChildProcess, caches
+from farm.fleet.asking import probe_backends
+from farm.fleet.child_process import ChildProcess, name_compiler_caches
 from tasks import wire
 from tasks.backends import BackendSpec
 from tasks.model import BackendInfo, RuntimeInfo
@@ -47,9 +47,9 @@ def test_what_is_compiled_to_try_a_backend_is_kept_for_the_child_that_runs_cases
         return ChildProcess.start_and_ask(python, limits, env, *more)
 
     monkeypatch.setattr(asking, "ChildProcess", SimpleNamespace(start_and_ask=asked))
-    answer = probe([BackendSpec.parse("null-cpu")], tmp_path)["null-cpu"]
+    answer = probe_backends([BackendSpec.parse("null-cpu")], tmp_path)["null-cpu"]
     assert isinstance(answer, BackendInfo) and answer.runtime.runtime_version == "null 1"
-    assert told and caches(tmp_path).items() <= told[0].items()
+    assert told and name_compiler_caches(tmp_path).items() <= told[0].items()
 
 
 def test_what_a_backend_does_not_implement_is_learned_and_planned_with(
@@ -90,7 +90,7 @@ def test_a_change_of_version_forgets_it(
         ), changed
     optioned = BackendSpec.parse("ort-cpu", options={"graph_optimization": "all"})
     assert probing.ProbedSupport.load(optioned, info, tmp_path).find_unsupported("key", 3) is None
-    monkeypatch.setattr(probing, "_own_versions", lambda: "another onnxruntime")
+    monkeypatch.setattr(probing, "_digest_own_packages", lambda: "another onnxruntime")
     assert probing.ProbedSupport.load(spec, info, tmp_path).find_unsupported("key", 3) is None
 
 
@@ -120,9 +120,9 @@ def test_what_cannot_be_written_is_kept_for_the_next_time_and_what_is_not_whole_
     path.parent.mkdir()
     path.write_text('{"old:0": {"at": 1, "again": "x"}, "key:1": 7}')
     support.save()
-    assert {*probing._read_cases(path)} == {"key:0"}
+    assert {*probing._read_unsupported_cases(path)} == {"key:0"}
     path.write_text("[]")
-    assert not probing._read_cases(path)
+    assert not probing._read_unsupported_cases(path)
 
 
 def test_runs_at_the_same_time_keep_what_each_of_them_has_learned(tmp_path: Path) -> None:
@@ -156,19 +156,19 @@ def test_runs_at_the_same_time_keep_what_each_of_them_has_learned(tmp_path: Path
 
 def test_an_earlier_answer_to_hello_counts_unless_asked_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = BackendSpec.parse("planted-cpu")
-    asked = probe([spec], tmp_path)[spec.name]
+    asked = probe_backends([spec], tmp_path)[spec.name]
     assert isinstance(asked, BackendInfo) and asked.runtime.runtime_version == "planted 1"
-    assert probing.read_answer(spec, tmp_path) == asked
+    assert probing.read_probe_answer(spec, tmp_path) == asked
     kept = replace(asked, runtime=replace(asked.runtime, runtime_version="kept"))
-    probing.remember(spec, kept, tmp_path)
-    assert probe([spec], tmp_path, fresh=False)[spec.name] == kept
-    again = probe([spec], tmp_path)[spec.name]
+    probing.keep_probe_answer(spec, kept, tmp_path)
+    assert probe_backends([spec], tmp_path, fresh=False)[spec.name] == kept
+    again = probe_backends([spec], tmp_path)[spec.name]
     assert isinstance(again, BackendInfo) and again.runtime == asked.runtime
-    monkeypatch.setattr(probing, "_own_versions", lambda: "another version")
-    assert probing.read_answer(spec, tmp_path) is None
+    monkeypatch.setattr(probing, "_digest_own_packages", lambda: "another version")
+    assert probing.read_probe_answer(spec, tmp_path) is None
 
 
 def test_what_is_missing_is_asked_every_time(tmp_path: Path) -> None:
     spec = BackendSpec.parse("broken-unavailable")
-    assert isinstance(probe([spec], tmp_path, fresh=False)[spec.name], wire.Refused)
-    assert probing.read_answer(spec, tmp_path) is None
+    assert isinstance(probe_backends([spec], tmp_path, fresh=False)[spec.name], wire.Refused)
+    assert probing.read_probe_answer(spec, tmp_path) is None

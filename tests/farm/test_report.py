@@ -24,35 +24,35 @@ from farm import lake
 from farm.commands.report import main
 from farm.report import coverage, findings, status_table, vendor_by_dtype, write
 from farm.report.faces import files
-from farm.report.faces.markdown import markdown
+from farm.report.faces.markdown import write_markdown_report
 from farm.report.faces.page import (
     LETTERS,
     PASS_ROWS_PER_SQUARE,
-    column,
-    payload,
-    render,
-    script_json,
+    pack_page_payload,
+    render_page_of_run,
     select_embedded_rows,
+    shorten_page_column,
+    write_script_json,
 )
 from farm.report.faces.terminal import print_coverage, print_verdict
-from farm.report.runs import default_out
+from farm.report.runs import choose_report_folder
 from farm.report.tables.coverage import (
     SEVERITY,
     STATUSES,
-    cell_matrix,
-    count_built,
-    distinct,
+    count_built_rows,
+    keep_distinct_rows,
     list_table_lines,
     list_unavailable_backends,
     select_latest_rows,
-    worst_matrix,
+    table_cell_matrix,
+    table_worst_matrix,
 )
-from farm.report.tables.excused import find_excused
+from farm.report.tables.excused import find_excused_passes
 from farm.report.tables.findings import list_oracle_disagreements
-from farm.report.tables.kept_results import find_kept
-from farm.report.tables.overview import backend_lines
+from farm.report.tables.kept_results import find_kept_results
+from farm.report.tables.overview import list_backend_coverage
 from farm.report.tables.view import Report
-from farm.report.words import number, percent
+from farm.report.words import format_percent, format_report_number
 
 HOSTILE = "</script><img src=x onerror=alert(1)>&amp;\u2028\x1b[31m[bold]`|$(x)"
 
@@ -214,7 +214,7 @@ def test_nothing_divided_by_nothing_is_a_dash_never_a_rate() -> None:
     table: Any = coverage(frame(make_row("skipped"), make_row("unsupported", backend="b2")))
     assert math.isnan(table.loc["torch-cpu", "coverage"]) and math.isnan(table.loc["torch-cpu", "pass_rate"])
     assert table.loc["b2", "coverage"] == 0 and math.isnan(table.loc["b2", "pass_rate"])
-    assert percent(0, 0) == "–"
+    assert format_percent(0, 0) == "–"
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,7 @@ def test_nothing_divided_by_nothing_is_a_dash_never_a_rate() -> None:
 def test_a_rate_shows_its_denominator_and_is_whole_only_when_nothing_is_missing(
     part: int, whole: int, text: str
 ) -> None:
-    assert percent(part, whole) == text
+    assert format_percent(part, whole) == text
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ def test_a_rate_shows_its_denominator_and_is_whole_only_when_nothing_is_missing(
     ],
 )
 def test_a_number_has_digits_and_what_was_not_measured_is_a_dash(value: Any, text: str) -> None:
-    assert number(value) == text
+    assert format_report_number(value) == text
 
 
 def test_a_case_that_ran_again_is_counted_once_with_its_last_attempt() -> None:
@@ -260,11 +260,11 @@ def test_a_case_that_ran_again_is_counted_once_with_its_last_attempt() -> None:
 
 
 def test_rows_are_made_ready_once_and_again_where_others_were_put_beside_them() -> None:
-    rows = distinct(frame(make_row("crash"), make_row("pass", attempts=2), make_row(sample=1)))
+    rows = keep_distinct_rows(frame(make_row("crash"), make_row("pass", attempts=2), make_row(sample=1)))
     report = Report.of(rows, RUN)
-    assert len(rows) == 2 and distinct(rows) is rows and distinct(report.rows) is report.rows
+    assert len(rows) == 2 and keep_distinct_rows(rows) is rows and keep_distinct_rows(report.rows) is report.rows
     twice = pd.concat([rows, rows])
-    assert len(distinct(twice)) == 2 and len(distinct(twice[twice["sample"] == 0])) == 1
+    assert len(keep_distinct_rows(twice)) == 2 and len(keep_distinct_rows(twice[twice["sample"] == 0])) == 1
 
 
 def test_the_same_case_in_two_runs_is_two_rows_and_latest_takes_the_newer_run() -> None:
@@ -281,7 +281,7 @@ def test_sums_over_any_column_agree() -> None:
         table = coverage(rows, by=by)
         for name in ("planned", "valid", "judged", "passed", "weak", "wrong"):
             assert table[name].sum() == total[name], (by, name)
-    assert cell_matrix(rows)["planned"].sum() == 2000
+    assert table_cell_matrix(rows)["planned"].sum() == 2000
     assert vendor_by_dtype(rows)["planned"].sum() == 2000
     assert status_table(rows)["planned"].sum() == 2000
 
@@ -305,7 +305,7 @@ def test_a_pass_of_a_weak_sample_is_no_evidence() -> None:
         make_row(op="torch:div", sample=1, weak=True),
         make_row("imprecise", op="torch:pow", weak=True),
     )
-    squares: Any = cell_matrix(rows)["weakly_tested"]
+    squares: Any = table_cell_matrix(rows)["weakly_tested"]
     assert squares[squares].index.tolist() == [("torch:add", "torch-cpu")]
     line: Any = coverage(rows).loc["torch-cpu"]
     assert (line["weak"], line["weak_cells"]) == (4, 1)
@@ -315,8 +315,8 @@ def test_a_pass_of_a_weak_sample_is_no_evidence() -> None:
     assert (line["coverage"], line["pass_rate"]) == (3 / 7, 2 / 3)
     text = printed(rows, RUN)
     assert "weakly tested cells 1 (4 weak passes: no evidence)" in text and "pass 5 (4 weak)" in text
-    assert "pass 5 (4 weak)" in markdown(rows, RUN)
-    assert percent(3, 7) in render(rows, RUN)
+    assert "pass 5 (4 weak)" in write_markdown_report(rows, RUN)
+    assert format_percent(3, 7) in render_page_of_run(rows, RUN)
 
 
 def test_a_run_of_weak_passes_alone_has_judged_nothing() -> None:
@@ -351,22 +351,23 @@ def test_where_oracles_disagree_is_said_with_both_numbers_and_blames_nobody() ->
         frame(make_row("invalid", **differ, op_class="elementary", max_ulp=3.0))
     ).iloc[0]
     assert elementary["units"] == 3
-    for text in (printed(rows, RUN), markdown(rows, RUN), render(rows, RUN)):
+    for text in (printed(rows, RUN), write_markdown_report(rows, RUN), render_page_of_run(rows, RUN)):
         assert "Oracles disagree: 1 ops and dtypes, no backend is blamed" in text
         assert all(words in text for words in ("torch:special.zeta", "float64 and scipy", "77", "0.25", "76.5"))
-    assert "<b>" not in render(rows, RUN).partition("Oracles disagree")[2]
+    assert "<b>" not in render_page_of_run(rows, RUN).partition("Oracles disagree")[2]
     assert coverage(rows).loc["torch-cpu", "failed"] == 0
     nothing = frame(make_row())
     assert list_oracle_disagreements(nothing).empty
     assert not any(
-        "Oracles disagree" in text for text in (printed(nothing, RUN), markdown(nothing, RUN), render(nothing, RUN))
+        "Oracles disagree" in text
+        for text in (printed(nothing, RUN), write_markdown_report(nothing, RUN), render_page_of_run(nothing, RUN))
     )
 
 
 def test_weak_cells_are_counted_per_dtype() -> None:
     rows = frame(make_row(weak=True), make_row(dtype="float16", weak=False), make_row(dtype="bfloat16", weak=True))
     assert coverage(rows).loc["torch-cpu", "weak_cells"] == 2
-    assert not cell_matrix(rows)["weakly_tested"].any()
+    assert not table_cell_matrix(rows)["weakly_tested"].any()
 
 
 def test_a_square_shows_its_worst_status_and_an_empty_sample_does_not_hide_a_pass() -> None:
@@ -378,7 +379,7 @@ def test_a_square_shows_its_worst_status_and_an_empty_sample_does_not_hide_a_pas
         make_row("vacuous", op="torch:mul", sample=1),
         make_row("vacuous", op="torch:sub"),
     )
-    assert worst_matrix(rows)["torch-cpu"].to_dict() == {
+    assert table_worst_matrix(rows)["torch-cpu"].to_dict() == {
         "torch:add": "crash",
         "torch:mul": "pass",
         "torch:sub": "vacuous",
@@ -387,7 +388,7 @@ def test_a_square_shows_its_worst_status_and_an_empty_sample_does_not_hide_a_pas
 
 
 def test_variants_are_ops_of_their_own() -> None:
-    matrix = worst_matrix(frame(make_row(), make_row("wrong", variant="out")))
+    matrix = table_worst_matrix(frame(make_row(), make_row("wrong", variant="out")))
     assert matrix["torch-cpu"].to_dict() == {"torch:add": "pass", "torch:add.out": "wrong"}
 
 
@@ -426,13 +427,13 @@ def test_an_unavailable_backend_is_a_line_with_its_reason_and_without_numbers(tm
     assert not line["available"] and line["reason"] == "no node has an NPU" and line["planned"] == 0
     assert math.isnan(line["coverage"]) and table.loc[("pytorch", "torch-cpu"), "available"]
     assert list_unavailable_backends(RUN["inventory"]).loc["ort-qnn", "reason"] == "no node has an NPU"
-    assert worst_matrix(rows, RUN["inventory"])["ort-qnn"].tolist() == ["unavailable"]
+    assert table_worst_matrix(rows, RUN["inventory"])["ort-qnn"].tolist() == ["unavailable"]
 
     (shown,) = [text for text in printed(rows, RUN).splitlines() if "ort-qnn" in text]
     assert "unavailable: no node has an NPU" in shown and "%" not in shown and shown.count("–") >= 2
-    (shown,) = [text for text in markdown(rows, RUN).splitlines() if "ort-qnn" in text]
+    (shown,) = [text for text in write_markdown_report(rows, RUN).splitlines() if "ort-qnn" in text]
     assert "unavailable: `no node has an NPU`" in shown and "%" not in shown
-    html = render(rows, RUN)
+    html = render_page_of_run(rows, RUN)
     first, shown = [text for text in html.splitlines() if "<td" in text and "ort-qnn" in text]
     assert (
         "no node has an NPU" in first and 'class="grey"' in shown and "no node has an NPU" in shown and "%" not in shown
@@ -451,7 +452,12 @@ def test_a_backend_that_went_away_in_the_run_keeps_its_numbers() -> None:
 
 def test_a_run_without_rows_is_dashes_everywhere(tmp_path: Path) -> None:
     rows = frame()
-    assert coverage(rows).empty and cell_matrix(rows).empty and findings(rows).empty and worst_matrix(rows).empty
+    assert (
+        coverage(rows).empty
+        and table_cell_matrix(rows).empty
+        and findings(rows).empty
+        and table_worst_matrix(rows).empty
+    )
     assert coverage(rows, by=()).loc["all", "planned"] == 0
     text = printed(rows, RUN)
     assert "Coverage –, pass rate –" in text and "%" not in text
@@ -502,7 +508,7 @@ HOSTILE_RUN = {
 
 
 def test_hostile_text_stays_text_in_the_page() -> None:
-    html = render(hostile_rows(), HOSTILE_RUN)
+    html = render_page_of_run(hostile_rows(), HOSTILE_RUN)
     page = Page(html)
     assert not [tag for tag, _ in page.elements if tag in ("img", "iframe", "object")]
     assert [tag for tag, _ in page.elements].count("script") == 2
@@ -510,14 +516,14 @@ def test_hostile_text_stays_text_in_the_page() -> None:
     assert page.data["rows"]["columns"]["error"] == {"c": HOSTILE}  # it is all there, as data
     assert page.data["backends"][0]["name"] == HOSTILE
     assert (
-        "<" not in script_json(HOSTILE)
-        and ">" not in script_json(HOSTILE)
-        and json.loads(script_json(HOSTILE)) == HOSTILE
+        "<" not in write_script_json(HOSTILE)
+        and ">" not in write_script_json(HOSTILE)
+        and json.loads(write_script_json(HOSTILE)) == HOSTILE
     )
 
 
 def test_the_page_is_one_file_that_asks_for_nothing_and_inserts_text_only() -> None:
-    page = Page(html := render(frame(make_row()), RUN))
+    page = Page(html := render_page_of_run(frame(make_row()), RUN))
     links = [value for _, attributes in page.elements for name, value in attributes.items() if name in ("src", "href")]
     assert all(link is not None and link.startswith(("data:", "#")) for link in links), links
     (policy,) = [attributes["content"] for _, attributes in page.elements if "http-equiv" in attributes]
@@ -528,7 +534,7 @@ def test_the_page_is_one_file_that_asks_for_nothing_and_inserts_text_only() -> N
 def test_hostile_text_cannot_drive_the_terminal_or_the_markdown() -> None:
     text = printed(hostile_rows(), HOSTILE_RUN)
     assert "\x1b" not in text and "[bold]" in text
-    lines = markdown(hostile_rows(), HOSTILE_RUN).splitlines()
+    lines = write_markdown_report(hostile_rows(), HOSTILE_RUN).splitlines()
     for line in lines:
         assert "<" not in re.sub(r"`[^`]*`", "", line), line  # only inside code spans, where it is literal
     assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines if line.startswith("| `")}) <= 3
@@ -567,7 +573,7 @@ def test_the_files_hold_the_tables(tmp_path: Path) -> None:
     assert table.loc["backend-0", "judged"] == coverage(rows).loc["backend-0", "judged"]
     assert pd.read_csv(paths["matrix"]).shape == (30, 1 + 3 + 1)
     line: Any = coverage(rows).loc["backend-1"]
-    rate = percent(line["passed"], line["judged"])
+    rate = format_percent(line["passed"], line["judged"])
     for name in ("markdown", "html"):
         assert rate in paths[name].read_text(encoding="utf-8")
     assert rate in printed(rows, RUN)
@@ -590,8 +596,8 @@ def test_files_of_an_earlier_report_do_not_stay_and_those_of_others_do(tmp_path:
 
 def test_what_faces_share_of_a_report_is_not_changed_by_a_table_and_ends_with_it() -> None:
     report = Report.of(synthetic(ops=3, backends=2, count=60), RUN)
-    lines = backend_lines(report)
-    assert report.views and backend_lines(report) is lines
+    lines = list_backend_coverage(report)
+    assert report.views and list_backend_coverage(report) is lines
     assert not any("where" in line for line in lines)
     last = weakref.ref(report)
     del report
@@ -606,7 +612,7 @@ def test_the_page_embeds_exact_counts_all_that_did_not_pass_and_the_worst_that_d
     assert (kept["status"] == "unsupported").sum() == 30
     passed = kept.loc[kept["status"] == "pass", "error_units"].tolist()
     assert passed == [float(number) for number in range(19, 19 - PASS_ROWS_PER_SQUARE, -1)]
-    data = payload(Report.of(rows, RUN))
+    data = pack_page_payload(Report.of(rows, RUN))
     cells = data["cells"]
     counts = decoded(cells["columns"]["planned"], cells["length"])
     assert dict(zip(decoded(cells["columns"]["status"], cells["length"]), counts, strict=True)) == {
@@ -622,7 +628,7 @@ def test_the_page_can_name_every_case_it_holds() -> None:
         make_row("wrong", sample=2, case_id="something else"),
         make_row("wrong", sample=3, seed=7, case_id="forward/torch:add/float32/3@7"),
     )
-    data = payload(Report.of(rows, RUN))
+    data = pack_page_payload(Report.of(rows, RUN))
     length = data["rows"]["length"]
     names = decoded(data["rows"]["columns"]["case_id"], length)
     assert length == 4 and sorted(name for name in names if name) == ["something else"]
@@ -632,7 +638,7 @@ def test_not_measured_is_null_and_infinite_is_said_in_the_page() -> None:
     rows = frame(
         make_row("wrong", max_diff=math.inf, max_rel=None), make_row("wrong", sample=1, max_diff=None, max_rel=1 / 3)
     )
-    columns = payload(Report.of(rows, RUN))["rows"]["columns"]
+    columns = pack_page_payload(Report.of(rows, RUN))["rows"]["columns"]
     assert sorted(decoded(columns["max_diff"], 2), key=str) == [None, "inf"]
     assert sorted(decoded(columns["max_rel"], 2), key=str) == [0.33333, None]
     assert columns["rmse"] == {"c": None}
@@ -652,7 +658,7 @@ def test_not_measured_is_null_and_infinite_is_said_in_the_page() -> None:
     ],
 )
 def test_a_packed_column_is_the_column(values: list[Any]) -> None:
-    assert decoded(json.loads(json.dumps(column(values))), len(values)) == values
+    assert decoded(json.loads(json.dumps(shorten_page_column(values))), len(values)) == values
 
 
 def test_long_errors_are_cut_and_say_so() -> None:
@@ -663,7 +669,7 @@ def test_long_errors_are_cut_and_say_so() -> None:
 
 def test_a_large_run_stays_a_small_page() -> None:
     rows = synthetic(ops=700, backends=20, count=30_000)
-    assert len(render(rows, RUN).encode()) < 10_000_000
+    assert len(render_page_of_run(rows, RUN).encode()) < 10_000_000
 
 
 # ---- the command line ----
@@ -688,7 +694,7 @@ def test_the_last_run_is_reported_beside_its_rows(small_lake: Path, capsys: pyte
     out = capsys.readouterr().out
     assert "20260102-bbbb" in out and "100 % (1/1)" in out
     assert (small_lake / "run=20260102-bbbb" / "_report" / "report.html").is_file()
-    assert default_out("s3://bucket/lake", "x") == Path("report-x")
+    assert choose_report_folder("s3://bucket/lake", "x") == Path("report-x")
 
 
 def test_a_run_can_be_named_and_all_runs_give_the_newest_of_every_case(
@@ -752,8 +758,8 @@ def test_what_was_only_built_does_not_count_as_numbers(tmp_path: Path) -> None:
     ]
     rows = frame(*numbers, *aot)
     pd.testing.assert_frame_equal(coverage(rows, by=()), coverage(frame(*numbers), by=()))
-    assert list(coverage(rows).index) == ["torch-cpu"] and list(worst_matrix(rows).columns) == ["torch-cpu"]
-    (line,) = list_table_lines(count_built(rows).reset_index())
+    assert list(coverage(rows).index) == ["torch-cpu"] and list(table_worst_matrix(rows).columns) == ["torch-cpu"]
+    (line,) = list_table_lines(count_built_rows(rows).reset_index())
     assert line == {
         "vendor": "NVIDIA",
         "backend": "aot",
@@ -787,16 +793,18 @@ def test_what_noise_excuses_is_listed_with_the_class_that_would_judge_it() -> No
         make_row(op="user:constant", shapes="5x7", **weak | {"excused": 0.0}),
         make_row("wrong", op="user:seen", shapes="5x7", **weak),
     )
-    told = find_excused(distinct(rows))[["op", "samples", "excused", "judged_by"]]
+    told = find_excused_passes(keep_distinct_rows(rows))[["op", "samples", "excused", "judged_by"]]
     assert told.values.tolist() == [
         ["torch:digamma", 1, 0.33, ""],  # the farm's own table says what it is
         ["user:cancels", 1, 0.33, ""],
         ["user:steep_sin", 2, 0.5, "elementary"],
     ]
-    shown = markdown(rows, {"run_id": "r1"})
+    shown = write_markdown_report(rows, {"run_id": "r1"})
     assert "Weak: the noise floor excuses nearly any result" in shown and "elementary" in shown
     older = frame(make_row(weak=True)).drop(columns=["excused"])  # a lake of before
-    assert find_excused(distinct(older)).empty and "noise floor excuses" not in markdown(older, {"run_id": "r1"})
+    assert find_excused_passes(keep_distinct_rows(older)).empty and "noise floor excuses" not in write_markdown_report(
+        older, {"run_id": "r1"}
+    )
 
 
 def test_gradients_that_a_rounded_result_explains_are_listed() -> None:
@@ -808,10 +816,14 @@ def test_gradients_that_a_rounded_result_explains_are_listed() -> None:
         make_row("imprecise", **cell | {"op": "user:tanh", "kept": 4e5}),
         make_row(**cell | {"op": "torch:sin", "kept": None}),
     )
-    assert find_kept(distinct(rows))[["op", "rows", "kept"]].values.tolist() == [["torch:tanh", 2, 2e6]]
-    assert "Gradients explained by the rounded result" in markdown(rows, {"run_id": "r1"})
+    assert find_kept_results(keep_distinct_rows(rows))[["op", "rows", "kept"]].values.tolist() == [
+        ["torch:tanh", 2, 2e6]
+    ]
+    assert "Gradients explained by the rounded result" in write_markdown_report(rows, {"run_id": "r1"})
     older = frame(make_row()).drop(columns=["kept"])  # a lake of before
-    assert find_kept(distinct(older)).empty and "rounded result" not in markdown(older, {"run_id": "r1"})
+    assert find_kept_results(keep_distinct_rows(older)).empty and "rounded result" not in write_markdown_report(
+        older, {"run_id": "r1"}
+    )
 
 
 # ---- first contact: much on many backends, little time ----

@@ -27,7 +27,7 @@ from farm.commands.reproduce import BAD_INPUT, DIFFERENT, SAME
 from farm.fleet import envs
 from farm.plan.config import Config
 from farm.reproduction import find, trial, versions
-from farm.reproduction.in_torch import write_literal
+from farm.reproduction.in_torch import write_torch_literal
 from farm.reproduction.show import METRICS, conclude_reproduction
 from tasks.backends import BackendSpec
 from tasks.backends.shared.recipe import NoProgram
@@ -264,13 +264,13 @@ def test_a_finding_that_does_not_show_the_failure_is_not_claimed_to(
 
 def test_nothing_of_an_argument_becomes_code() -> None:
     hostile = '\');import os;os.abort()#\n"""@data@'
-    assert eval(write_literal({"$": "tuple", "v": [hostile, {"$": "dict", "v": [[hostile, 1]]}]}, str)) == (
+    assert eval(write_torch_literal({"$": "tuple", "v": [hostile, {"$": "dict", "v": [[hostile, 1]]}]}, str)) == (
         hostile,
         {hostile: 1},
     )
     for node in ({"$": "torch.dtype", "name": "float32;x"}, {"$": "torch.dtype", "name": "load"}, {"$": hostile}):
         with pytest.raises(NoProgram):
-            write_literal(node, str)
+            write_torch_literal(node, str)
 
 
 def test_a_run_whose_record_is_of_another_version_is_refused(
@@ -291,7 +291,7 @@ def test_a_run_whose_record_is_of_another_version_is_refused(
 def test_the_part_of_the_config_that_planned_a_row_is_found(catalog: dict[str, object], planned: bool) -> None:
     config = Config.model_validate({"catalogs": [{"name": "torch", **catalog}], "backends": ["torch-cpu"]})
     row = {"op": "torch:abs", "variant": "", "dtype": "float16", "catalog": "torch"}
-    assert bool(find._catalog_configs(row, config)) is planned
+    assert bool(find._list_catalog_configs_of_row(row, config)) is planned
 
 
 @pytest.mark.parametrize(
@@ -310,7 +310,7 @@ def test_as_many_samples_are_exported_again_as_the_run_exported(skip: list[str],
     )
     offers = {"torch-cpu": ["torch"], "ort-cpu": forms, "ort-other": forms}
     record = {"inventory": {"backends": {n: {"available": True, "forms": f} for n, f in offers.items()}}}
-    assert find._export_count(config, record, Group("torch:abs", "", "float16", 9, 0)) == count
+    assert find._count_exported_samples(config, record, Group("torch:abs", "", "float16", 9, 0)) == count
 
 
 @pytest.mark.parametrize(("code", "shown"), [(3, True), (4, False)])
@@ -345,8 +345,10 @@ def test_a_backend_with_an_environment_is_run_in_it_and_its_finding_says_what_to
         asked.append(environment)
         return Path(sys.executable)
 
-    monkeypatch.setattr(envs, "build", build)
-    monkeypatch.setattr(reproduce, "run_here", lambda case: pytest.fail("it was run in the farm's own environment"))
+    monkeypatch.setattr(envs, "build_environment", build)
+    monkeypatch.setattr(
+        reproduce, "run_case_here", lambda case: pytest.fail("it was run in the farm's own environment")
+    )
     folder = tmp_path / "case"
     assert reproduce.main([key_of(row), "--results", str(planted), "--out", str(folder)]) == SAME
     said = capsys.readouterr().out
@@ -376,7 +378,7 @@ def test_an_environment_that_cannot_be_built_is_an_error_with_the_installers_wor
     def build(environment: envs.Environment, cache: Path, *more: object, **others: object) -> Path:
         raise envs.EnvError("its environment cannot be built: no-such-package was not found")
 
-    monkeypatch.setattr(envs, "build", build)
+    monkeypatch.setattr(envs, "build_environment", build)
     assert reproduce.main([key_of(row), "--results", str(planted)]) == BAD_INPUT
     assert "no-such-package was not found" in capsys.readouterr().err
 
@@ -409,7 +411,7 @@ def test_another_version_is_offered_as_its_packages_are_had(
 ) -> None:
     environment = envs.Environment(own) if own else None
     case: Any = types.SimpleNamespace(spec=BackendSpec.parse(backend), environment=environment)
-    said = versions.suggest_packages(case, stored)
+    said = versions.suggest_packages_of_row(case, stored)
     assert said == f"--packages {wanted} runs that version in an environment of its own"
     if own:  # and it is a list that an environment can be made of
         assert envs.Environment(tuple(shlex.split(said.partition(" runs ")[0])[1:])).requirements

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from farm import lake
-from farm.report.tables.coverage import distinct
+from farm.report.tables.coverage import keep_distinct_rows
 from farm.work import fleet_changes
 from tests.conftest import PATIENCE_S, ROOT, here
 
@@ -87,7 +87,7 @@ def rows(results: Path) -> pd.DataFrame:
 def complete(frame: pd.DataFrame) -> None:
     assert len(frame) == CASES
     assert frame["case_id"].is_unique
-    assert len(distinct(frame)) == CASES
+    assert len(keep_distinct_rows(frame)) == CASES
 
 
 @pytest.fixture

@@ -42,7 +42,7 @@ def test_what_a_child_leaves_goes_with_it(elsewhere: Path) -> None:
     (place / "mnn-left").mkdir()
     child.close()
     assert not place.exists()
-    assert scratch.folder().exists()
+    assert scratch.make_scratch_folder().exists()
 
 
 def test_what_a_killed_process_leaves_is_removed_by_the_next(elsewhere: Path) -> None:
@@ -58,7 +58,7 @@ def test_what_a_killed_process_leaves_is_removed_by_the_next(elsewhere: Path) ->
     assert its.exists()
     killed.kill()
     killed.wait()
-    assert scratch.folder().exists()
+    assert scratch.make_scratch_folder().exists()
     assert not its.exists()
     assert (others / "left").exists()  # its process lives
     alive.communicate("")

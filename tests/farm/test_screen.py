@@ -19,10 +19,10 @@ from farm.work.each_device import run_on_each
 from farm.work.executor import Executor
 from farm.work.job import Job
 from tasks import wire
-from tasks.screen.exercises import CORE, list_exercises
+from tasks.screen.exercises import CORE, list_screen_exercises
 from tasks.wire import Place
 
-EXERCISES = len(list(list_exercises(CORE)))
+EXERCISES = len(list(list_screen_exercises(CORE)))
 #: Device 2 of the machine: a lane of its float16 matrix unit has a bit stuck.
 SICK = {"2": {"unit": "matrix", "dtype": "float16", "where": "lane", "place": 5, "bit": 9, "how": "1"}}
 
@@ -89,7 +89,7 @@ def test_an_exercise_that_kills_its_process_is_a_crash_and_the_others_are_judged
 
 def test_nodes_that_share_a_name_are_told_apart() -> None:
     nodes = [{"id": f"{n}aaaabbbbcccc", "host": "h" if n < 2 else "own"} for n in range(3)]
-    assert list(screening.name_hosts(nodes).values()) == ["h.0aaaabbb", "h.1aaaabbb", "own"]
+    assert list(screening.name_screened_hosts(nodes).values()) == ["h.0aaaabbb", "h.1aaaabbb", "own"]
 
 
 @pytest.mark.nightly

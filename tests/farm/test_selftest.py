@@ -113,8 +113,8 @@ def test_the_default_lake_is_not_among_the_users_runs(tmp_path: Path) -> None:
     for folder, run in ((tmp_path, "mine"), (tmp_path / Path(RESULTS).name, "zoo")):
         opened = lake.open_lake(folder)
         only = Row(op=run, dtype="float32", sample=0, status="pass", started_at=0.0)
-        lake.append(opened, run, [lake.to_batch([only], lake.Origin(run_id=run))])
-        lake.write_run(opened, run, {"run_id": run})
+        lake.append_part(opened, run, [lake.make_row_batch([only], lake.Origin(run_id=run))])
+        lake.write_run_record(opened, run, {"run_id": run})
     assert Path(RESULTS).parent == Path("results")
     assert lake.run_ids(tmp_path) == ["mine"]
     assert set(pd.read_parquet(tmp_path)["op"]) == {"mine"}

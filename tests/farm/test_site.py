@@ -22,11 +22,17 @@ from farm import lake
 from farm.commands import report, site
 from farm.report import summaries
 from farm.report.faces import site as faces_site
-from farm.report.faces.site import pages
+from farm.report.faces.site import render_site_pages
 from farm.report.faces.site_defects import SiteMinimal
-from farm.report.faces.strip import StripBar, badge, bars, spark, strip
-from farm.report.tables.overview import rate_columns
-from farm.report.tables.trends import RunTrends, count_failing_runs, find_changes, list_outcome_stretches, summarise_run
+from farm.report.faces.strip import StripBar, draw_badge, draw_failure_bars, draw_outcome_strip, draw_sparkline
+from farm.report.tables.overview import make_rate_columns
+from farm.report.tables.trends import (
+    RunTrends,
+    count_failing_runs,
+    find_trend_changes,
+    list_outcome_stretches,
+    summarise_run_rows,
+)
 from farm.report.tables.view import Report, ViewColumn
 from farm.work.launch import run_id_at
 from tasks.model.row import Row
@@ -44,7 +50,7 @@ RECORD: dict[str, Any] = {
 
 def source() -> pa.Table:
     batches = [
-        lake.to_batch(
+        lake.make_row_batch(
             [
                 Row(
                     catalog="torch",
@@ -114,8 +120,10 @@ def test_every_page_is_there_and_every_link_leads_to_one(made: Path) -> None:
 def test_a_long_table_goes_on_in_pages_that_lead_to_one_another(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(faces_site, "LINES", 2)
     told = dict(
-        pages(
-            RunTrends.of([summarise_run(lake.read(many, run), lake.read_run(many, run)) for run in lake.run_ids(many)])
+        render_site_pages(
+            RunTrends.of(
+                [summarise_run_rows(lake.read(many, run), lake.read_run(many, run)) for run in lake.run_ids(many)]
+            )
         )
     )
     assert list(told)[-1] == "index.html" and {"index-ops-2.html", "index-runs-5.html"} < set(told)
@@ -146,21 +154,21 @@ def test_the_gate_and_the_release_that_closed_it_are_told() -> None:
     for at, (version, status) in enumerate((("1.0", "pass"), ("1.0", "pass"), ("1.1", "wrong"))):
         mine = rows.assign(run_id=str(at), runtime_version=version, status=status)
         run = {**record, "run_id": str(at), "started_at": f"2025-01-0{at + 1}", "planned": len(mine)}
-        every.append(summarise_run(mine, run, earlier))
+        every.append(summarise_run_rows(mine, run, earlier))
         earlier = mine, run
     assert [one.facts["gate"] for one in every] == ["open", "open", "closed"]
-    told = dict(pages(RunTrends.of(every)))
+    told = dict(render_site_pages(RunTrends.of(every)))
     front = told["index.html"]
     assert "gate CLOSED: 3 cells with new failures" in front and "1.0 → 1.1" in front and "1 of 3" in front
     assert "open 2025-01-01 to 2025-01-02 (2 runs)" in front and "closed 2025-01-03 (1 run)" in front
     mine = next(text for path, text in told.items() if path.startswith("backend/"))
     assert "Versions of its runtime" in mine and "1.0 → 1.1" in mine
-    bare = RunTrends.of([summarise_run(rows, {**RECORD, "run_id": "r"})])
-    assert "Gates" not in dict(pages(bare))["index.html"]
+    bare = RunTrends.of([summarise_run_rows(rows, {**RECORD, "run_id": "r"})])
+    assert "Gates" not in dict(render_site_pages(bare))["index.html"]
 
 
 def test_a_flaky_square_is_told_by_how_often_it_turned(many: Path) -> None:
-    every = [summarise_run(lake.read(many, run), lake.read_run(many, run)) for run in lake.run_ids(many)]
+    every = [summarise_run_rows(lake.read(many, run), lake.read_run(many, run)) for run in lake.run_ids(many)]
     trends = RunTrends.of(every[::-1])
     assert [n.facts["run_id"] for n in trends.runs] == lake.run_ids(many)
     turned = {
@@ -173,7 +181,7 @@ def test_a_flaky_square_is_told_by_how_often_it_turned(many: Path) -> None:
     assert turned["torch:gelu", "good-cpu"] == ((3, 1, 0), "2025-01-08")
     assert turned["torch:abs", "good-cpu"] == ((0, 0, 0), "2025-01-01")
     assert max(times for (_, backend), ((_, times, _), _) in turned.items() if backend == "flaky-cpu") > 1
-    found = find_changes(trends)
+    found = find_trend_changes(trends)
     regressed = found[(found["backend"] == "good-cpu") & (found["change"] == "regression")]
     assert regressed[["run", "label"]].to_numpy().tolist() == [[7, "torch:gelu"]]
     assert int(trends.sums("backend").loc[(9, "good-cpu"), "failed"]) == 3
@@ -184,7 +192,7 @@ def test_modes_of_one_code_count_once_for_their_vendor() -> None:
     rows = source().to_pandas().query("op == 'torch:abs' and sample == 0").assign(run_id="r", status="wrong")
     for like, failed in (("good-cpu", 1), ("", 2)):
         config = {"backends": [{"name": "good-cpu"}, {"name": "flaky-cpu", "like": like}]}
-        trends = RunTrends.of([summarise_run(rows, {"run_id": "r", "config": config})])
+        trends = RunTrends.of([summarise_run_rows(rows, {"run_id": "r", "config": config})])
         assert trends.once()["failed"].sum() == failed and trends.squares["failed"].sum() == 2
 
 
@@ -201,29 +209,29 @@ def test_failures_of_a_series_are_counted_with_how_they_end() -> None:
 def test_a_kept_summary_tells_what_the_rows_do_until_they_change(tmp_path: Path, capsys: Any) -> None:
     opened = lake.open_lake(tmp_path / "lake")
     (run,) = nights.write(opened, source(), RECORD, 1)
-    assert summaries.read_summary(opened, run) is None
+    assert summaries.read_run_summary(opened, run) is None
     texts = []
     for out in ("first", "again"):
         assert site.main([str(tmp_path / out), opened.root]) == 0
         texts.append({one.name: one.read_bytes() for one in (tmp_path / out).rglob("*.*")})
-        told = summaries.read_summary(opened, run)
+        told = summaries.read_run_summary(opened, run)
         assert told is not None and told.facts["rows"] == 18 and told.facts["results"] == opened.uri
     assert texts[0] == texts[1]
     assert len(lake.read(opened, run)) == 18 and len(pd.read_parquet(opened.root)) == 18
     began = nights.FIRST - DAY
     earlier = nights.keep(opened, nights.moved(source(), run_id_at(began), began), RECORD, began)
-    assert earlier < run and summaries.read_summary(opened, run) is None, "it would be compared with another run"
+    assert earlier < run and summaries.read_run_summary(opened, run) is None, "it would be compared with another run"
     assert site.main([str(tmp_path / "other"), opened.root]) == 0
-    told = summaries.read_summary(opened, run)
+    told = summaries.read_run_summary(opened, run)
     assert told is not None and told.facts["since"] == earlier
     shutil.rmtree(opened.path(earlier))
-    assert summaries.read_summary(opened, run) is None and site.main([str(tmp_path / "gone"), opened.root]) == 0
-    assert summaries.read_summary(opened, run) is not None
-    lake.append(opened, run, [source().to_batches()[0].slice(0, 1)])
-    assert summaries.read_summary(opened, run) is None, "its rows are others"
-    lake.write_run(opened, run, {**RECORD, "run_id": run})
+    assert summaries.read_run_summary(opened, run) is None and site.main([str(tmp_path / "gone"), opened.root]) == 0
+    assert summaries.read_run_summary(opened, run) is not None
+    lake.append_part(opened, run, [source().to_batches()[0].slice(0, 1)])
+    assert summaries.read_run_summary(opened, run) is None, "its rows are others"
+    lake.write_run_record(opened, run, {**RECORD, "run_id": run})
     assert site.main([str(tmp_path / "third"), opened.root]) == 0
-    assert summaries.read_summary(opened, run) is None, "it has not ended"
+    assert summaries.read_run_summary(opened, run) is None, "it has not ended"
     Path(opened.path(run, "_summary.parquet")).write_bytes(b"PAR1")
     assert site.main([str(tmp_path / "fourth"), opened.root]) == 0 and not capsys.readouterr().err
 
@@ -250,7 +258,7 @@ def test_what_cannot_be_shown_costs_a_line(many: Path, tmp_path: Path, capsys: A
     capsys.readouterr()
     assert site.main([str(tmp_path / "out"), str(tmp_path / "odd")]) == 0
     said = capsys.readouterr()
-    days = [one.began[:10] for one in map(summarise_run, [lake.read(opened, first)], [{"run_id": first}])]
+    days = [one.began[:10] for one in map(summarise_run_rows, [lake.read(opened, first)], [{"run_id": first}])]
     assert days == ["2025-01-01"]  # as its id says
     assert said.err.count("warning: ") == 2 == said.err.count("\n") and "of 2 runs" in said.out
     assert site.main([str(tmp_path / "out"), str(many), str(many), "--last", "2"]) == 0
@@ -266,21 +274,27 @@ def test_what_cannot_be_shown_costs_a_line(many: Path, tmp_path: Path, capsys: A
 
 def test_pictures_escape_what_they_say() -> None:
     hostile = StripBar("<b>", "<b>", 3, 1)
-    drawn = strip([("pass", 2, "<b>"), ("wrong", 1, "x")]) + bars([hostile], "<b>") + badge("<b>", "&", "ok")
+    drawn = (
+        draw_outcome_strip([("pass", 2, "<b>"), ("wrong", 1, "x")])
+        + draw_failure_bars([hostile], "<b>")
+        + draw_badge("<b>", "&", "ok")
+    )
     assert "<b>" not in drawn
-    assert 'height="2.0"' in bars([StripBar("a day", "one of thousands", 5000, 1)], "failures")
-    assert bars([], "failures") and strip([("pass", 1, "once")]).count("<rect") == 1
-    assert spark((0, -1, 3)).count("M") == 2 and "0, –, 3" in spark((0, -1, 3))
+    assert 'height="2.0"' in draw_failure_bars([StripBar("a day", "one of thousands", 5000, 1)], "failures")
+    assert draw_failure_bars([], "failures") and draw_outcome_strip([("pass", 1, "once")]).count("<rect") == 1
+    assert draw_sparkline((0, -1, 3)).count("M") == 2 and "0, –, 3" in draw_sparkline((0, -1, 3))
 
 
 def test_a_chart_has_axes_ticks_that_differ_and_thin_bars_for_few_runs() -> None:
-    two = bars([StripBar("2025-01-01 00:10", "one", 0, 0), StripBar("2025-01-01 00:15", "two", 4, 1)], "failures")
+    two = draw_failure_bars(
+        [StripBar("2025-01-01 00:10", "one", 0, 0), StripBar("2025-01-01 00:15", "two", 4, 1)], "failures"
+    )
     assert ">failures<" in two and ">runs by their start (UTC)<" in two
     assert [two.count(f">{tick}</text>") for tick in range(5)] == [1] * 5
     assert two.count(">2025-01-01 00:10</text>") == two.count(">2025-01-01 00:15</text>") == 1
     wide = [float(one) for one in re.findall(r'<rect[^>]* width="([0-9.]+)"', two)]
     assert len(wide) == 3 and max(wide) <= 18
-    year = bars([StripBar(f"day {at}", "x", at * 7, 0) for at in range(120)], "failures")
+    year = draw_failure_bars([StripBar(f"day {at}", "x", at * 7, 0) for at in range(120)], "failures")
     assert year.count(">day ") == 3 and ">500</text>" in year and ">1,000</text>" in year
 
 
@@ -291,7 +305,7 @@ def test_a_copied_run_is_said_once_and_the_others_are_summed_up_all_the_same(tmp
     with pytest.warns(lake.LakeWarning, match="is a copy of run") as said:
         assert site.main([str(tmp_path / "out"), opened.root]) == 0
     assert len(said) == 1 and not capsys.readouterr().err
-    assert all(summaries.read_summary(opened, run) for run in runs)
+    assert all(summaries.read_run_summary(opened, run) for run in runs)
 
 
 def test_a_run_of_another_name_is_shown_once_and_said_once(tmp_path: Path, capsys: Any) -> None:
@@ -301,7 +315,7 @@ def test_a_run_of_another_name_is_shown_once_and_said_once(tmp_path: Path, capsy
     shutil.copytree(opened.path(runs[0]), opened.path(copy))
     Path(opened.path(runs[1])).rename(opened.path(renamed))
     for kept in (False, True):
-        assert (summaries.read_summary(opened, copy) is None) or kept
+        assert (summaries.read_run_summary(opened, copy) is None) or kept
         assert site.main([str(tmp_path / "out"), opened.root]) == 0
         first, second = (said := capsys.readouterr()).err.splitlines()
         assert f"run={copy} holds run {runs[0]}, which is also in {opened.uri}/run={runs[0]};" in first
@@ -339,10 +353,10 @@ def test_the_last_night_of_a_flaky_backend_is_said_to_be_of_one() -> None:
         flaky = (mine["backend"] == "flaky-cpu") & (mine["op"] != "torch:op5") & (at == 1)
         mine.loc[flaky | ((mine["op"] == "torch:op5") & (at == 3)), "status"] = "wrong"
         run = {**RECORD, "run_id": str(at), "started_at": f"2025-01-0{at + 1}"}
-        every.append(summarise_run(mine, run, earlier))
+        every.append(summarise_run_rows(mine, run, earlier))
         earlier = mine, run
     for nights_told, said in ((every, 1), (every[2:], 0)):
-        front = dict(pages(RunTrends.of(nights_told)))["index.html"]
+        front = dict(render_site_pages(RunTrends.of(nights_told)))["index.html"]
         stayed = front.partition("Changes that stayed")[2].partition("</table>")[0]
         assert stayed.count("regression, of a flaky backend") == said and stayed.count("regression") == 2
 
@@ -371,7 +385,7 @@ LISTED = {
 
 
 def told_of(runs: list[Any], minimal: tuple[SiteMinimal, ...] = ()) -> dict[str, str]:
-    return dict(pages(RunTrends.of(runs), minimal))
+    return dict(render_site_pages(RunTrends.of(runs), minimal))
 
 
 def one_page(told: dict[str, str], begin: str) -> str:
@@ -380,8 +394,8 @@ def one_page(told: dict[str, str], begin: str) -> str:
 
 
 def test_a_defects_page_says_what_it_is_where_since_when_and_how_to_see_it() -> None:
-    sound = summarise_run(source().to_pandas().assign(run_id="r0", runtime_version="1.1"), run_of(0, **LISTED))
-    broken = summarise_run(failing(run_id="r5"), run_of(5, **LISTED))
+    sound = summarise_run_rows(source().to_pandas().assign(run_id="r0", runtime_version="1.1"), run_of(0, **LISTED))
+    broken = summarise_run_rows(failing(run_id="r5"), run_of(5, **LISTED))
     told = told_of([sound, broken])
     text = one_page(told, "defect/numbers-gelu")
     assert "torch:gelu of float32 on good-cpu: wrong. Worst case: numbers; 40 units, limit 8" in text
@@ -410,7 +424,7 @@ def test_a_defects_page_shows_the_minimal_case_that_its_lake_has() -> None:
         "got": HOSTILE,
         "folder": "lake/run=r5/_minimal/abc",
     }
-    made = [summarise_run(failing(run_id="r5"), run_of(5))]
+    made = [summarise_run_rows(failing(run_id="r5"), run_of(5))]
     told = told_of(made, (SiteMinimal(record, f"torch.gelu(x)  # {HOSTILE}"),))
     (raw,) = (text for path, text in told.items() if path.startswith("defect/"))
     assert HOSTILE not in raw and "torch.gelu(x)" in raw and "x float32 [1] [-8.0]" in raw
@@ -423,7 +437,7 @@ def test_a_defects_page_shows_the_minimal_case_that_its_lake_has() -> None:
 def test_failures_and_new_ones_are_those_of_the_verdict() -> None:
     """What is imprecise is no new failure, and nothing is new where nothing is listed; a page and the runs' table say
     one number."""
-    bare, listed = (summarise_run(failing(run_id="r1"), run_of(1, **more)) for more in ({}, LISTED))
+    bare, listed = (summarise_run_rows(failing(run_id="r1"), run_of(1, **more)) for more in ({}, LISTED))
     for one, new in ((bare, 0), (listed, 3)):
         assert one.facts["failures"] == 3 == int(one.squares["failures"].sum())
         assert one.facts["new"] == new == int(one.squares["new"].sum())
@@ -434,12 +448,14 @@ def test_failures_and_new_ones_are_those_of_the_verdict() -> None:
 
 def test_the_site_names_coverage_and_pass_rate_as_the_report_does() -> None:
     rows, run = failing(run_id="r1"), run_of(1)
-    front = told_of([summarise_run(rows, run)])["index.html"]
+    front = told_of([summarise_run_rows(rows, run)])["index.html"]
     view = next(one for one in Report.of(rows, run).views if one.name == "coverage")
-    words = {one.words for one in view.columns if isinstance(one, ViewColumn)} & {one.words for one in rate_columns()}
+    words = {one.words for one in view.columns if isinstance(one, ViewColumn)} & {
+        one.words for one in make_rate_columns()
+    }
     assert len(words) == 2 and all(f">{one}</th>" in front for one in words)
     for line in view.all_lines():
-        for column in rate_columns():
+        for column in make_rate_columns():
             assert line["vendor"] and f">{column.cell(line)}</td>" in front
     assert ">judged<" not in front
 
@@ -475,7 +491,7 @@ def test_a_site_of_before_is_written_over(many: Path, tmp_path: Path) -> None:
 def test_the_search_finds_ops_backends_and_defects(made: Path) -> None:
     """In an engine without a browser; names of a lake are data, whatever they say."""
     rows = failing(run_id="r5").assign(op=lambda x: x["op"].replace({"torch:abs": f"torch:{HOSTILE}"}))
-    told = told_of([summarise_run(rows, run_of(5))])
+    told = told_of([summarise_run_rows(rows, run_of(5))])
     assert "<" not in told["names.js"] and HOSTILE not in told["index.html"]
     context = quickjs.Context()
     context.eval(DOM)

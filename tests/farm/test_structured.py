@@ -12,7 +12,7 @@ import torch
 import farm
 import tasks
 from farm.client.kernels import ClientError
-from farm.report.tables.failing_structures import only_where
+from farm.report.tables.failing_structures import find_only_failing_structure
 
 
 def routed(x: Any, w: Any, expert: Any) -> Any:
@@ -81,6 +81,6 @@ def rows(*told: tuple[str, str]) -> pd.DataFrame:
 )  # fmt: skip
 def test_what_a_failure_takes_is_said_only_where_ordinary_values_pass(told: list[tuple[str, str]], says: str) -> None:
     frame = rows(*told)
-    found = only_where(frame)
+    found = find_only_failing_structure(frame)
     assert set(found[frame["status"] == "wrong"]) == {says}
     assert set(found[frame["status"] == "pass"]) <= {""}

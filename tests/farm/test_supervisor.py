@@ -16,15 +16,15 @@ from unittest import mock
 import pytest
 
 from farm.fleet.child_process import ChildDeath, ChildProcess, Limits
-from farm.lake import from_stream
+from farm.lake import read_row_stream
 from farm.work import child_pool
 from farm.work.child_pool import ChildPool, PooledChildren
 from farm.work.job import Job
-from farm.work.supervisor import run_job
+from farm.work.supervisor import run_supervised_job_items
 from tasks import wire
 from tasks.backends import BackendSpec
 from tasks.model import BackendInfo, Group
-from tasks.prepare.cases import prepare
+from tasks.prepare.cases import prepare_group
 from tasks.relay import StarvedTime
 
 
@@ -75,7 +75,7 @@ def test_what_a_job_that_was_given_up_leaves_in_a_pipe_is_no_row_of_the_next_one
 
     def of(op: str) -> Job:
         group = Group(op, "", "float32", 50)
-        item = wire.ToRun(group, str(prepare(group, cache)[1].pack.path), tuple(range(50)), "")
+        item = wire.ToRun(group, str(prepare_group(group, cache)[1].pack.path), tuple(range(50)), "")
         return replace(
             job("null-cpu", Limits()),
             backend=BackendSpec.parse("null-cpu", "null-cpu", {}),
@@ -83,12 +83,12 @@ def test_what_a_job_that_was_given_up_leaves_in_a_pipe_is_no_row_of_the_next_one
             run=(item,),
         )
 
-    first = run_job(of("load:op000000"), pool)
+    first = run_supervised_job_items(of("load:op000000"), pool)
     while not isinstance(next(first), wire.Rows):
         pass
     first.close()  # as an error of whoever reads it would
-    rows = [m for m in run_job(of("load:op000001"), pool) if isinstance(m, wire.Rows)]
-    told = [op for m in rows for batch in from_stream(m.stream) for op in batch.column("op").to_pylist()]
+    rows = [m for m in run_supervised_job_items(of("load:op000001"), pool) if isinstance(m, wire.Rows)]
+    told = [op for m in rows for batch in read_row_stream(m.stream) for op in batch.column("op").to_pylist()]
     assert told == ["load:op000001"] * 50
     pool.close()
 
@@ -149,7 +149,7 @@ def test_sigkills_of_a_preparer_are_a_samples_own_only_if_it_repeats_them(times:
     group = Group("planted:none", "", "float32", 2)
     work = Job(name="", cache="", limits=Limits(), prepare=(wire.ToPrepare(group), wire.ToPrepare(group)), env={})
     children = Nursery([ChildDeath("crash", "SIGKILL", "died", in_flight, "load", 1, 0)] * times)
-    said = list(run_job(work, children))
+    said = list(run_supervised_job_items(work, children))
     # Without work in flight: the dispatcher is to hand the work out again.
     assert [type(message) for message in said[:-1]] == ([wire.Prepared] * 2 if in_flight >= 0 else [wire.Gone])
     assert not any(isinstance(message, wire.Failed) for message in said)
@@ -250,7 +250,7 @@ def test_what_its_own_processes_take_from_one_another_is_its_own_doing(
     with (
         mock.patch("time.monotonic", lambda: float(next(clock))),
         mock.patch("os.sched_getaffinity", lambda pid: processors),
-        mock.patch("tasks.relay.read_quota", lambda: quota),
+        mock.patch("tasks.relay.read_cpu_quota", lambda: quota),
     ):
         kept = StarvedTime(7, tmp_path)
         for seconds in (0.0, ran_s):
@@ -268,16 +268,16 @@ import subprocess
 import sys
 from pathlib import Path
 from tasks.model import Group
-from tasks.prepare.cases import prepare
-from tasks.prepare.forms import export_forms
+from tasks.prepare.cases import prepare_group
+from tasks.prepare.forms import export_prepared_forms
 def told(*names):
     return lambda sample: print(all(name in sys.modules for name in names), flush=True)
 op_db = "torch.testing._internal.common_methods_invocations"
 cache = Path(sys.argv[1])
-prepare(Group("onnx:Abs", "abs", "float32", 1), cache, started=told("onnx.backend.test.case.node"))
-prepare(Group("critical:softmax", "", "float32", 1), cache, started=told("torch"))
-made = prepare(Group("torch:abs", "", "float32", 1), cache, started=told(op_db))[1]
-export_forms(Path(made.pack.path), cache, "onnx", 1, {}, told("torch.onnx._internal.exporter._registration"))
+prepare_group(Group("onnx:Abs", "abs", "float32", 1), cache, started=told("onnx.backend.test.case.node"))
+prepare_group(Group("critical:softmax", "", "float32", 1), cache, started=told("torch"))
+made = prepare_group(Group("torch:abs", "", "float32", 1), cache, started=told(op_db))[1]
+export_prepared_forms(Path(made.pack.path), cache, "onnx", 1, {}, told("torch.onnx._internal.exporter._registration"))
 """
 
 

@@ -27,8 +27,11 @@ def steps(count: int, wrong: int = -1) -> tuple[TraceStep, ...]:
 
 def write(opened: lake.Lake, sample: int, some: tuple[TraceStep, ...], **more: Any) -> None:
     case = Row(**row(sample, **more))
-    beside.append(
-        opened, RUN, [lake.to_batch([case], ORIGIN)], beside.from_stream(beside.TRACE.to_stream([(case, some)], ORIGIN))
+    beside.append_rows_and_beside(
+        opened,
+        RUN,
+        [lake.make_row_batch([case], ORIGIN)],
+        beside.read_beside_stream(beside.TRACE.to_stream([(case, some)], ORIGIN)),
     )
 
 
@@ -47,8 +50,8 @@ def test_a_row_for_each_step_by_key(opened: lake.Lake) -> None:
         *(("forward/torch:abs/float32/1", k) for k in range(3)),
     ]
     assert found.columns.tolist() == lake.TRACE_SCHEMA.names and lake.TRACE_KEY == [*lake.KEY, "step"]
-    assert lake.steps_of(opened, RUN, "forward/torch:abs/float32/1", "torch-cpu") == list(steps(3, wrong=2))
-    assert lake.steps_of(opened, RUN, "forward/torch:abs/float32/2", "torch-cpu") == []
+    assert lake.read_trace_steps(opened, RUN, "forward/torch:abs/float32/1", "torch-cpu") == list(steps(3, wrong=2))
+    assert lake.read_trace_steps(opened, RUN, "forward/torch:abs/float32/2", "torch-cpu") == []
     assert len(lake.read_trace(opened, where={"case_id": ["forward/torch:abs/float32/0"]})) == 2
     assert lake.read_trace(opened, where={"op": ["torch:exp"]}).empty
     assert len(lake.read(opened, RUN)) == 3  # readers of rows see nothing of it
@@ -56,9 +59,9 @@ def test_a_row_for_each_step_by_key(opened: lake.Lake) -> None:
 
 def test_rows_without_steps_write_no_file_and_a_lake_without_a_trace_reads_as_none(opened: lake.Lake) -> None:
     write(opened, 0, ())
-    lake.compact(opened, RUN)
-    assert not store.list_parts(opened, RUN, "trace") and lake.read_trace(opened, RUN).empty
-    assert beside.TRACE.to_stream([(Row(**row(0)), ())], ORIGIN) == b"" and beside.from_stream(b"") == []
+    lake.compact_run(opened, RUN)
+    assert not store.list_lake_parts(opened, RUN, "trace") and lake.read_trace(opened, RUN).empty
+    assert beside.TRACE.to_stream([(Row(**row(0)), ())], ORIGIN) == b"" and beside.read_beside_stream(b"") == []
 
 
 def test_a_case_that_was_run_again_has_the_steps_of_the_row_that_is_kept(opened: lake.Lake) -> None:
@@ -66,8 +69,8 @@ def test_a_case_that_was_run_again_has_the_steps_of_the_row_that_is_kept(opened:
     write(opened, 0, steps(3, wrong=1), started_at=2.0, attempts=2)
     for _ in range(2):  # before and after compaction
         assert lake.read_trace(opened, RUN)["status"].tolist() == ["pass", "wrong", "pass"]
-        lake.compact(opened, RUN)
-    assert len(store.list_parts(opened, RUN, "trace")) == 1 and len(store.list_parts(opened, RUN)) == 1
+        lake.compact_run(opened, RUN)
+    assert len(store.list_lake_parts(opened, RUN, "trace")) == 1 and len(store.list_lake_parts(opened, RUN)) == 1
 
 
 def test_no_row_is_without_its_steps_and_a_second_try_doubles_nothing(
@@ -77,9 +80,9 @@ def test_no_row_is_without_its_steps_and_a_second_try_doubles_nothing(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
-        patch.setattr(store, "append", full)
+        patch.setattr(store, "append_part", full)
         write(opened, 0, steps(4))
-    assert len(store.list_parts(opened, RUN, "trace")) == 1 and lake.read_trace(opened, RUN).empty
+    assert len(store.list_lake_parts(opened, RUN, "trace")) == 1 and lake.read_trace(opened, RUN).empty
     write(opened, 0, steps(4))
     assert lake.read_trace(opened, RUN)["step"].tolist() == [0, 1, 2, 3]
     with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
@@ -91,23 +94,23 @@ def test_no_row_is_without_its_steps_and_a_second_try_doubles_nothing(
 def test_a_damaged_trace_is_told_and_kept_from_compaction(opened: lake.Lake) -> None:
     write(opened, 0, steps(2))
     write(opened, 1, steps(2))
-    Path(store.list_parts(opened, RUN, "trace")[0]).write_bytes(b"PAR1")
+    Path(store.list_lake_parts(opened, RUN, "trace")[0]).write_bytes(b"PAR1")
     with pytest.warns(LakeWarning, match="not a readable trace"):
         assert len(lake.read_trace(opened, RUN)) == 2
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        lake.compact(opened, RUN)
-    assert len(store.list_parts(opened, RUN, "trace")) == 2
+        lake.compact_run(opened, RUN)
+    assert len(store.list_lake_parts(opened, RUN, "trace")) == 2
 
 
 def test_a_signature_holds_for_the_trace(opened: lake.Lake, tmp_path: Path) -> None:
     pytest.importorskip("cryptography")
     write(opened, 0, steps(2))
-    lake.write_run(opened, RUN, {"run_id": RUN})
-    public = manifest.new_key(tmp_path / "key.pem")
+    lake.write_run_record(opened, RUN, {"run_id": RUN})
+    public = manifest.write_manifest_key(tmp_path / "key.pem")
     manifest.sign_run(opened, RUN, tmp_path / "key.pem")
     assert manifest.check_manifest(opened, RUN, public).good and manifest.check_manifest(opened, RUN, public).files == 3
-    (path,) = store.list_parts(opened, RUN, "trace")
+    (path,) = store.list_lake_parts(opened, RUN, "trace")
     pq.write_table(pq.read_table(path).slice(0, 1), path)
     assert manifest.check_manifest(opened, RUN, public).changed == (Path(path).name,)
 

@@ -9,8 +9,8 @@ import pytest
 
 from farm import lake
 from farm.lake import beside
-from farm.report.faces.heat import heat
-from farm.report.tables.training_runs import PHASE_OF_KIND, _show_steps, list_training_phases
+from farm.report.faces.heat import draw_heat_row
+from farm.report.tables.training_runs import PHASE_OF_KIND, _show_training_floors, list_training_phases
 from tasks.checks.train import FLAG_SLOPE, KIND_FORWARD, KIND_REDUCTION, KIND_SLOPE
 from tasks.model.row import Row
 from tasks.model.trace import TraceStep
@@ -40,8 +40,11 @@ def test_the_place_stands_at_the_first_phase_that_is_off_on_its_rank(opened: lak
     some = tuple(step(k, *one) for k, one in enumerate(every))
     told = {"check": "train", "status": "wrong", "kind": "own gradients", "culprit": "rank 1: up.weight", "limit": 16.0}
     case = Row(**row(0, **told))
-    beside.append(
-        opened, RUN, [lake.to_batch([case], ORIGIN)], beside.from_stream(beside.TRACE.to_stream([(case, some)], ORIGIN))
+    beside.append_rows_and_beside(
+        opened,
+        RUN,
+        [lake.make_row_batch([case], ORIGIN)],
+        beside.read_beside_stream(beside.TRACE.to_stream([(case, some)], ORIGIN)),
     )
     table = list_training_phases(lake.read(opened, RUN), lake.read_trace(opened, RUN)).to_dict("records")
     found: dict[Any, dict[str, Any]] = {(line["phase"], line["rank"]): dict(line) for line in table}  # type: ignore[arg-type]
@@ -53,8 +56,8 @@ def test_the_place_stands_at_the_first_phase_that_is_off_on_its_rank(opened: lak
     }
     assert found["raw gradients", "0"]["worst"] == 2e6
     assert [number for number, _, _ in found["own gradients", "1"]["steps"]] == [0, 1, 3]
-    assert _show_steps(found["own gradients", "1"]).marked == (0,)
-    assert _show_steps(found["raw gradients", "1"]).marked == ()
+    assert _show_training_floors(found["own gradients", "1"]).marked == (0,)
+    assert _show_training_floors(found["raw gradients", "1"]).marked == ()
     assert PHASE_OF_KIND[KIND_FORWARD] == "taps" and PHASE_OF_KIND[KIND_REDUCTION] == "raw gradients"
 
 
@@ -65,16 +68,19 @@ def test_every_step_of_the_phase_is_marked_whose_slope_is_off(opened: lake.Lake,
     flags = f"{FLAG_SLOPE}={phase.replace(' ', '_')}"
     told = {"check": "train", "status": "wrong", "kind": KIND_SLOPE, "culprit": "bn.running_var", "limit": 16.0}
     case = Row(**row(0, **told, flags=flags))
-    beside.append(
-        opened, RUN, [lake.to_batch([case], ORIGIN)], beside.from_stream(beside.TRACE.to_stream([(case, some)], ORIGIN))
+    beside.append_rows_and_beside(
+        opened,
+        RUN,
+        [lake.make_row_batch([case], ORIGIN)],
+        beside.read_beside_stream(beside.TRACE.to_stream([(case, some)], ORIGIN)),
     )
     lines = list_training_phases(lake.read(opened, RUN), lake.read_trace(opened, RUN)).to_dict("records")
-    found = {line["phase"]: (line["place"], _show_steps(line).marked) for line in lines}  # type: ignore[arg-type]
+    found = {line["phase"]: (line["place"], _show_training_floors(line).marked) for line in lines}  # type: ignore[arg-type]
     assert found == {x: ("bn.running_var", (0, 1)) if x == phase else ("", ()) for x in phases}
 
 
 def test_a_square_is_stronger_the_further_off_and_the_marked_one_has_a_frame() -> None:
-    drawn = str(heat([(1.0, "step 0"), (160.0, "step 1"), (float("inf"), "<b>")], 16.0, (1,)))
+    drawn = str(draw_heat_row([(1.0, "step 0"), (160.0, "step 1"), (float("inf"), "<b>")], 16.0, (1,)))
     assert drawn.count('class="within"') == 1 and drawn.count('class="over"') == 1
     assert 'class="over marked"' in drawn and 'fill-opacity="0.25"' in drawn and 'fill-opacity="1.00"' in drawn
     assert "<b>" not in drawn

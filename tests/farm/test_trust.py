@@ -14,7 +14,7 @@ import yaml
 from farm import lake
 from farm.commands import sign, verify
 from farm.lake.manifest import MANIFEST
-from farm.lake.store import list_parts
+from farm.lake.store import list_lake_parts
 from tests.conftest import here
 
 
@@ -66,7 +66,7 @@ def test_a_signed_run_shows_what_was_changed_and_by_whom_it_was_signed(
 
     folder = results / f"run={run}"
     signed = (folder / MANIFEST).read_text()
-    (part,) = list_parts(lake.open_lake(results), run)
+    (part,) = list_lake_parts(lake.open_lake(results), run)
     whole = Path(part).read_bytes()
     Path(part).write_bytes(whole + b"x")
     assert verify.main(trusted) == 1 and f"changed: {Path(part).name}" in capsys.readouterr().out
@@ -96,7 +96,7 @@ def test_a_sample_is_run_again_and_what_does_not_repeat_is_said(
     assert verify.main(where) == 0
     assert "3 of 3 outcomes repeat, 3 with the same numbers; 0 could not run here" in capsys.readouterr().out
     assert list(pd.read_csv(tmp_path / "t.csv")["said"]) == ["the same"] * 3
-    (part,) = list_parts(lake.open_lake(results), run)
+    (part,) = list_lake_parts(lake.open_lake(results), run)
     table = lake.read_table(results, run)
     lied = table.set_column(table.schema.get_field_index("status"), "status", pa.array(["wrong"] * len(table)))
     pq.write_table(lied, part)

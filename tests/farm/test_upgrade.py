@@ -9,7 +9,7 @@ from farm.lake import upgrade
 
 def test_how_a_case_ran_was_the_first_word_of_its_placement() -> None:
     before = ["emulated: HTP", "emulated", "interpreted: cpu", "unverified: it makes its own copies", "cuda", "", None]
-    table = upgrade.upgrade_rows(pa.table({"placement": pa.array(before, pa.string())}))
+    table = upgrade.upgrade_lake_rows(pa.table({"placement": pa.array(before, pa.string())}))
     assert table["execution"].to_pylist() == ["emulated", "emulated", "interpreted", "unverified", "", "", None]
     assert table["placement"].to_pylist() == ["HTP", "", "cpu", "it makes its own copies", "cuda", "", None]
 
@@ -17,7 +17,7 @@ def test_how_a_case_ran_was_the_first_word_of_its_placement() -> None:
 def test_an_oracle_named_its_tolerance_and_what_it_lacks() -> None:
     before = ["function, own tolerance", "float64 (no differences: a kink (at 0))", "complex step, finite differences"]
     before += ["autograd of the reference (no differences: NaN), complex step where that is no derivative", "float64"]
-    table = upgrade.upgrade_rows(pa.table({"oracle": pa.array([*before, None], pa.string())}))
+    table = upgrade.upgrade_lake_rows(pa.table({"oracle": pa.array([*before, None], pa.string())}))
     assert table["oracle"].to_pylist() == [
         "function",
         "float64",
@@ -33,4 +33,4 @@ def test_an_oracle_named_its_tolerance_and_what_it_lacks() -> None:
 
 def test_a_part_of_today_is_left_as_it_is() -> None:
     table = pa.table({"placement": ["emulated: a word of the runtime's"], "execution": [""]})
-    assert upgrade.upgrade_rows(table).equals(table)
+    assert upgrade.upgrade_lake_rows(table).equals(table)

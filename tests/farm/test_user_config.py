@@ -13,7 +13,7 @@ from farm.commands.reproduce import main as reproduce
 from farm.commands.run import main
 from farm.exits import BAD_INPUT, FOUND, OK
 from farm.plan import kernels as user
-from farm.plan.config import Config, ConfigError, load
+from farm.plan.config import Config, ConfigError, load_config
 from tasks.catalogs import user_definitions
 from tests.conftest import here
 
@@ -137,7 +137,7 @@ def write(config: Path, *kernels: str, modules: str = "", end: str = "") -> Path
 def test_mistakes_that_show_without_importing(config: Path, text: str, place: str, says: str) -> None:
     config.write_text(text)
     with pytest.raises(ConfigError) as caught:
-        load(config)
+        load_config(config)
     assert str(caught.value).startswith(f"{config}:{place}") and says in str(caught.value)
 
 
@@ -186,8 +186,8 @@ def test_a_module_that_kills_its_process_when_imported(config: Path, results: Pa
 
 
 def test_dtypes_are_those_of_the_kernels_unless_the_run_names_some(config: Path) -> None:
-    assert load(write(config, kernel())).catalogs[0].dtypes == ["*"]
-    assert load(write(config, kernel(), end="dtypes: [float32]\n")).catalogs[0].dtypes is None
+    assert load_config(write(config, kernel())).catalogs[0].dtypes == ["*"]
+    assert load_config(write(config, kernel(), end="dtypes: [float32]\n")).catalogs[0].dtypes is None
 
 
 def test_paths_are_relative_to_the_config_and_survive_the_record(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,13 +195,13 @@ def test_paths_are_relative_to_the_config_and_survive_the_record(config: Path, m
     (config.parent / "k.py").rename(config.parent / "src" / "k.py")
     write(config, kernel(**{"class": "exact"}), modules="k.py")
     config.write_text(config.read_text().replace("samples: 2", "root: src"))
-    found = load(config)
+    found = load_config(config)
     assert found.catalogs[0].modules == [str(config.parent / "src" / "k.py")]
     assert Config.model_validate(found.model_dump(mode="json")) == found
-    user.announce(found)
-    assert str(config.parent / "src") in user_definitions.get_announcement()
-    user.announce(found.model_copy(update={"catalogs": []}))
-    assert user_definitions.get_announcement() == ""
+    user.announce_config_kernels(found)
+    assert str(config.parent / "src") in user_definitions.get_announced_definitions()
+    user.announce_config_kernels(found.model_copy(update={"catalogs": []}))
+    assert user_definitions.get_announced_definitions() == ""
 
 
 def test_a_python_file_stands_for_a_config_of_its_kernels(
@@ -264,10 +264,10 @@ def test_a_run_its_resumption_and_its_reproduction(
     for part in next(results.glob("run=*")).glob("*.parquet"):
         part.unlink()
     config.unlink()
-    user_definitions.announce("")
+    user_definitions.announce_definitions("")
     assert main(["--resume", run, *arguments]) == FOUND
     assert len(lake.read(results)) == len(rows) == 6
-    user_definitions.announce("")
+    user_definitions.announce_definitions("")
     finding = tmp_path / "finding"
     capsys.readouterr()
     assert (

@@ -16,12 +16,12 @@ from rich.console import Console
 from farm import lake
 from farm.commands.report import main
 from farm.report import by_vendor, case, diff, unique
-from farm.report.faces.markdown import diff_markdown
-from farm.report.faces.page import payload, render
-from farm.report.faces.terminal import print_case, print_coverage, print_diff
+from farm.report.faces.markdown import write_markdown_diff
+from farm.report.faces.page import pack_page_payload, render_page_of_run
+from farm.report.faces.terminal import print_case_agreement, print_coverage, print_diff
 from farm.report.tables.agreement import group_agreeing_rows
-from farm.report.tables.changes import gate_diff
-from farm.report.tables.coverage import backend_order, distinct
+from farm.report.tables.changes import find_diff_exit_code
+from farm.report.tables.coverage import keep_distinct_rows, sort_backend_names
 from farm.report.tables.view import Report
 from tests.farm.test_report import RUN, decoded, frame, make_row
 
@@ -214,10 +214,13 @@ def test_every_change_is_told_by_its_name() -> None:
         "torch:other": "other inputs",
     }
     assert table.set_index("op")["change"].to_dict() == wanted
-    assert table["change"].iloc[0] == "regression" and gate_diff(table) == 1
+    assert table["change"].iloc[0] == "regression" and find_diff_exit_code(table) == 1
     assert (table.attrs["only_a"], table.attrs["only_b"]) == (1, 1)
     assert table.set_index("op").at["torch:bytes", "same_bytes"] == 1 and table.attrs["same_bytes"] == 1
-    assert gate_diff(diff(rows[rows["op"].isin(["torch:5", "torch:6", "torch:8", "torch:4"])], "a-1", "a-2")) == 0
+    assert (
+        find_diff_exit_code(diff(rows[rows["op"].isin(["torch:5", "torch:6", "torch:8", "torch:4"])], "a-1", "a-2"))
+        == 0
+    )
 
 
 def test_a_cell_is_called_after_the_worst_of_its_samples() -> None:
@@ -240,7 +243,7 @@ def test_one_backend_in_two_runs(tmp_path: Path, capsys: pytest.CaptureFixture[s
             pa.Table.from_pylist(rows.astype(object).where(rows.notna(), None).to_dict("records"), schema=lake.SCHEMA),
             tmp_path / f"run={run}" / "part-0.parquet",
         )
-        lake.write_run(lake.open_lake(tmp_path), run, {"run_id": run})
+        lake.write_run_record(lake.open_lake(tmp_path), run, {"run_id": run})
     assert main(["--results", str(tmp_path), "--diff", "20260101-1:a-1", "a-1"]) == 1
     assert "regression 1 cell " in capsys.readouterr().out
     assert main(["--results", str(tmp_path), "--diff", "20260101-1:b-1", "20260102-2:b-1"]) == 0
@@ -255,7 +258,7 @@ def test_one_backend_in_two_runs(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 def test_versions_stand_beside_their_backend_newest_first() -> None:
     names = ["ort-cpu@1.9.0", "ort-webgpu", "ort-cpu@1.20.1", "ort-cpu", "ort-cpu@1.16.3", "jax-cpu"]
-    assert sorted(names, key=lambda n: backend_order("", n)) == [
+    assert sorted(names, key=lambda n: sort_backend_names("", n)) == [
         "jax-cpu",
         "ort-cpu",
         "ort-cpu@1.20.1",
@@ -267,7 +270,7 @@ def test_versions_stand_beside_their_backend_newest_first() -> None:
 
 def test_the_page_holds_every_outcome_side_by_side() -> None:
     rows = vendors()
-    data = payload(Report.of(rows, RUN))
+    data = pack_page_payload(Report.of(rows, RUN))
     names = [one["name"] for one in data["backends"]]
     columns = {name: decoded(what, data["sides"]["length"]) for name, what in data["sides"]["columns"].items()}
     add = columns["label"].index(data["ops"].index("torch:add"))
@@ -304,18 +307,18 @@ def test_emulated_and_quarantined_are_said_and_hostile_names_stay_text() -> None
             }
         ]
     }
-    text = render(rows, run)
+    text = render_page_of_run(rows, run)
     assert "QUARANTINED: device 0 of n1 for torch-rocm" in text and "emulated x86" in text
     assert "<b>|" not in text and text.count("</script>") == 2
     out = io.StringIO()
     console = Console(file=out, width=200)
     print_coverage(rows, RUN, by="vendor", console=console)
-    print_case(case(rows, rows["case_id"].iloc[0]), console)
+    print_case_agreement(case(rows, rows["case_id"].iloc[0]), console)
     table = diff(rows, "a-1", "b-1")
     print_diff(table, console)
-    assert "\x1b[31m" not in out.getvalue() + diff_markdown(table)
+    assert "\x1b[31m" not in out.getvalue() + write_markdown_diff(table)
 
 
 def test_groups_of_an_empty_lake_are_empty() -> None:
-    empty = distinct(frame())
+    empty = keep_distinct_rows(frame())
     assert group_agreeing_rows(empty).empty and unique(frame()).empty and by_vendor(frame()).empty

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from farm.lake.origin_columns import columns_digest
-from farm.version import COMMIT_FILE, SOURCES, VERSION, commit, farm_version, with_commit
+from farm.lake.origin_columns import digest_lake_columns
+from farm.version import COMMIT_FILE, SOURCES, VERSION, add_farm_commit, farm_version, find_farm_commit
 from farm.work.ray_cluster import RayCluster
 from tasks.wire import Begun, Place
 from tests.conftest import ROOT
@@ -40,45 +40,45 @@ def test_a_checkout_says_its_commit_and_whether_its_sources_have_changes(
     checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clean = f"g{git(checkout, 'rev-parse', 'HEAD')[:8]}"
-    assert commit(checkout) == clean
+    assert find_farm_commit(checkout) == clean
     (checkout / "docs" / "a.md").write_text("2\n")
-    assert commit(checkout) == clean, "a page of the docs judges nothing"
+    assert find_farm_commit(checkout) == clean, "a page of the docs judges nothing"
     (checkout / "tasks" / "new.py").write_text("1\n")
-    assert commit(checkout) == f"{clean}.dirty", "a file that git does not know yet may be a backend"
+    assert find_farm_commit(checkout) == f"{clean}.dirty", "a file that git does not know yet may be a backend"
     (checkout / "tasks" / "new.py").unlink()
     (checkout / "farm" / "a.py").write_text("2\n")
-    assert commit(checkout) == f"{clean}.dirty"
+    assert find_farm_commit(checkout) == f"{clean}.dirty"
     git(checkout, "checkout", "-q", "farm")
     # In a hook of another repository git's variables name that one.
     other = checkout.parent / "other"
     other.mkdir()
     git(other, "init", "-q")
     monkeypatch.setenv("GIT_DIR", str(other / ".git"))
-    assert commit(checkout) == clean
+    assert find_farm_commit(checkout) == clean
 
 
 def test_where_no_commit_is_known_the_version_stands_alone(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     site = checkout / ".venv" / "site-packages"  # an installation inside of somebody's repository is not of its commit
     site.mkdir(parents=True)
-    assert commit(site) == ""
-    assert with_commit("") == VERSION and with_commit("g46f037aa") == f"{VERSION}+g46f037aa"
+    assert find_farm_commit(site) == ""
+    assert add_farm_commit("") == VERSION and add_farm_commit("g46f037aa") == f"{VERSION}+g46f037aa"
     empty = checkout.parent / "empty"
     empty.mkdir()
     git(empty, "init", "-q")
-    assert commit(empty) == "", "no commit yet"
+    assert find_farm_commit(empty) == "", "no commit yet"
     monkeypatch.setenv("PATH", "")
-    assert commit(checkout) == "", "no git"
+    assert find_farm_commit(checkout) == "", "no git"
 
 
 def test_what_was_built_says_the_commit_of_its_sources(checkout: Path) -> None:
     (checkout / "farm" / COMMIT_FILE).write_text("g12345678\n")
-    assert commit(checkout) == "g12345678"
+    assert find_farm_commit(checkout) == "g12345678"
 
 
 def test_git_is_asked_once_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
     first = farm_version()
     assert first.startswith(VERSION)
-    monkeypatch.setattr("farm.version.commit", lambda root: pytest.fail("asked again"))
+    monkeypatch.setattr("farm.version.find_farm_commit", lambda root: pytest.fail("asked again"))
     assert farm_version() == first
 
 
@@ -86,12 +86,12 @@ def test_a_node_whose_farm_sends_other_columns_is_told_with_both_versions() -> N
     """Another commit with the same columns runs: its rows say which farm judged them."""
     cluster = RayCluster.__new__(RayCluster)
     cluster.nodes = [{"id": "n1", "host": "board"}]
-    cluster._check_columns(Begun(Place("n1", ""), "1.0.0+g11111111", columns_digest()))
+    cluster._check_columns(Begun(Place("n1", ""), "1.0.0+g11111111", digest_lake_columns()))
     with pytest.raises(OSError) as told:
         cluster._check_columns(Begun(Place("n1", ""), "1.0.0+g11111111", "01234567"))
     assert str(told.value) == (
         "board has farm 1.0.0+g11111111 (columns 01234567), and this machine "
-        f"farm {farm_version()} (columns {columns_digest()}): install the same version on all nodes"
+        f"farm {farm_version()} (columns {digest_lake_columns()}): install the same version on all nodes"
     )
 
 

@@ -73,6 +73,6 @@ def test_columns_of_the_frame_are_named_and_made_by_what_they_hold() -> None:
         ("status", False, False),
     ]
     (line,) = View("v", "V", made_of).all_lines()
-    cells = [view.cell(column, line) for column in made]
+    cells = [view.make_view_cell(column, line) for column in made]
     assert [one.text for one in cells] == ["torch:add.out", "a", "3", "wrong"]
     assert cells[0].square == "torch:add.out|a" and cells[3].status == "wrong"

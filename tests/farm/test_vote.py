@@ -17,9 +17,9 @@ from farm.commands import minimise, reproduce
 from farm.commands import run as command
 from farm.commands.minimise import BAD_INPUT
 from farm.exits import FOUND, OK
-from farm.lake.upgrade import code_of
+from farm.lake.upgrade import find_cause_code
 from farm.policies.rejudge import rejudge_rows
-from farm.policies.vote import CHANGED, COLUMNS, find_suspects, undo_vote
+from farm.policies.vote import CHANGED, COLUMNS, find_suspects_of_vote, undo_vote
 from tasks.judge import verdict
 from tasks.judge.policy import Limit
 from tasks.operators.table import EVALUATED
@@ -54,7 +54,7 @@ def row(vendor: str, status: str, **values: Any) -> dict[str, Any]:
 def after(*rows: dict[str, Any]) -> list[str]:
     """Status of each row after the vote."""
     table = pd.DataFrame(list(rows))
-    changed = find_suspects(table)
+    changed = find_suspects_of_vote(table)
     assert all((s, k) == SUSPECT for s, k in zip(changed["status"], changed["kind"]))
     assert changed["acquitted"].map(bool).all() and set(changed["was_status"]) <= {"wrong", "imprecise", "error"}
     return table["status"].where(~table.index.isin(changed.index), "invalid").tolist()
@@ -77,11 +77,13 @@ def judged(vendor: str, ulps: float, **values: Any) -> dict[str, Any]:
 
 
 def test_judging_again_votes_as_the_run_does() -> None:
-    strict, lax = (replace(verdict.load("error_units"), limits=(Limit("bound", "", ulps=x),)) for x in (0.5, 64.0))
+    strict, lax = (
+        replace(verdict.load_policy("error_units"), limits=(Limit("bound", "", ulps=x),)) for x in (0.5, 64.0)
+    )
     # The only one that is right by the run's policy is wrong by a stricter one: nobody stands with the reference any
     # more.
     rows = pd.DataFrame([judged("A", 9.0), judged("B", 1.0, output_digest="near", signature=[1.0])])
-    assert find_suspects(rows).empty
+    assert find_suspects_of_vote(rows).empty
     made = rejudge_rows(rows, strict)
     assert made["status"].tolist() == ["invalid", "invalid"] and made["kind"].tolist() == ["suspect", "suspect"]
     # What a vote has acquitted is judged as it was, and voted on again.
@@ -171,7 +173,7 @@ def test_who_loses_digits_in_the_same_way_is_not_independent(code: str, outvoted
 )
 def test_rows_of_an_older_farm_have_the_sentence_alone(cause: str, outvoted: bool) -> None:
     """Their vote is what it was; without anybody with the reference, all are acquitted."""
-    three = [row(v, "wrong", cause_code=code_of(cause if v == "B" else "")) for v in "ABC"]
+    three = [row(v, "wrong", cause_code=find_cause_code(cause if v == "B" else "")) for v in "ABC"]
     others = [row("D", "wrong", output_digest="D", signature=[99.0]), row("E", "pass")]
     assert after(*three, *others) == ["invalid" if outvoted else "wrong"] * 4 + ["pass"]
     assert (
@@ -197,7 +199,7 @@ def test_who_contradicts_itself_needs_no_reference() -> None:
     rows = pd.DataFrame(
         [row("A", "wrong", kind="contradicted"), row("B", "wrong"), row("C", "wrong"), row("D", "wrong")]
     )
-    assert list(find_suspects(rows).index) == [1, 2, 3]
+    assert list(find_suspects_of_vote(rows).index) == [1, 2, 3]
 
 
 def test_crashes_and_other_catalogs_are_left_alone() -> None:

@@ -11,9 +11,9 @@ import pytest
 from farm import lake
 from farm.__main__ import main
 from farm.report import causes, summaries
-from farm.report.tables.changes import KINDS, ChangeCounts, compare_cells, diff
-from farm.report.tables.history import last_step, list_outcome_spans
-from farm.report.tables.history import load_history as load_history
+from farm.report.tables.changes import KINDS, ChangeCounts, compare_cells_of_sides, diff
+from farm.report.tables.history import describe_last_history_step, list_outcome_spans
+from farm.report.tables.history import load_history_rows as load_history_rows
 from farm.report.tables.view import Report
 from tests.farm.test_gate import DAYS, made, on
 from tests.farm.test_report import frame, make_row
@@ -78,7 +78,7 @@ def test_the_diff_of_two_runs_is_what_changed_since_the_last(results: str) -> No
     assert ChangeCounts.of(table) == COUNTS and table.attrs["only_b"] == 1
     found = dict(zip(table["op"], table["change"]))
     assert found["torch:hidden"] == "regression" and found["torch:same"] == "same"
-    kept = summaries.read_summary(lake.open_lake(results), DAYS[1])
+    kept = summaries.read_run_summary(lake.open_lake(results), DAYS[1])
     if kept is not None:  # from a site that was made of this lake
         told = {one["label"]: one["change"] for one in kept.changes if one["backend"] == "ort-cpu"}
         assert told == {op: change for op, change in found.items() if change != "same"}
@@ -92,10 +92,10 @@ def test_what_is_compared_is_a_row_with_the_one_before_it_of_its_case_and_backen
             ("r2", (("b", "pass"), ("a", "wrong"), ("came", "pass"))),
         )
     ]
-    table = compare_cells(*sides)
+    table = compare_cells_of_sides(*sides)
     assert table[["backend_b", "change"]].values.tolist() == [["a", "regression"], ["b", "fix"]]
     assert (table.attrs["only_a"], table.attrs["only_b"]) == (1, 1)
-    assert compare_cells(*(side[:0] for side in sides)).empty
+    assert compare_cells_of_sides(*(side[:0] for side in sides)).empty
 
 
 def test_a_history_goes_along_builds_in_the_order_in_which_they_ran(
@@ -107,7 +107,7 @@ def test_a_history_goes_along_builds_in_the_order_in_which_they_ran(
     rows = [on(day, status, build=build) for day, (build, status) in enumerate(of.items())]
     rows += [on(3, "wrong", build="torch 0000003", op="torch:mul")]
     results = made(tmp_path, *rows)
-    told = list_outcome_spans(load_history(results, ["add"], along="build"), "build")
+    told = list_outcome_spans(load_history_rows(results, ["add"], along="build"), "build")
     assert told[["first", "ended", "change", "then_change"]].values.tolist() == [
         ["torch fff0001", "torch 9990002", "", "regression"],
         ["torch 9990002", "torch 0000003", "regression", "fix"],
@@ -117,7 +117,7 @@ def test_a_history_goes_along_builds_in_the_order_in_which_they_ran(
     said = " ".join(capsys.readouterr().out.split())
     assert "Since the build before the newest: 0 new, 1 fixed, 0 changed of 1 cell in both" in said
     assert "fixed in torch 0000003" in said
-    assert last_step(load_history(results, ["mul"], along="build"), "build") == ""
+    assert describe_last_history_step(load_history_rows(results, ["mul"], along="build"), "build") == ""
 
 
 def test_of_the_checks_that_fail_alike_the_one_that_says_where_is_named() -> None:

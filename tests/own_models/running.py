@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from tasks.model import FAILED, Status, names
+from tasks.model import FAILED, Status, name_statuses
 from tests.bench.running import newest, run, write_config
 from tests.own_models.truth import EXPECTED, SAMPLES, Truth
 
@@ -52,7 +52,7 @@ class Told:
     @property
     def blamed(self) -> bool:
         """Whether a backend is said to be at fault that is not."""
-        at_fault = {*names(FAILED), Status.IMPRECISE.value}
+        at_fault = {*name_statuses(FAILED), Status.IMPRECISE.value}
         return self.status in at_fault and self.truth.status not in at_fault
 
 

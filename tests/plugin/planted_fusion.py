@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from tasks.backends.base import Backend
-from tasks.backends.shared.onnx_form import inputs_by_name
+from tasks.backends.shared.onnx_form import name_onnx_inputs
 from tasks.graphs.evaluate import EvaluatedGraph
 from tasks.model import Form, Program, RuntimeInfo
-from tasks.model.dtypes import DTYPE_OF_ELEMENT, np_dtype
+from tasks.model.dtypes import DTYPE_OF_ELEMENT, get_numpy_dtype
 
 #: What is fused, by device: the second operator on what the first makes, which nobody else takes. The second is then
 #: forgotten.
@@ -36,7 +36,7 @@ class Fusing(Backend):
         import onnx
 
         model = onnx.load_from_string(form.model or b"")
-        feeds = dict(inputs_by_name(form))
+        feeds = dict(name_onnx_inputs(form))
         dtypes = [DTYPE_OF_ELEMENT[x.type.tensor_type.elem_type] for x in model.graph.output]
         graph = EvaluatedGraph(model)
         if self.device in FUSED:
@@ -46,7 +46,7 @@ class Fusing(Backend):
 
         def run() -> list[np.ndarray]:
             found = graph.run(feeds)
-            return [found[name].astype(np_dtype(dtype)) for name, dtype in zip(graph.outputs, dtypes)]
+            return [found[name].astype(get_numpy_dtype(dtype)) for name, dtype in zip(graph.outputs, dtypes)]
 
         return Program(run)
 

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from tasks.backends.base import Backend
-from tasks.backends.shared.onnx_form import inputs_by_name
+from tasks.backends.shared.onnx_form import name_onnx_inputs
 from tasks.graphs.evaluate import EvaluatedGraph
 from tasks.graphs.widening import NoOracle
 from tasks.model import Form, Program, RuntimeInfo, Unsupported
-from tasks.model.dtypes import DTYPE_OF_ELEMENT, np_dtype
+from tasks.model.dtypes import DTYPE_OF_ELEMENT, get_numpy_dtype
 from tasks.operators.table import EVALUATED
 
 Feeds = dict[str, Any]
@@ -198,7 +198,7 @@ class Mutant(Backend):
     def build(self, form: Form) -> Program:
         import onnx
 
-        site = Site(onnx.load_from_string(form.model or b""), dict(inputs_by_name(form)))
+        site = Site(onnx.load_from_string(form.model or b""), dict(name_onnx_inputs(form)))
         dtypes = [DTYPE_OF_ELEMENT[x.type.tensor_type.elem_type] for x in site.model.graph.output]
         if self.device in BEFORE:
             BEFORE[self.device](site)
@@ -211,6 +211,9 @@ class Mutant(Backend):
                 raise Unsupported(str(error)) from None
             after = AFTER.get(self.device, lambda site, y: y)
             with np.errstate(all="ignore"):
-                return [after(site, found[name]).astype(np_dtype(dtype)) for name, dtype in zip(graph.outputs, dtypes)]
+                return [
+                    after(site, found[name]).astype(get_numpy_dtype(dtype))
+                    for name, dtype in zip(graph.outputs, dtypes)
+                ]
 
         return Program(run)

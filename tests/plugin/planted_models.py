@@ -12,8 +12,8 @@ from tasks.arrays.training import TrainingStep
 from tasks.arrays.tree import TensorSpec
 from tasks.arrays.widened import compute_in_float64
 from tasks.backends.base import Backend
-from tasks.backends.shared.onnx_form import inputs_by_name
-from tasks.backends.shared.recipe import ProgramRecipe, check_program
+from tasks.backends.shared.onnx_form import name_onnx_inputs
+from tasks.backends.shared.recipe import ProgramRecipe, check_form_has_program
 from tasks.backends.shared.torch_run import to_arrays
 from tasks.catalogs.base import Catalog, Entry, Sample
 from tasks.graphs import program as programs
@@ -85,7 +85,7 @@ class Faulty(Backend):
     def build(self, form: Form) -> Program:
         import onnx
 
-        model, feeds = onnx.load_from_string(form.model), inputs_by_name(form)
+        model, feeds = onnx.load_from_string(form.model), name_onnx_inputs(form)
         names = {"level": "pad", "pass": "pad"}
 
         def run() -> Sequence[Any]:
@@ -175,12 +175,12 @@ class FaultyTorch(Backend):
     def build(self, form: Form) -> Program:
         import torch
 
-        given, (name, _, beside) = programs.arguments(form), self.device.partition(".")
+        given, (name, _, beside) = programs.list_form_arguments(form), self.device.partition(".")
         if name in self.off:
             off = itertools.cycle(self.off[name])
             return Program(lambda: _each(beside, form.call, given, off), "cpu")
         known = isinstance(form.call, torch.fx.GraphModule)
-        program = form.call if known else programs.trace_module(form.call, given)
+        program = form.call if known else programs.trace_torch_module(form.call, given)
         struck = not beside or beside in [x.name for x in program.graph.nodes if x.op == "call_function"]
 
         class Planted(torch.fx.Interpreter):
@@ -197,7 +197,7 @@ class FaultyTorch(Backend):
 
     def recipe(self, form: Form) -> ProgramRecipe:
         """Of what is left of a program, whose last result is off."""
-        check_program(form)
+        check_form_has_program(form)
         return ProgramRecipe(run_off, {"threads": 1}, (to_arrays,))
 
 

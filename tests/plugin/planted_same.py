@@ -11,7 +11,7 @@ import numpy as np
 
 from tasks.backends.torch import TorchEager
 from tasks.model import Form, Program, RuntimeInfo
-from tasks.variables import threads
+from tasks.variables import count_compute_threads
 
 _runs = [0]
 
@@ -51,7 +51,7 @@ FAULTS: dict[str, Callable[[list[np.ndarray]], list[np.ndarray]]] = {
     "sound": _nothing,
     "runs": _runs_differ,
     "process": lambda outputs: _bit(outputs, "FARM_TWIN" in os.environ),
-    "threads": lambda outputs: _bit(outputs, threads() > 2),
+    "threads": lambda outputs: _bit(outputs, count_compute_threads() > 2),
     "batch": _batch,
     "position": _position,
     "onesize": _nothing,

@@ -18,7 +18,7 @@ import numpy as np
 from tasks.backends.base import Backend
 from tasks.devices import BY_LABEL
 from tasks.model import Form, Program, RuntimeInfo
-from tasks.screen.exercises import CORE, list_exercises
+from tasks.screen.exercises import CORE, list_screen_exercises
 
 #: Threads of a warp, and of a block.
 WARP, BLOCK = 32, 1024
@@ -76,7 +76,7 @@ class Fault:
 @functools.cache
 def units() -> dict[tuple[str, str], tuple[str, int]]:
     """(datapath, operations behind an element) of each exercise, by name and dtype."""
-    return {(x.name, x.dtype): (x.unit, x.steps) for x in list_exercises(CORE)}
+    return {(x.name, x.dtype): (x.unit, x.steps) for x in list_screen_exercises(CORE)}
 
 
 def compute(form: Form, wide: type = np.float64) -> np.ndarray:

@@ -14,14 +14,14 @@ import numpy as np
 from tasks import checks
 from tasks.arrays.tree import TensorSpec
 from tasks.backends.base import Backend
-from tasks.backends.shared.onnx_form import inputs_by_name
+from tasks.backends.shared.onnx_form import name_onnx_inputs
 from tasks.backends.shared.recipe import NoProgram, ProgramRecipe
 from tasks.catalogs.base import Catalog, Entry, Sample
 from tasks.graphs.evaluate import EvaluatedGraph
-from tasks.graphs.expected import compute_expected
-from tasks.graphs.harvest import dtype_of
+from tasks.graphs.expected import compute_graph_leaves
+from tasks.graphs.harvest import find_tensor_dtype
 from tasks.graphs.nodes import GraphNode
-from tasks.model import Form, Group, Program, RuntimeInfo, np_dtype
+from tasks.model import Form, Group, Program, RuntimeInfo, get_numpy_dtype
 
 
 def graph(*lines: str, opset: int = 18, **weights: Any) -> Any:
@@ -77,7 +77,7 @@ class SmallCatalog(Catalog):
         model = onnx.shape_inference.infer_shapes(GRAPHS[group.op_name]())
         random = np.random.default_rng(7)
         feeds = {x.name: random.uniform(-2, 2, (4, 6)).astype(np.float32) for x in model.graph.input}
-        leaves, op_class = compute_expected(EvaluatedGraph(model), feeds, draws)
+        leaves, op_class = compute_graph_leaves(EvaluatedGraph(model), feeds, draws)
         arrays = list(feeds.values())
         args = tuple(TensorSpec(i) for i in range(len(arrays)))
         yield Sample(0, args, {}, arrays, leaves, op_class, model=model.SerializeToString())
@@ -201,7 +201,7 @@ class Small(Backend):
         sound = self.device.startswith("open.") and not any(d.dim_param for d in dims)
 
         def given(arrays: list[Any]) -> Callable[[], list[Any]]:
-            feeds = inputs_by_name(replace(form, arrays=arrays))
+            feeds = name_onnx_inputs(replace(form, arrays=arrays))
             return lambda: (self.but(device="clean") if sound else self)._run(model, feeds)
 
         return Program(given(form.arrays), "CPU", given=given)
@@ -233,11 +233,15 @@ class Small(Backend):
             outputs = list(model.run_node(node, inputs))
             self._fault(node, inputs, outputs, [made_by.get(x, "") for x in node.inputs])
             values |= {
-                name: y if y.dtype.kind != "f" else y.astype(np_dtype(dtype_of(model, name, y))).astype(np.float64)
+                name: y
+                if y.dtype.kind != "f"
+                else y.astype(get_numpy_dtype(find_tensor_dtype(model, name, y))).astype(np.float64)
                 for name, y in zip(node.outputs, outputs)
             }
         return [
-            values[x].astype(np_dtype(dtype_of(model, x, values[x]))) if values[x].dtype.kind == "f" else values[x]
+            values[x].astype(get_numpy_dtype(find_tensor_dtype(model, x, values[x])))
+            if values[x].dtype.kind == "f"
+            else values[x]
             for x in model.outputs
         ]
 

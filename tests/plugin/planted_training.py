@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.training.loop import TrainingLoop
-from tasks.training.parallel import count_ranks
+from tasks.training.parallel import count_training_ranks
 from tasks.zoo.training.planted import around
 
 #: Variable with the path of a file that names the fault.
@@ -107,7 +107,7 @@ def broken_bias_gradient(loop: TrainingLoop, rank: int) -> None:
 
 def lost_on_last_rank(loop: TrainingLoop, rank: int) -> None:
     """Before the reduction, the gradient of one parameter."""
-    if rank == count_ranks() - 1:
+    if rank == count_training_ranks() - 1:
         loop.named[VALUE].register_hook(lambda g: g * 0)
 
 
@@ -221,7 +221,7 @@ def norm_eps_of_one_rank(loop: TrainingLoop, rank: int) -> None:
 
 def part_left_out(loop: TrainingLoop, rank: int) -> None:
     """The part of a product that the last rank has is not added."""
-    if rank == count_ranks() - 1:
+    if rank == count_training_ranks() - 1:
         loop.module.blocks[0].act.register_forward_hook(lambda part, given, made: made * 0)
 
 

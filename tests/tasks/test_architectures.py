@@ -134,8 +134,10 @@ def test_a_program_that_casts_by_itself_is_evaluated_in_float64() -> None:
 
 
 def test_what_is_missing_is_said_with_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
-    installed = architectures._find_version
-    monkeypatch.setattr(architectures, "_find_version", lambda p: "none" if p == "transformers" else installed(p))
+    installed = architectures._find_architectures_package
+    monkeypatch.setattr(
+        architectures, "_find_architectures_package", lambda p: "none" if p == "transformers" else installed(p)
+    )
     assert (
         architectures.explain_missing_architecture("gpt2")
         == 'models:gpt2 needs transformers: pip install "validation-farm[models]"'
@@ -143,4 +145,4 @@ def test_what_is_missing_is_said_with_the_fix(monkeypatch: pytest.MonkeyPatch) -
     assert architectures.explain_missing_architecture("unet") == ""
     for check in ("forward", "backward"):
         with pytest.raises(Unsupported, match="models:gpt2 needs transformers"):
-            catalogs.get("models").call(Group("models:gpt2", "small", "float32", 1, 0, check))
+            catalogs.get_catalog("models").call(Group("models:gpt2", "small", "float32", 1, 0, check))

@@ -51,7 +51,7 @@ def test_features_tell_processors_of_one_name_apart(folder: Path, monkeypatch: p
     for features in ("sse avx512f", "sse avx512f avx512_fp16"):
         monkeypatch.setattr(artefacts, "_read_cpuinfo", {"model name": "Xeon", "flags": features}.get)
         artefacts.describe_processor.cache_clear()
-        found |= {artefacts.describe_processor(), artefacts.inductor_cache(folder)}
+        found |= {artefacts.describe_processor(), artefacts.name_inductor_cache(folder)}
     artefacts.describe_processor.cache_clear()
     assert len(found) == 4
 
@@ -64,7 +64,7 @@ def test_half_a_program_of_inductor_is_deleted_and_made_again(
     system's."""
     program, tried = tmp_path / "kept.main.so", []
     program.write_bytes(content)
-    monkeypatch.setattr(inductor, "_reset_dynamo", lambda: None)
+    monkeypatch.setattr(inductor, "_reset_torch_dynamo", lambda: None)
 
     def compile_() -> str:
         tried.append(program.exists())
@@ -72,9 +72,11 @@ def test_half_a_program_of_inductor_is_deleted_and_made_again(
             ctypes.CDLL(str(program))
         return "made"
 
-    assert inductor.without_halves(compile_) == "made" and tried == [True, False]
+    assert inductor.retry_without_half_kept(compile_) == "made" and tried == [True, False]
     with pytest.raises(OSError, match="no such program"):  # what is not there, or is another fault, is as it was
-        inductor.without_halves(lambda: _raise(OSError(f"{tmp_path}/gone.so: file too short: no such program")))
+        inductor.retry_without_half_kept(
+            lambda: _raise(OSError(f"{tmp_path}/gone.so: file too short: no such program"))
+        )
 
 
 def _raise(error: Exception) -> None:

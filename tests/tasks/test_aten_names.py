@@ -17,4 +17,4 @@ from tasks.catalogs.user import aten
     ],
 )
 def test_a_name_without_an_overload_means_that_of_tensors(name: str, overload: str) -> None:
-    assert aten.find(name)._overloadname == overload
+    assert aten.find_aten_operator(name)._overloadname == overload

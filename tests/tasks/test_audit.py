@@ -24,11 +24,11 @@ from tasks.checks import audit
 from tasks.judge import verdict
 from tasks.model import Form, Group, Leaf, Misbehaviour, Placing, Program, Status, Unsupported, flags
 from tasks.model.kind import KIND_FIRST, KIND_LIBRARY, OF_AUDIT
-from tasks.prepare.cases import PreparedGroup, prepare
-from tasks.runner import Runner, ask_whole_group
+from tasks.prepare.cases import PreparedGroup, prepare_group
+from tasks.runner import Runner, make_item_of_whole_group
 from tasks.stranger.nursery import Nursery
-from tasks.stranger.proxy import StrangerRooms, remote
-from tasks.stranger.serve import serve
+from tasks.stranger.proxy import StrangerRooms, make_remote_backend
+from tasks.stranger.serve import serve_as_stranger
 
 torch = pytest.importorskip("torch")
 
@@ -44,9 +44,9 @@ def audited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Judge:
         given = {"at": 0, "root": str(tmp_path), "modules": [module], "kernels": []}
         monkeypatch.setattr(user_definitions, "_told", [json.dumps({"deadline_s": 60.0, "sources": [given]})])
         made = BackendSpec.parse(backend).create()
-        runner = Runner(made, made.probe(), verdict.load("error_units"), lambda number, stage, span: None)
-        _, prepared = prepare(Group(f"user:{op}", "", "float32", 1, check="audit"), tmp_path)
-        return [dict(done.row.values()) for done in runner.run([ask_whole_group(prepared)])]
+        runner = Runner(made, made.probe(), verdict.load_policy("error_units"), lambda number, stage, span: None)
+        _, prepared = prepare_group(Group(f"user:{op}", "", "float32", 1, check="audit"), tmp_path)
+        return [dict(done.row.values()) for done in runner.run([make_item_of_whole_group(prepared)])]
 
     return judge
 
@@ -75,10 +75,12 @@ def test_a_function_that_stands_for_a_judges_is_named(monkeypatch: pytest.Monkey
         def method(self, *given: Any) -> None: ...
 
     where = importlib.import_module(module)
-    assert replaced.describe() == "", "the farm's own functions stand where they did"
+    assert replaced.describe_replaced_functions() == "", "the farm's own functions stand where they did"
     for found in (lambda *given: None, Own().method):
         monkeypatch.setattr(where, name, found)
-        assert replaced.describe().startswith(f"{module}.{name} has been replaced by a function of {__file__}:")
+        assert replaced.describe_replaced_functions().startswith(
+            f"{module}.{name} has been replaced by a function of {__file__}:"
+        )
 
 
 def test_what_was_sound_is_looked_at_again_where_it_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,14 +94,19 @@ def test_what_was_sound_is_looked_at_again_where_it_has_changed(monkeypatch: pyt
             lambda: monkeypatch.setattr(wire.StrangerConnection, "send", own),
             "tasks.stranger.wire.StrangerConnection.send",
         ),
-        (lambda: monkeypatch.setattr(wire._make_room, "__code__", own.__code__), "tasks.stranger.wire._make_room"),
+        (
+            lambda: monkeypatch.setattr(wire._make_aligned_memory, "__code__", own.__code__),
+            "tasks.stranger.wire._make_aligned_memory",
+        ),
         (lambda: monkeypatch.setattr(wire, "new", own, raising=False), "tasks.stranger.wire.new"),
     ):
-        assert replaced.describe() == ""
+        assert replaced.describe_replaced_functions() == ""
         change()
-        assert replaced.describe().startswith(f"{where} has been replaced by a function of {__file__}:")
+        assert replaced.describe_replaced_functions().startswith(
+            f"{where} has been replaced by a function of {__file__}:"
+        )
         monkeypatch.undo()
-    assert replaced.describe() == ""
+    assert replaced.describe_replaced_functions() == ""
 
 
 def test_what_is_looked_at_beside_the_farm_is_there() -> None:
@@ -263,7 +270,7 @@ def test_a_size_that_nobody_declared_may_be_refused(own: Judge) -> None:
 def test_the_declaration_says_at_which_sizes_a_kernel_is_wrong(op: str, status: str, flag: str, own: Judge) -> None:
     (row,) = own(op)
     assert (row["status"], row["kind"]) == (status, "made for inputs" if status == "wrong" else ""), row["error"]
-    found = flags.parse(row["flags"])
+    found = flags.parse_row_flags(row["flags"])
     said = {key: found[key] for key in ("wrong_at", "refuses_at", "breaks_at") if key in found}
     assert said == dict([flag.split("=")] if flag else [])
 
@@ -294,7 +301,7 @@ def test_what_the_declaration_forbids_is_named(own: Judge) -> None:
 def _sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, op: str) -> PreparedGroup:
     given = {"at": 0, "root": str(tmp_path), "modules": ["tasks.zoo.cheats"], "kernels": []}
     monkeypatch.setattr(user_definitions, "_told", [json.dumps({"deadline_s": 60.0, "sources": [given]})])
-    return prepare(Group(f"user:{op}", "", "float32", 1, check="audit"), tmp_path)[1]
+    return prepare_group(Group(f"user:{op}", "", "float32", 1, check="audit"), tmp_path)[1]
 
 
 def test_a_sample_has_what_each_of_its_sets_is_to_give(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,7 +313,7 @@ def test_a_sample_has_what_each_of_its_sets_is_to_give(tmp_path: Path, monkeypat
     shapes = {form.inputs_of(k)[0].shape for k in range(len(form.sets))}
     assert shapes == {(2, 24), (4, 24), (16, 48)}  # declared, between, beyond: powers of two and multiples of 12
     assert form.sets[-2:] == (audit.BETWEEN, audit.BEYOND + audit.NOT_PROMISED)
-    forward = prepare(Group("user:cheat_softmax_torch", "", "float32", 1), tmp_path)[1].samples[0].form("torch")
+    forward = prepare_group(Group("user:cheat_softmax_torch", "", "float32", 1), tmp_path)[1].samples[0].form("torch")
     assert form.inputs_of(0)[0].tobytes() == forward.arrays[0].tobytes()
 
 
@@ -379,7 +386,7 @@ def test_without_places_values_and_order_are_left(tmp_path: Path, monkeypatch: p
         return lambda: [arrays[0] * 2]
 
     program = Program(lambda: [], given=given)
-    seen = list(checks.get("audit").stages(program, form))
+    seen = list(checks.get_check("audit").stages(program, form))
     assert {x.given for x in seen if isinstance(x, audit.AuditedCall)} == set(range(len(form.sets)))
     assert "not_reached=memory,pause,stream" in program.flags and next(count) > 20
 
@@ -387,7 +394,7 @@ def test_without_places_values_and_order_are_left(tmp_path: Path, monkeypatch: p
 def test_a_program_that_takes_its_inputs_once_cannot_be_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     form = _sample(tmp_path, monkeypatch, "cheat_softmax_torch").samples[0].form("torch")
     with pytest.raises(Unsupported, match="only once"):
-        list(checks.get("audit").stages(Program(lambda: []), form))
+        list(checks.get_check("audit").stages(Program(lambda: []), form))
 
 
 # --- what the calls of a program show, without a runtime ----------------------------------------------------------
@@ -465,14 +472,14 @@ def _found(
         return under_way[-1]
 
     program = Program(lambda: [], placed=placed, begin_placed=begin if room else None)
-    seen = list(checks.get("audit").stages(program, form))
+    seen = list(checks.get_check("audit").stages(program, form))
 
     def is_right(x: audit.AuditedCall) -> bool:
         return all(np.allclose(a, leaf.reference, 1e-5, 1e-6) for a, leaf in zip(x.outputs, x.expected(expected)))
 
     held = [x for x in seen if not x.noted]  # as the runner does
     statuses = [Status.PASS if is_right(x) else Status.WRONG for x in held]
-    return checks.get("audit").name_fault(held, statuses, expected, lambda step: [])[0], program
+    return checks.get_check("audit").name_fault(held, statuses, expected, lambda step: [])[0], program
 
 
 def _keeping(key: Callable[[Array], Any]) -> Callable[[Array], Array]:
@@ -589,12 +596,12 @@ def in_a_stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[J
     kernels = [{"name": x, "kernel": f"counting.py:{x}"} | given for x in names]
     text = json.dumps({"sources": [{"at": 0, "root": str(tmp_path), "modules": [], "kernels": kernels}]})
     monkeypatch.setattr(user_definitions, "_told", [text])
-    backend = remote(Nursery(serve), StrangerRooms(BackendSpec.parse("torch-cpu"), text))
-    runner = Runner(backend, backend.start(), verdict.load("error_units"), lambda *step: None)
+    backend = make_remote_backend(Nursery(serve_as_stranger), StrangerRooms(BackendSpec.parse("torch-cpu"), text))
+    runner = Runner(backend, backend.start(), verdict.load_policy("error_units"), lambda *step: None)
 
     def judge(name: str) -> list[Row]:
         groups = [Group(f"user:{name}", "", "float32", n, check=check) for check, n in (("forward", 8), ("audit", 1))]
-        asked = [ask_whole_group(prepare(group, tmp_path)[1]) for group in groups]
+        asked = [make_item_of_whole_group(prepare_group(group, tmp_path)[1]) for group in groups]
         return [dict(done.row.values()) for done in runner.run(asked)]
 
     yield judge
@@ -612,7 +619,7 @@ def test_a_kernel_that_counts_its_calls_has_counted_those_of_other_checks(
     assert (row["status"], row["kind"]) == ("wrong", KIND_FIRST), row["error"]
     *forward, row = in_a_stranger(twin)
     assert row["status"] == "pass", row["error"]
-    calls = int(flags.of(row)["calls"])
+    calls = int(flags.read_row_flags(row)["calls"])
     assert (
         calls <= 2 * 2 * len(forward) if slow else calls == audit.CALLS - 2 * len(forward) - 1
     )  # a CPU has no streams

@@ -21,9 +21,9 @@ from tasks.checks import paired, speedup
 from tasks.judge import verdict
 from tasks.model import Group
 from tasks.model.row import Row
-from tasks.prepare.cases import prepare
+from tasks.prepare.cases import prepare_group
 from tasks.run_queue import RunQueueClock
-from tasks.runner import Runner, ask_whole_group
+from tasks.runner import Runner, make_item_of_whole_group
 
 torch = pytest.importorskip("torch")
 
@@ -54,12 +54,12 @@ def judge(tmp_path: Path, kernel: Any, reference: Any = in_torch, rows: int = 32
     if reference is in_torch:
         declared.setdefault("reference_framework", "torch")
     op = UserOp("op", kernel, reference, declared.pop("inputs", INPUTS), {"N": [rows]}, **declared)
-    with load.lent(op, str(tmp_path)):
-        prepared = prepare(Group("user:op", "", "float32", 1, check="speedup"), tmp_path / "cache")[1]
+    with load.lend_op(op, str(tmp_path)):
+        prepared = prepare_group(Group("user:op", "", "float32", 1, check="speedup"), tmp_path / "cache")[1]
         backend = BackendSpec.parse("torch-cpu").create()
         prepared.check = "speedup"
-        runner = Runner(backend, backend.start(), verdict.load("error_units"), lambda number, stage, span: None)
-        (done,) = runner.run([ask_whole_group(prepared)])
+        runner = Runner(backend, backend.start(), verdict.load_policy("error_units"), lambda number, stage, span: None)
+        (done,) = runner.run([make_item_of_whole_group(prepared)])
     return done.row
 
 
@@ -136,10 +136,10 @@ def test_a_baseline_that_is_wrong_is_one_line_and_nothing_is_timed(tmp_path: Pat
 
 def test_a_script_has_no_time_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "right.py").write_text("import sys, numpy as np\n")
-    from tasks.catalogs.user.schema import mistakes
+    from tasks.catalogs.user.schema import list_declaration_mistakes
 
     op = UserOp("op", same, "right.py", INPUTS, {"N": [3]}, baseline="eager")
-    assert [text for _, text in mistakes(op)] == [
+    assert [text for _, text in list_declaration_mistakes(op)] == [
         "the reference is a script, which cannot be timed: name a function (module:function)"
     ]
 
@@ -156,9 +156,9 @@ def test_a_script_has_no_time_of_its_own(tmp_path: Path) -> None:
     ],
 )
 def test_bad_declarations_are_one_line_at_their_key(declared: dict[str, Any], key: str, says: str) -> None:
-    from tasks.catalogs.user.schema import mistakes
+    from tasks.catalogs.user.schema import list_declaration_mistakes
 
-    found = list(mistakes(UserOp("op", same, in_numpy, INPUTS, {"N": [3]}, **declared)))
+    found = list(list_declaration_mistakes(UserOp("op", same, in_numpy, INPUTS, {"N": [3]}, **declared)))
     assert len(found) == 1 and found[0][0] == (key,) and says in found[0][1], found
 
 
@@ -235,7 +235,7 @@ def test_a_tensor_that_computes_when_it_is_read_is_timed_until_it_was(tmp_path: 
             return torch.Tensor.numpy(self.as_subclass(torch.Tensor), *args, **kwargs)
 
     x = torch.rand(4, 4)
-    _, (wall_s, *_) = torch_timing._time_call(
+    _, (wall_s, *_) = torch_timing._time_torch_call(
         lambda x: torch.softmax(x, -1).as_subclass(Slow), (x,), {}, "cpu", False, RunQueueClock()
     )
     assert read and wall_s >= 0.01
@@ -283,7 +283,7 @@ def test_what_its_baseline_does_as_well_is_not_blamed(tmp_path: Path, monkeypatc
     from tasks.backends.torch import TorchEager
 
     monkeypatch.setattr(TorchEager, "cache_bytes", lambda self: 1)
-    monkeypatch.setattr(ceilings, "measure_ceiling", lambda target, what: 1.0)  # bytes a second
+    monkeypatch.setattr(ceilings, "measure_device_ceiling", lambda target, what: 1.0)  # bytes a second
     row = judge(tmp_path, lambda x: x * 2, lambda x: x * 2)
     assert row.status == "pass" and row.roofline and row.roofline > 1, row.error
 
@@ -297,8 +297,8 @@ def judge_with_small_cache(tmp_path: Path, kernel: Any, monkeypatch: pytest.Monk
 
 
 def test_inputs_that_the_result_does_not_depend_on_need_not_be_read(tmp_path: Path) -> None:
-    from tasks.arrays.tree import TensorSpec, encode
-    from tasks.checks.roofline import CallWork, without_unread
+    from tasks.arrays.tree import TensorSpec, encode_argument_tree
+    from tasks.checks.roofline import CallWork, drop_unread_work
     from tasks.model import Form
 
     x, table = np.ones((4, 4), np.float32), np.ones((1000,), np.float32)
@@ -307,10 +307,10 @@ def test_inputs_that_the_result_does_not_depend_on_need_not_be_read(tmp_path: Pa
         "user:op",
         "float32",
         [x, table],
-        args=encode(()),
-        kwargs=encode({"x": TensorSpec(0), "t": TensorSpec(1)}),
+        args=encode_argument_tree(()),
+        kwargs=encode_argument_tree({"x": TensorSpec(0), "t": TensorSpec(1)}),
     )
-    found = without_unread(CallWork((64.0, 4000.0), 64), form, lambda arrays: [arrays[0] + arrays[1][:1]])
+    found = drop_unread_work(CallWork((64.0, 4000.0), 64), form, lambda arrays: [arrays[0] + arrays[1][:1]])
     assert found.read == (64.0, 0.0)
 
 
@@ -331,25 +331,27 @@ def test_products_are_counted_from_shapes_and_a_declaration_counts_instead(tmp_p
 def test_the_best_of_what_was_measured_is_kept() -> None:
     measured = iter([5.0, 3.0, 7.0])
     found = [
-        ceilings.find_ceiling("", "memory", lambda what: next(measured), again)
+        ceilings.find_device_ceiling("", "memory", lambda what: next(measured), again)
         for again in (False, False, True, True, False)
     ]
     assert found == [5, 5, 5, 7, 7]
 
 
 def test_a_device_without_the_dtype_has_no_ceiling() -> None:
-    measure = functools.partial(ceilings.measure_ceiling, "cpu")
-    assert ceilings.find_ceiling("", "no_such_dtype", measure) is None
+    measure = functools.partial(ceilings.measure_device_ceiling, "cpu")
+    assert ceilings.find_device_ceiling("", "no_such_dtype", measure) is None
 
 
 def test_a_clock_that_the_judge_does_not_share_is_not_believed() -> None:
     fast, slow = [1e-6] * 20, [1e-3] * 20
     inner = {"program": fast, "baseline": slow, "null": slow}
     seen = {"program": [x + 2e-3 for x in fast], "baseline": [x + 1e-5 for x in slow], "null": slow}
-    assert speedup._hides_work(inner, seen, 0.0, math.inf)
-    assert not speedup._hides_work(inner, seen, 0.0, 1e-7), "the system's count of CPU time leaves no room for it"
+    assert speedup._does_race_hide_work(inner, seen, 0.0, math.inf)
+    assert not speedup._does_race_hide_work(inner, seen, 0.0, 1e-7), (
+        "the system's count of CPU time leaves no room for it"
+    )
     honest = {name: [x + 1e-5 for x in times] for name, times in inner.items()}
-    assert not speedup._hides_work(inner, honest, 0.0, math.inf)
+    assert not speedup._does_race_hide_work(inner, honest, 0.0, math.inf)
 
 
 # --- a device, whose calls only ask for work
@@ -365,7 +367,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
         while asked:
             asked.pop(0)()
 
-    monkeypatch.setattr(torch_timing, "synchronize", synchronize)
+    monkeypatch.setattr(torch_timing, "synchronize_torch_device", synchronize)
     monkeypatch.setattr(torch_timing, "_make_device_events", lambda target: [])
     return asked
 
@@ -378,13 +380,13 @@ def test_outputs_of_a_stream_that_nobody_waits_for_are_seen_to_change(
         made = torch.zeros_like(x)
         device.append(lambda: [made.copy_(x * 2)].clear())
         if waits:
-            torch_timing.synchronize("cuda")
+            torch_timing.synchronize_torch_device("cuda")
         return made
 
     x = torch.arange(6.0)
-    (at_once, later), _ = torch_timing._time_call(kernel, (x,), {}, "cuda", True, RunQueueClock())
+    (at_once, later), _ = torch_timing._time_torch_call(kernel, (x,), {}, "cuda", True, RunQueueClock())
     assert (np.asarray(at_once[0]) == np.asarray(later[0])).all() == waits
-    (timed,), _ = torch_timing._time_call(kernel, (x,), {}, "cuda", False, RunQueueClock())
+    (timed,), _ = torch_timing._time_torch_call(kernel, (x,), {}, "cuda", False, RunQueueClock())
     assert (np.asarray(timed[0]) == 2 * x.numpy()).all(), "else its time is waited for"
 
 
@@ -404,7 +406,7 @@ def test_outputs_are_copied_from_their_end_as_they_are(x: np.ndarray) -> None:
 
 
 def test_what_is_expanded_lies_in_memory_once() -> None:
-    from tasks.checks.roofline import count_work
+    from tasks.checks.roofline import count_call_work
     from tasks.model import Form
 
     x = np.ones((3, 1), np.float32)
@@ -414,7 +416,7 @@ def test_what_is_expanded_lies_in_memory_once() -> None:
         np.float32(1) * np.ones((), np.float32),
     )
     form = Form("torch", "user:op", "float32", [], args={"$": "tuple", "v": []}, kwargs={"$": "dict", "v": []})
-    assert [count_work(form, [y], None).written for y in (dense, spread, alone)] == [60, 12, 4]
+    assert [count_call_work(form, [y], None).written for y in (dense, spread, alone)] == [60, 12, 4]
 
 
 def test_outputs_of_which_few_elements_change_are_told_apart_by_the_judge(tmp_path: Path) -> None:

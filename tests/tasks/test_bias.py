@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tasks.arrays import noise
-from tasks.judge.plain import Metrics, compare, leans, spacing_of
-from tasks.model import EPS, SMALLEST_NORMAL, Leaf, OpClass, np_dtype
+from tasks.judge.plain import Metrics, compare_outputs, compute_ulp_spacing, does_error_lean
+from tasks.model import EPS, SMALLEST_NORMAL, Leaf, OpClass, get_numpy_dtype
 
 Kernel = Callable[
     [np.ndarray, str], np.ndarray
@@ -17,11 +17,11 @@ Kernel = Callable[
 
 
 def _grid(y: np.ndarray, dtype: str) -> np.ndarray:
-    return spacing_of(np.abs(y), EPS[dtype], SMALLEST_NORMAL[dtype])
+    return compute_ulp_spacing(np.abs(y), EPS[dtype], SMALLEST_NORMAL[dtype])
 
 
 def nearest(y: np.ndarray, dtype: str) -> np.ndarray:
-    return y.astype(np_dtype(dtype)).astype(np.float64)
+    return y.astype(get_numpy_dtype(dtype)).astype(np.float64)
 
 
 def truncated(y: np.ndarray, dtype: str) -> np.ndarray:
@@ -78,8 +78,8 @@ def measured(kernel: Kernel, dtype: str, ties: bool) -> Metrics:
     if ties:
         at = rng.random(y.shape) < 0.2
         y = np.where(at, (np.floor(y / _grid(y, dtype)) + 0.5) * _grid(y, dtype), y)
-    made = kernel(y, dtype).astype(np_dtype(dtype))
-    return compare([made], [Leaf(dtype, y.shape, y, EPS[dtype] * np.abs(y))], OpClass.CONTRACTION)
+    made = kernel(y, dtype).astype(get_numpy_dtype(dtype))
+    return compare_outputs([made], [Leaf(dtype, y.shape, y, EPS[dtype] * np.abs(y))], OpClass.CONTRACTION)
 
 
 CASES = [(name, dtype) for name, (_, dtypes, _) in BIASED.items() for dtype in dtypes]
@@ -90,14 +90,14 @@ def test_a_kernel_that_is_off_to_one_side_is_told(name: str, dtype: str) -> None
     kernel, _, ties = BIASED[name]
     found = measured(kernel, dtype, ties)
     assert found.error_units is not None and found.error_units <= 1.0, "no maximum sees it"
-    assert leans(found), (found.bias, found.bias_sigmas)
+    assert does_error_lean(found), (found.bias, found.bias_sigmas)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 @pytest.mark.parametrize("name", SOUND)
 def test_its_sound_twin_is_not(name: str, dtype: str) -> None:
     found = measured(SOUND[name][0], dtype, SOUND[name][1])
-    assert not leans(found), (found.bias, found.bias_sigmas)
+    assert not does_error_lean(found), (found.bias, found.bias_sigmas)
 
 
 def test_there_are_twenty() -> None:
@@ -108,9 +108,11 @@ def _of_means(count: int, divide: Callable[[np.ndarray], np.ndarray]) -> Metrics
     """The metrics of what is made in float32 of 16,384 float32 sums of ``count`` positive numbers."""
     x = np.random.default_rng(0).uniform(0, 1, (1 << 14, count)).astype(np.float32).astype(np.float64)
     y = x.mean(-1)
-    floor = np.max([np.abs(noise.perturb_values(x, EPS["float32"], draw, 1).mean(-1) - y) for draw in range(4)], axis=0)
+    floor = np.max(
+        [np.abs(noise.perturb_by_noise(x, EPS["float32"], draw, 1).mean(-1) - y) for draw in range(4)], axis=0
+    )
     made = divide(x.sum(-1, dtype=np.float32)).astype(np.float32)
-    return compare([made], [Leaf("float32", y.shape, y, floor, shared=1 / y.size)], OpClass.REDUCTION)
+    return compare_outputs([made], [Leaf("float32", y.shape, y, floor, shared=1 / y.size)], OpClass.REDUCTION)
 
 
 @pytest.mark.parametrize("count", [3, 7, 9, 49, 768])
@@ -118,21 +120,21 @@ def test_a_mean_by_a_rounded_reciprocal_is_as_far_off_as_a_truncated_one(count: 
     reciprocal = _of_means(count, lambda sums: sums * np.float32(1 / count))
     cut_off = _of_means(count, lambda sums: truncated(sums.astype(np.float64) / count, "float32"))
     divided = _of_means(count, lambda sums: sums / np.float32(count))
-    assert leans(reciprocal) and leans(cut_off) and not leans(divided)
+    assert does_error_lean(reciprocal) and does_error_lean(cut_off) and not does_error_lean(divided)
     assert reciprocal.bias and cut_off.bias and divided.bias
     assert abs(reciprocal.bias) > abs(cut_off.bias) / 5 and abs(reciprocal.bias) > 10 * abs(divided.bias)
 
 
 @pytest.mark.parametrize("count", [4, 64, 1024])
 def test_a_reciprocal_that_needs_no_rounding_is_a_division(count: int) -> None:
-    assert not leans(_of_means(count, lambda sums: sums * np.float32(1 / count)))
+    assert not does_error_lean(_of_means(count, lambda sums: sums * np.float32(1 / count)))
 
 
 def _of_rows(rows: int, error: Callable[[np.ndarray], np.ndarray]) -> Metrics:
     """The metrics of ``rows`` rows that are normalised one by one, each element of which moves with its row alone."""
     y = np.random.default_rng(9).normal(size=(rows, (1 << 14) // rows))
     leaf = Leaf("float32", y.shape, y, EPS["float32"] * np.abs(y), shared=1 / rows)
-    return compare([error(y).astype(np.float32)], [leaf], OpClass.NORMALISATION)
+    return compare_outputs([error(y).astype(np.float32)], [leaf], OpClass.NORMALISATION)
 
 
 @pytest.mark.parametrize("rows", [1, 2, 5, 64])
@@ -142,11 +144,11 @@ def test_errors_that_rows_share_are_no_bias(rows: int) -> None:
         rows,
         lambda y: y * (shared if rows < 16 else 1 + EPS["float32"] * np.random.default_rng(4).normal(size=(rows, 1))),
     )
-    assert not leans(of_few), (of_few.bias, of_few.bias_sigmas)
+    assert not does_error_lean(of_few), (of_few.bias, of_few.bias_sigmas)
 
 
 def test_rows_that_are_truncated_are_biased() -> None:
-    assert leans(_of_rows(64, lambda y: truncated(y, "float32")))
+    assert does_error_lean(_of_rows(64, lambda y: truncated(y, "float32")))
 
 
 def test_how_many_results_hang_together() -> None:
@@ -154,15 +156,17 @@ def test_how_many_results_hang_together() -> None:
 
     def evaluate(draws: Sequence[int]) -> Iterator[list[np.ndarray]]:
         for draw in draws:
-            moved = noise.perturb_values(x, 2.0**-24, draw, 1)
+            moved = noise.perturb_by_noise(x, 2.0**-24, draw, 1)
             yield [moved / np.abs(moved).sum(-1, keepdims=True), moved * 2, moved / moved.sum(), moved.sum(-1)]
 
     exact = [x / np.abs(x).sum(-1, keepdims=True), x * 2, x / x.sum(), x.sum(-1)]
-    assert noise.measure_shared(exact, evaluate) == [1 / 8, 1 / x.size, 1.0, None], "by row, alone, all, and too few"
+    assert noise.measure_shared_noise(exact, evaluate) == [1 / 8, 1 / x.size, 1.0, None], (
+        "by row, alone, all, and too few"
+    )
 
 
 def test_errors_that_are_copies_are_no_bias() -> None:
     """The softmax of rows that are all equal: one rounding error, 32,000 times."""
     y = np.full((32, 1000), 1 / 1000)
     leaf = Leaf("float16", y.shape, y, EPS["float16"] * y, shared=1 / 32)
-    assert not leans(compare([y.astype(np.float16)], [leaf], OpClass.NORMALISATION))
+    assert not does_error_lean(compare_outputs([y.astype(np.float16)], [leaf], OpClass.NORMALISATION))

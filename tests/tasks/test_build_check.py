@@ -16,8 +16,8 @@ from tasks.backends import BackendSpec, triton
 from tasks.backends.base import Backend
 from tasks.judge import verdict
 from tasks.model import Form, Group, Program, RuntimeInfo, Unsupported
-from tasks.prepare.cases import PreparedGroup, key, pack_path, prepare
-from tasks.runner import Runner, ask_whole_group
+from tasks.prepare.cases import PreparedGroup, find_pack_path, make_pack_key, prepare_group
+from tasks.runner import Runner, make_item_of_whole_group
 
 GROUP = Group("critical:softmax", "", "float32", 2)
 
@@ -40,13 +40,13 @@ class Compiler(Backend):
 
 
 def rows(backend: Backend, cache: Path, check: str = "build") -> list[dict[str, Any]]:
-    _, made = prepare(Group(GROUP.op, "", "float32", 2, check=check), cache)
+    _, made = prepare_group(Group(GROUP.op, "", "float32", 2, check=check), cache)
     return run(backend, PreparedGroup(made.pack.path, check))
 
 
 def run(backend: Backend, prepared: PreparedGroup) -> list[dict[str, Any]]:
-    runner = Runner(backend, RuntimeInfo("1", "none"), verdict.load("error_units"), lambda *step: None)
-    return [done.row.values() for done in runner.run([ask_whole_group(prepared)])]
+    runner = Runner(backend, RuntimeInfo("1", "none"), verdict.load_policy("error_units"), lambda *step: None)
+    return [done.row.values() for done in runner.run([make_item_of_whole_group(prepared)])]
 
 
 def test_a_program_that_is_built_passes_without_being_run(tmp_path: Path) -> None:
@@ -90,18 +90,26 @@ def test_what_only_builds_runs_nothing_and_the_other_way_round(tmp_path: Path) -
 
 def test_forward_and_build_share_their_pack(tmp_path: Path) -> None:
     build = Group(GROUP.op, "", "float32", 2, check="build")
-    assert key(build) == key(GROUP) and build.case_id(0) != GROUP.case_id(0) and build.unit != GROUP.unit
-    name, made = prepare(build, tmp_path)
-    assert Path(made.pack.path) == pack_path(tmp_path, name) and made.group.check == "forward"
-    assert key(Group("torch:exp", "", "float32", 2, check="backward")) != key(Group("torch:exp", "", "float32", 2))
+    assert (
+        make_pack_key(build) == make_pack_key(GROUP)
+        and build.case_id(0) != GROUP.case_id(0)
+        and build.unit != GROUP.unit
+    )
+    name, made = prepare_group(build, tmp_path)
+    assert Path(made.pack.path) == find_pack_path(tmp_path, name) and made.group.check == "forward"
+    assert make_pack_key(Group("torch:exp", "", "float32", 2, check="backward")) != make_pack_key(
+        Group("torch:exp", "", "float32", 2)
+    )
 
 
 def test_what_this_process_has_read_is_not_read_again(tmp_path: Path) -> None:
-    made = PreparedGroup(prepare(GROUP, tmp_path)[1].pack.path, "build")
+    made = PreparedGroup(prepare_group(GROUP, tmp_path)[1].pack.path, "build")
     Path(made.pack.path).unlink()
     assert [r["status"] for r in run(Compiler(), made)] == ["pass", "pass"]
-    asked = wire.Run((ask_whole_group(made),), (), ())
-    assert wire.decode(wire.encode(asked)) == asked  # and another process can be asked for it as well
+    asked = wire.Run((make_item_of_whole_group(made),), (), ())
+    assert (
+        wire.decode_wire_message(wire.encode_wire_message(asked)) == asked
+    )  # and another process can be asked for it as well
 
 
 class Joint(Compiler):
@@ -125,7 +133,7 @@ def test_a_check_that_builds_otherwise_is_asked_for_each_sample(
             raise Unsupported("not by this check")
 
     monkeypatch.setitem(checks.BUILT_IN, "other", Other())
-    checks.get.cache_clear(), checks.get_or_default.cache_clear()
+    checks.get_check.cache_clear(), checks.get_check_or_default.cache_clear()
     backend = Joint() if joint else type("Single", (Compiler,), {"checks": ("forward",)})()
     made = rows(backend, tmp_path, "other")
     assert [(r["status"], r["stage"], r["error"]) for r in made] == [("unsupported", "build", "not by this check")] * 2
@@ -142,10 +150,10 @@ def test_a_kernel_compiles_if_one_of_its_configurations_does() -> None:
     def too_large() -> None:
         raise RuntimeError("out of resource: shared memory")
 
-    assert triton._keep_compilations([too_large, lambda: "code", too_large]) == ["code"]
-    assert triton._keep_compilations([]) == []
+    assert triton._keep_triton_compilations([too_large, lambda: "code", too_large]) == ["code"]
+    assert triton._keep_triton_compilations([]) == []
     with pytest.raises(RuntimeError, match="shared memory"):
-        triton._keep_compilations([too_large, too_large])
+        triton._keep_triton_compilations([too_large, too_large])
     with pytest.raises(ValueError, match="its device is one of sm_90, sm_100, gfx942, gfx950"):
         BackendSpec.parse("triton-sm_70").create()
 

@@ -11,7 +11,7 @@ import pytest
 
 from tasks.catalogs.torch.opinfo import TorchOpInfo
 from tasks.model import Group
-from tasks.prepare.cases import prepare
+from tasks.prepare.cases import prepare_group
 
 torch = pytest.importorskip("torch")
 
@@ -22,7 +22,7 @@ torch = pytest.importorskip("torch")
 )
 def test_it_is_what_the_list_says(cache: Path, op: str, public: bool) -> None:
     group = Group(f"torch:{op}", "", "float32", 1, 0)
-    pack = prepare(group, cache)[1].pack
+    pack = prepare_group(group, cache)[1].pack
     assert pack.header["public"] is public
     if public:
         assert TorchOpInfo().public(group) is TorchOpInfo().call(group)
@@ -36,7 +36,7 @@ def test_nothing_but_functions_of_tensors_is_found(name: str) -> None:
 
 
 def test_its_process_needs_no_list(cache: Path) -> None:
-    path = prepare(Group("torch:softmax", "", "float32", 1, 0), cache)[1].pack.path
+    path = prepare_group(Group("torch:softmax", "", "float32", 1, 0), cache)[1].pack.path
     code = (
         "import sys; from tasks.prepare.cases import PreparedGroup\n"
         "print(PreparedGroup(sys.argv[1]).samples[0].form('torch').call.__name__)\n"

@@ -16,18 +16,18 @@ from tasks.backends import BackendSpec
 from tasks.catalogs.casts import blocks, quantised, rules, values
 from tasks.judge import verdict
 from tasks.judging import judge_outputs
-from tasks.model import EXHAUSTIVE, LARGEST, Form, Group, RuntimeInfo, Status, Unsupported, np_dtype
+from tasks.model import EXHAUSTIVE, LARGEST, Form, Group, RuntimeInfo, Status, Unsupported, get_numpy_dtype
 from tasks.model.dtypes import ELEMENT_TYPE, TABLE
-from tasks.prepare.cases import PreparedSample, prepare
-from tasks.runner import Runner, ask_whole_group
+from tasks.prepare.cases import PreparedSample, prepare_group
+from tasks.runner import Runner, make_item_of_whole_group
 
-POLICY, INFO = verdict.load("error_units"), RuntimeInfo("1", "cpu")
+POLICY, INFO = verdict.load_policy("error_units"), RuntimeInfo("1", "cpu")
 
 
 def sample(label: str, dtype: str) -> PreparedSample:
     op, _, variant = label.partition(".")
     group = Group(f"casts:{op}", variant, dtype, 1, distribution=EXHAUSTIVE)
-    [found] = prepare(group, Path(os.environ["FARM_CACHE"]))[1].samples
+    [found] = prepare_group(group, Path(os.environ["FARM_CACHE"]))[1].samples
     assert found.failure is None, found.failure
     return found
 
@@ -37,10 +37,10 @@ def sample(label: str, dtype: str) -> PreparedSample:
 )
 @pytest.mark.parametrize("source", ["float64", "float32", "float16", "bfloat16", "int16", "uint8", "float8_e5m2"])
 def test_a_conversion_to_a_float_is_that_of_ml_dtypes(source: str, to: str) -> None:
-    x = values.make_inputs(source, to)
-    found = rules.convert_values(x, source, to, rules.list_cast_variants(to)[-1])
+    x = values.make_cast_inputs(source, to)
+    found = rules.convert_cast_values(x, source, to, rules.list_cast_variants(to)[-1])
     with np.errstate(all="ignore"):
-        other = x.astype(np.float64).astype(np_dtype(to)).astype(np.float64)
+        other = x.astype(np.float64).astype(get_numpy_dtype(to)).astype(np.float64)
     same = (found.values == other) | (np.isnan(found.values) & np.isnan(other))
     assert same[~found.open].all() and found.open.mean() < 0.01
 
@@ -49,8 +49,8 @@ def test_a_conversion_to_a_float_is_that_of_ml_dtypes(source: str, to: str) -> N
     ("source", "to"), [("int64", "float16"), ("uint64", "bfloat16"), ("int64", "float8_e5m2"), ("uint64", "float32")]
 )
 def test_an_integer_of_64_bits_is_rounded_once(source: str, to: str) -> None:
-    x = values.make_inputs(source, to)[::7]
-    found = rules.convert_values(x, source, to).values
+    x = values.make_cast_inputs(source, to)[::7]
+    found = rules.convert_cast_values(x, source, to).values
     spacing = 2.0 ** -(TABLE[to].digits or 0)
     for exact, made in zip(x.tolist(), found.tolist()):
         if abs(made) < LARGEST[to] and exact:
@@ -59,29 +59,34 @@ def test_an_integer_of_64_bits_is_rounded_once(source: str, to: str) -> None:
 
 
 def test_integers_wrap_and_fractions_are_cut_off() -> None:
-    assert rules.convert_values(np.array([200, -129, 511]), "int64", "int8").values.tolist() == [-56, 127, -1]
-    assert rules.convert_values(np.array([-1, 17], np.int8), "int8", "uint4").values.astype(int).tolist() == [15, 1]
-    found = rules.convert_values(np.array([1.9, -1.9, 128.0, np.nan]), "float64", "int8")
+    assert rules.convert_cast_values(np.array([200, -129, 511]), "int64", "int8").values.tolist() == [-56, 127, -1]
+    assert rules.convert_cast_values(np.array([-1, 17], np.int8), "int8", "uint4").values.astype(int).tolist() == [
+        15,
+        1,
+    ]
+    found = rules.convert_cast_values(np.array([1.9, -1.9, 128.0, np.nan]), "float64", "int8")
     assert found.values[:2].tolist() == [1, -1] and found.open.tolist() == [False, False, True, True]
 
 
 def test_what_is_out_of_range_saturates_or_does_not() -> None:
     x = np.array([np.inf, -465.0, 464.0, np.nan])
-    assert rules.convert_values(x, "float64", "float8_e4m3fn").values[:3].tolist() == [448, -448, 448]
-    assert np.isnan(rules.convert_values(x, "float64", "float8_e4m3fn", rules.UNSATURATED).values[[0, 1, 3]]).all()
-    assert rules.convert_values(x[:3], "float64", "float4_e2m1fn").values.tolist() == [6, -6, 6]
-    assert rules.convert_values(np.array([1e6]), "float64", "float16").values[0] == np.inf
+    assert rules.convert_cast_values(x, "float64", "float8_e4m3fn").values[:3].tolist() == [448, -448, 448]
+    assert np.isnan(rules.convert_cast_values(x, "float64", "float8_e4m3fn", rules.UNSATURATED).values[[0, 1, 3]]).all()
+    assert rules.convert_cast_values(x[:3], "float64", "float4_e2m1fn").values.tolist() == [6, -6, 6]
+    assert rules.convert_cast_values(np.array([1e6]), "float64", "float16").values[0] == np.inf
 
 
 @pytest.mark.parametrize(
     ("variant", "expected"), [("", [4.0, 4.0, 2.0]), ("down", [2.0, 2.0, 2.0]), ("nearest", [4.0, 2.0, 2.0])]
 )
 def test_powers_of_two_are_rounded_as_asked(variant: str, expected: list[float]) -> None:
-    assert rules.convert_values(np.array([3.0, 2.9, 2.0]), "float64", rules.E8M0, variant).values.tolist() == expected
+    assert (
+        rules.convert_cast_values(np.array([3.0, 2.9, 2.0]), "float64", rules.E8M0, variant).values.tolist() == expected
+    )
 
 
 def test_there_is_a_conversion_between_any_two_dtypes() -> None:
-    found = {(e.op, e.variant): e for e in catalogs.get("casts").entries()}
+    found = {(e.op, e.variant): e for e in catalogs.get_catalog("casts").entries()}
     for to in TABLE:
         if TABLE[to].family not in ("text", "precision"):
             assert len(found[f"casts:to_{to}", ""].dtypes) == 27
@@ -109,7 +114,7 @@ def test_each_runtime_is_given_what_it_has(label: str, dtype: str, forms: tuple[
 
 def test_a_dtype_converted_to_itself_is_no_case() -> None:
     group = Group("casts:to_int8", "", "int8", 1, distribution=EXHAUSTIVE)
-    [found] = prepare(group, Path(os.environ["FARM_CACHE"]))[1].samples
+    [found] = prepare_group(group, Path(os.environ["FARM_CACHE"]))[1].samples
     assert found.failure and "no op 'casts:to_int8' in int8" in found.failure.error
 
 
@@ -145,7 +150,7 @@ def test_a_conversion_that_is_wrong_at_a_few_inputs_is_told_and_its_sound_twin_i
     [leaf], [given] = made.expected(), made.tensors()
     assert leaf.reference is not None
     right = leaf.reference.astype(np.float64)
-    target = np_dtype(leaf.dtype)
+    target = get_numpy_dtype(leaf.dtype)
     with np.errstate(all="ignore"):
         outputs = [y.astype(target) for y in (right, fault(given.astype(np.float64), right))]
     changed = outputs[0].astype(np.float64) != outputs[1].astype(np.float64)
@@ -167,25 +172,25 @@ def test_quantising_rounds_the_quotient_then_adds_the_zero_point() -> None:
 )
 def test_a_runtime_converts(name: str, label: str, dtype: str) -> None:
     group = Group(f"casts:{label}", "", dtype, 1, distribution=EXHAUSTIVE)
-    made = prepare(group, Path(os.environ["FARM_CACHE"]))[1]
+    made = prepare_group(group, Path(os.environ["FARM_CACHE"]))[1]
     backend = BackendSpec.parse(name).create()
     runner = Runner(backend, backend.probe(), POLICY, lambda *step: None)
-    [row] = (done.row for done in runner.run([ask_whole_group(made)]))
+    [row] = (done.row for done in runner.run([make_item_of_whole_group(made)]))
     assert row.status == Status.PASS, row.error
 
 
 def test_a_function_that_was_called_has_no_attribute_to_ignore() -> None:
     group = Group("casts:to_float8_e8m0fnu", "nearest-unsaturated", "bfloat16", 1, distribution=EXHAUSTIVE)
-    made = prepare(group, Path(os.environ["FARM_CACHE"]))[1]
+    made = prepare_group(group, Path(os.environ["FARM_CACHE"]))[1]
     backend = BackendSpec.parse("torch-cpu").create()
     runner = Runner(backend, backend.probe(), POLICY, lambda *step: None)
-    [row] = (done.row for done in runner.run([ask_whole_group(made)]))
+    [row] = (done.row for done in runner.run([make_item_of_whole_group(made)]))
     assert row.status == Status.WRONG and "attribute" not in str(row.cause)
     # The same numbers from a runtime that was given the graph are those of an ignored attribute.
     import torch
 
     x = torch.from_numpy(made.samples[0].tensors()[0].view(np.int16)).view(torch.bfloat16)
-    y = x.to(torch.float8_e8m0fnu).view(torch.uint8).numpy().view(np_dtype(rules.E8M0))
+    y = x.to(torch.float8_e8m0fnu).view(torch.uint8).numpy().view(get_numpy_dtype(rules.E8M0))
     forms = [Form("torch", "", "bfloat16", [], call=call) for call in (None, x.to)]
     found = [judge_outputs(made.samples[0], [[y]], POLICY, INFO, form=form) for form in forms]
     assert ["saturate is ignored" in x.columns["cause"] for x in found] == [True, False]
@@ -197,7 +202,9 @@ def test_torch_quantises_by_blocks_as_the_specification_says(label: str, dtype: 
     pytest.importorskip("torch")
     made, variant = sample(label, dtype), label.partition(".")[2]
     [given] = made.tensors()
-    elements, scales = torch_tree.outputs(blocks.quantise_in_torch(variant, torch_tree.from_numpy(given)))
+    elements, scales = torch_tree.list_output_arrays(
+        blocks.quantise_in_torch(variant, torch_tree.tensor_from_numpy(given))
+    )
     wanted = [leaf.reference for leaf in made.expected()]
     assert all((a.astype(np.float64) == y).all() for a, y in zip((elements, scales), wanted))
     # A scale that is rounded up, as some kernels do, is told from it.

@@ -26,14 +26,14 @@ def test_the_seeds_are_those_of_other_languages() -> None:
         15230690181549778750,
         17419016854217654406,
     ]
-    assert seeds.derive(42, "test") == 11905773293262258603
-    assert seeds.derive(42, "iter_0") == 8039093521837583556
+    assert seeds.derive_seed(42, "test") == 11905773293262258603
+    assert seeds.derive_seed(42, "iter_0") == 8039093521837583556
     assert seeds.SeededGenerator(42).float64() == 0.8088899181192595
 
 
 @pytest.mark.parametrize("seed", [0, 42, 2**63, 2**64 - 1])
 def test_many_words_are_those_of_one_after_the_other(seed: int) -> None:
-    made = seeds.words(seed, 5).tolist()
+    made = seeds.draw_seed_words(seed, 5).tolist()
     assert made == [seeds.mix_seed(seed + place * 0x9E3779B97F4A7C15) for place in range(5)]
 
 

@@ -8,8 +8,8 @@ import onnx
 import pytest
 
 import tasks.catalogs as catalogs
-from tasks.catalogs.torch.opinfo import _op_db
-from tasks.catalogs.torch.samples import is_seeded
+from tasks.catalogs.torch.opinfo import _load_op_db
+from tasks.catalogs.torch.samples import is_op_seeded
 from tasks.judge import definitions
 from tasks.judge import op_classes as classes
 from tasks.model import OpClass
@@ -21,13 +21,17 @@ UNPLACED: set[str] = set()
 
 @functools.cache
 def entries(catalog: str) -> tuple[tuple[str, str], ...]:
-    return tuple((entry.op, entry.variant) for entry in catalogs.get(catalog).entries())
+    return tuple((entry.op, entry.variant) for entry in catalogs.get_catalog(catalog).entries())
 
 
 @pytest.mark.parametrize("catalog", [*classes.TABLE, classes.ONNX])
 def test_every_op_is_placed_or_listed(catalog: str) -> None:
-    found = {(op, variant) for op, variant in entries(catalog) if classes.of(op, variant) is classes.UNPLACED}
-    drawn = {at for at in found if catalog == "torch" and is_seeded(_op_db()[at[0].partition(":")[2], at[1]].op)}
+    found = {
+        (op, variant) for op, variant in entries(catalog) if classes.find_op_class(op, variant) is classes.UNPLACED
+    }
+    drawn = {
+        at for at in found if catalog == "torch" and is_op_seeded(_load_op_db()[at[0].partition(":")[2], at[1]].op)
+    }
     assert {op for op, _ in found - drawn} == {op for op in UNPLACED if op.startswith(f"{catalog}:")}
 
 
@@ -37,13 +41,13 @@ def test_every_name_is_that_of_an_op(catalog: str) -> None:
     known |= {
         f"onnx:{schema.name}" for schema in onnx.defs.get_all_schemas()
     }  # some draw numbers: no case of the suite asks for them
-    named = {f"{catalog}:{name}" for _, names in classes.list_lines(catalog) for name in names.split()}
+    named = {f"{catalog}:{name}" for _, names in classes.list_op_class_lines(catalog) for name in names.split()}
     assert not named - known
 
 
 def test_every_place_has_its_reason_and_every_choice_its_definition() -> None:
     for catalog in (*classes.TABLE, classes.ONNX):
-        for placement, names in classes.list_lines(catalog):
+        for placement, names in classes.list_op_class_lines(catalog):
             assert placement.why and names
             assert placement.op_class is not OpClass.CHOICE or placement.definition
             assert not placement.definition or placement.definition in definitions.DEFINITIONS
@@ -52,13 +56,13 @@ def test_every_place_has_its_reason_and_every_choice_its_definition() -> None:
 def test_a_name_given_twice_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     placement = classes.Placement(OpClass.EXACT, "why")
     monkeypatch.setattr(classes, "TABLE", {"torch": [(placement, "abs"), (placement, "neg abs")]})
-    classes._index_placements.cache_clear()
+    classes._index_class_placements.cache_clear()
     try:
         with pytest.raises(ValueError, match="torch:abs is placed twice"):
-            classes.of("torch:neg")
+            classes.find_op_class("torch:neg")
     finally:
         monkeypatch.undo()
-        classes._index_placements.cache_clear()
+        classes._index_class_placements.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -83,4 +87,4 @@ def test_a_name_given_twice_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_an_op_is_depends_on_variant_arguments_and_dtype(
     op: str, variant: str, kwargs: dict[str, object], dtype: str, op_class: OpClass
 ) -> None:
-    assert classes.of(op, variant, kwargs, dtype).op_class is op_class
+    assert classes.find_op_class(op, variant, kwargs, dtype).op_class is op_class

@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tasks.arrays.tree import TensorSpec, encode
-from tasks.graphs.coarse import product_weights, rounded_to, with_weights_in
+from tasks.arrays.tree import TensorSpec, encode_argument_tree
+from tasks.graphs.coarse import list_product_weights, round_product_weights, round_to_precision
 from tasks.graphs.evaluate import EvaluatedGraph
 from tasks.graphs.floor import reference_and_floor
 from tasks.judge import coarser, verdict
-from tasks.judge.plain import compare
-from tasks.judge.policy import judge
+from tasks.judge.plain import compare_outputs
+from tasks.judge.policy import judge_by_policy
 from tasks.model import EPS, Leaf, OpClass, Status, round_to_dtype
 from tests import residual_model
 
-POLICY = verdict.load("error_units")
+POLICY = verdict.load_policy("error_units")
 
 
 @cache
@@ -29,7 +29,7 @@ def prepared() -> tuple[Any, dict[str, np.ndarray], list[Leaf], dict[str, list[n
     graph, feeds = EvaluatedGraph(model), residual_model.inputs(model)
     references, floors, *_ = reference_and_floor(graph, feeds, 4)
     leaves = [Leaf("float32", y.shape, y, noise, meaning="logits") for y, noise in zip(references, floors)]
-    return model, feeds, leaves, {name: with_weights_in(graph, feeds, name) for name in coarser.SUSPECTS}
+    return model, feeds, leaves, {name: round_product_weights(graph, feeds, name) for name in coarser.SUSPECTS}
 
 
 def run(model: Any) -> list[np.ndarray]:
@@ -41,23 +41,23 @@ def run(model: Any) -> list[np.ndarray]:
 def told(outputs: Sequence[np.ndarray]) -> str:
     """The precision that is suspected, "" for none."""
     _, _, leaves, twins = prepared()
-    found = coarser.suspect_precision(outputs, leaves, twins, POLICY, "models:tiny", "float32")
+    found = coarser.suspect_coarser_precision(outputs, leaves, twins, POLICY, "models:tiny", "float32")
     return found.precision if found else ""
 
 
 def status(outputs: Sequence[np.ndarray], precision: str = "") -> Status:
-    metrics = compare(outputs, prepared()[2], OpClass.MODEL, precision)
-    return judge(metrics, POLICY, "models:tiny", OpClass.MODEL, "float32", "float64", precision)[0]
+    metrics = compare_outputs(outputs, prepared()[2], OpClass.MODEL, precision)
+    return judge_by_policy(metrics, POLICY, "models:tiny", OpClass.MODEL, "float32", "float64", precision)[0]
 
 
 def test_the_weights_of_products_are_found_and_no_others() -> None:
-    assert product_weights(EvaluatedGraph(prepared()[0])) == {"up0", "down0", "up1", "down1", "head"}
+    assert list_product_weights(EvaluatedGraph(prepared()[0])) == {"up0", "down0", "up1", "down1", "head"}
 
 
 def test_numbers_are_rounded_to_so_many_digits() -> None:
     x = np.linspace(-7, 7, 1000)
-    assert np.array_equal(rounded_to(x, "bfloat16"), round_to_dtype(x, "bfloat16"))
-    assert np.abs(rounded_to(x, "tfloat32") / x - 1).max() <= EPS["tfloat32"] / 2
+    assert np.array_equal(round_to_precision(x, "bfloat16"), round_to_dtype(x, "bfloat16"))
+    assert np.abs(round_to_precision(x, "tfloat32") / x - 1).max() <= EPS["tfloat32"] / 2
 
 
 def test_a_sound_runtime_passes_and_is_suspected_of_nothing() -> None:
@@ -78,7 +78,7 @@ def test_openvino_is_told_where_its_own_default_is_bfloat16() -> None:
     from tasks.model import Form
 
     model, feeds, _, _ = prepared()
-    args, data = encode((TensorSpec(0),)), model.SerializeToString()
+    args, data = encode_argument_tree((TensorSpec(0),)), model.SerializeToString()
     form = Form("onnx", "models:tiny", "float32", list(feeds.values()), args=args, model=data)
     for option, unasked in (("f32", False), ("default", True)):
         backend = BackendSpec.parse("o", "openvino-cpu", {"inference_precision": option}).create()
@@ -108,7 +108,10 @@ def _edited(model: Any, name: str, change: Any) -> Any:
         ("gain1", lambda x: np.float32(1.001) * x),
         ("bias0", np.zeros_like),
         ("root", lambda x: x * np.float32(1.002)),
-        ("up1", lambda x: rounded_to(x.astype(np.float64), "bfloat16").astype(np.float32)),  # one layer is no precision
+        (
+            "up1",
+            lambda x: round_to_precision(x.astype(np.float64), "bfloat16").astype(np.float32),
+        ),  # one layer is no precision
         ("head", lambda x: np.roll(x, 1, 1)),
         ("down0", lambda x: np.where(np.arange(x.shape[0])[:, None] == 3, np.float32(0), x)),
     ],

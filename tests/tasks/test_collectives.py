@@ -21,12 +21,12 @@ import pytest
 from tasks.backends import BackendSpec, collectives
 from tasks.backends.collectives import Collectives
 from tasks.backends.shared import ranks
-from tasks.backends.shared.rank_hosts import RankHosts, start_here
+from tasks.backends.shared.rank_hosts import RankHosts, start_ranks_here
 from tasks.catalogs.collective.catalog import DTYPES, OPS, RANKS, SIZES
 from tasks.judge import verdict
 from tasks.model import Group
-from tasks.prepare.cases import prepare
-from tasks.runner import Runner, ask_whole_group
+from tasks.prepare.cases import prepare_group
+from tasks.runner import Runner, make_item_of_whole_group
 
 pytest.importorskip("torch")
 
@@ -75,9 +75,9 @@ def ranks_here(made: Collectives) -> list[psutil.Process]:
 
 def statuses(made: Collectives, op: str, dtype: str, cache: Path, samples: int = 3) -> dict[int, str]:
     name, _, reduction = op.partition(".")
-    _, group = prepare(Group(f"collective:{name}", reduction, dtype, samples), cache)
-    runner = Runner(made, made.probe(), verdict.load("error_units"), lambda *step: None)
-    return {SIZES[x.row.sample]: x.row.status for x in runner.run([ask_whole_group(group)])}
+    _, group = prepare_group(Group(f"collective:{name}", reduction, dtype, samples), cache)
+    runner = Runner(made, made.probe(), verdict.load_policy("error_units"), lambda *step: None)
+    return {SIZES[x.row.sample]: x.row.status for x in runner.run([make_item_of_whole_group(group)])}
 
 
 @pytest.mark.parametrize("op", [f"{op}.{x}" if x else op for op, variants in OPS.items() for x in variants])
@@ -108,9 +108,9 @@ def test_a_fault_of_the_group_is_found_and_its_sound_twin_passes(
 
 def test_a_rank_that_fails_alone_is_named_and_the_next_case_runs(planted: Planted, cache: Path) -> None:
     made = planted.plant("Dies")
-    _, group = prepare(Group("collective:all_gather", "", "float32", 1), cache)
-    runner = Runner(made, made.probe(), verdict.load("error_units"), lambda *step: None)
-    (row,) = (x.row for x in runner.run([ask_whole_group(group)]))
+    _, group = prepare_group(Group("collective:all_gather", "", "float32", 1), cache)
+    runner = Runner(made, made.probe(), verdict.load_policy("error_units"), lambda *step: None)
+    (row,) = (x.row for x in runner.run([make_item_of_whole_group(group)]))
     assert (row.status, row.stage) == ("error", "run") and "rank 2 lost its link" in row.error
     assert set(statuses(made, "all_reduce.max", "int32", cache).values()) == {"pass"}
 
@@ -133,16 +133,16 @@ def test_a_rank_that_hangs_is_named_and_the_next_case_runs(
     monkeypatch.setattr(collectives, "_LEAST_S", 15.0)
     made = planted.plant("Hangs")
     made._ready(RANKS).close()  # whose ranks wait for a minute
-    _, group = prepare(Group("collective:all_gather", "", "float32", 1), cache)
-    runner = Runner(made, made.probe(), verdict.load("error_units"), lambda *step: None)
-    (row,) = (x.row for x in runner.run([ask_whole_group(group)]))
+    _, group = prepare_group(Group("collective:all_gather", "", "float32", 1), cache)
+    runner = Runner(made, made.probe(), verdict.load_policy("error_units"), lambda *step: None)
+    (row,) = (x.row for x in runner.run([make_item_of_whole_group(group)]))
     assert (row.status, row.stage) == ("timeout", "run") and "rank 2 answered nothing" in row.error
     assert set(statuses(made, "all_reduce.max", "int32", cache).values()) == {"pass"}
 
 
 def test_every_size_stands_once_and_samples_are_of_all_ranks(cache: Path) -> None:
     assert list(SIZES) == sorted(set(SIZES)) and len(DTYPES) == 7
-    _, group = prepare(Group("collective:all_to_all", "", "float16", 2), cache)
+    _, group = prepare_group(Group("collective:all_to_all", "", "float16", 2), cache)
     inputs = group.samples[0].inputs()[0]
     assert len(inputs) == RANKS and inputs.shape == group.samples[0].expected()[0].shape
     assert not np.array_equal(inputs[0], inputs[1])
@@ -188,11 +188,11 @@ def test_ranks_whose_torch_cannot_be_imported_say_why_and_plug_ins_stay_out_of_a
     (tmp_path / "torch.py").write_text(HALF_TORCH)
     pairs = [socket.socketpair() for _ in range(2)]
     env = {"PYTHONPATH": str(tmp_path), "TORCH_DEVICE_BACKEND_AUTOLOAD": "1"}
-    process = start_here([end for _, end in pairs], ["0,1", "2", "", "gloo", "cpu", "1", ""], sys.executable, env)
+    process = start_ranks_here([end for _, end in pairs], ["0,1", "2", "", "gloo", "cpu", "1", ""], sys.executable, env)
     for own, end in pairs:
         end.close()
         with own, own.makefile("rb") as source:
-            assert ranks.read(source)[0] == {"error": "ImportError: no libtorch, plug-ins: 0"}
+            assert ranks.read_from_rank(source)[0] == {"error": "ImportError: no libtorch, plug-ins: 0"}
     assert process.wait() == 1
 
 
@@ -237,11 +237,11 @@ def test_ranks_wait_as_long_in_groups_that_a_session_makes_and_without_groups_th
     finally:
         dist.destroy_process_group()
     told.clear()
-    ranks.limit_waiting(7.0)
+    ranks.limit_rank_waiting(7.0)
     monkeypatch.setattr(dist, "is_available", lambda: False)
     monkeypatch.delattr(dist, "distributed_c10d")
     monkeypatch.setitem(sys.modules, "torch.distributed.distributed_c10d", None)
-    ranks.limit_waiting(7.0)  # of a torch that was built without
+    ranks.limit_rank_waiting(7.0)  # of a torch that was built without
     assert not told
 
 
@@ -275,15 +275,15 @@ def test_ranks_on_two_nodes_compute_together_until_one_is_gone(
 ) -> None:
     hosts, process = lent
     made = backend()
-    _, prepared = prepare(Group("collective:all_reduce", "sum", "float32", 2), cache)
-    runner = Runner(made, made.probe(), verdict.load("error_units"), lambda *step: None)
-    rows = [x.row for x in runner.run([ask_whole_group(prepared)])]
+    _, prepared = prepare_group(Group("collective:all_reduce", "sum", "float32", 2), cache)
+    runner = Runner(made, made.probe(), verdict.load_policy("error_units"), lambda *step: None)
+    rows = [x.row for x in runner.run([make_item_of_whole_group(prepared)])]
     assert {row.status for row in rows} == {"pass"} and {row.flags for row in rows} == {"ranks=4 nodes=2"}
     assert len(ranks_here(made)) == 2  # the others are there
     assert not hosts.silent()
     process.kill()
     process.wait()
-    first, second = [x.row for x in runner.run([ask_whole_group(prepared)])]
+    first, second = [x.row for x in runner.run([make_item_of_whole_group(prepared)])]
     assert (first.status, second.status) == ("error", "error")
     assert hosts.silent() == ["127.0.0.1"]  # so whoever gave the job takes neither for the backend's fault
 

@@ -17,7 +17,7 @@ from tasks.catalogs import user_definitions
 from tasks.judge import verdict
 from tasks.model import Group
 from tasks.model.row import Row
-from tasks.prepare.cases import prepare
+from tasks.prepare.cases import prepare_group
 from tasks.runner import Runner
 
 torch = pytest.importorskip("torch")
@@ -139,11 +139,11 @@ def judged(tmp_path: Path, expression: str, compiler: Any) -> Row:
     (tmp_path / "own.py").write_text(source)
     np.savez(tmp_path / "x.npz", x=X)
     one = {"at": 0, "root": str(tmp_path), "name": "m", "model": "own.py:Model", "drawn": []}
-    user_definitions.announce(json.dumps({"models": [one | {"inputs": [str(tmp_path / "x.npz")]}]}))
-    group = prepare(Group("models:m", "", "float32", 1), tmp_path / "cache")[1]
+    user_definitions.announce_definitions(json.dumps({"models": [one | {"inputs": [str(tmp_path / "x.npz")]}]}))
+    group = prepare_group(Group("models:m", "", "float32", 1), tmp_path / "cache")[1]
     made = Planted("inductor-cpu", "cpu", {}).but(compiler=compiler)
-    runner = Runner(made, TorchEager.probe(made), verdict.load("error_units"), lambda *step: None)
-    (done,) = runner.run([runners.ask_whole_group(group)])
+    runner = Runner(made, TorchEager.probe(made), verdict.load_policy("error_units"), lambda *step: None)
+    (done,) = runner.run([runners.make_item_of_whole_group(group)])
     return done.row
 
 

@@ -15,7 +15,7 @@ from tasks.arrays.tree import TensorSpec
 from tasks.backends import BackendSpec, iree, tvm
 from tasks.backends.base import Backend
 from tasks.backends.shared import artefacts
-from tasks.backends.shared.onnx_form import PROBE_MODEL, one_add
+from tasks.backends.shared.onnx_form import PROBE_MODEL, make_smallest_model
 from tasks.model import Form, Unsupported
 
 
@@ -109,7 +109,7 @@ def test_only_an_integer_without_a_sign_takes_the_declared_dtype(element: str, d
 
 def test_an_adapter_s_type_is_read_from_what_the_driver_says() -> None:
     said = "name: llvmpipe (LLVM 15.0.6, 256 bits)\ntype: cpu\ndriver_info: Mesa 22.3.6\nmemory_heaps: 1\n  [0] size=1 type: gpu\n"
-    found = iree._parse_device_properties(said)
+    found = iree._parse_vulkan_properties(said)
     assert (found["name"], found["type"], found["driver_info"]) == (
         "llvmpipe (LLVM 15.0.6, 256 bits)",
         "cpu",
@@ -127,10 +127,10 @@ def test_a_model_is_compiled_once_for_the_same_flags_and_version(
         return b"code"
 
     monkeypatch.setenv("FARM_ARTEFACTS", str(tmp_path))
-    monkeypatch.setattr(iree, "_compile_model", made)
-    monkeypatch.setattr(iree, "_load_module", lambda driver, code, dtypes: lambda views: [code])
+    monkeypatch.setattr(iree, "_compile_iree_model", made)
+    monkeypatch.setattr(iree, "_load_iree_module", lambda driver, code, dtypes: lambda views: [code])
     monkeypatch.setattr(iree, "_open_iree_device", lambda driver: (None, None, None))
-    monkeypatch.setattr(iree, "_buffer_view", lambda device, value: value)
+    monkeypatch.setattr(iree, "_make_iree_buffer", lambda device, value: value)
     form = Form("onnx", "onnx:Add", "float32", [np.ones(2, np.float32)], model=PROBE_MODEL)
     version = "3.13.0"
     monkeypatch.setattr(iree, "_read_iree_version", lambda: version)
@@ -170,12 +170,12 @@ def test_iree_leaves_out_what_its_version_does_not_know(
     sys.modules["iree"].compiler = sys.modules["iree.compiler"]  # type: ignore[attr-defined]
     sys.modules["iree.compiler"].version = sys.modules["iree.compiler.version"]  # type: ignore[attr-defined]
     sys.modules["iree.compiler.version"].VERSION = "3.9.0"  # type: ignore[attr-defined]
-    monkeypatch.setattr(iree, "_list_known_flags", lambda: frozenset(iree._name_flag(x) for x in has))
+    monkeypatch.setattr(iree, "_list_known_flags", lambda: frozenset(iree._name_iree_flag(x) for x in has))
     monkeypatch.setattr(iree, "_read_iree_version", lambda: "3.9.0")
     given: list[tuple[str, ...]] = []
-    monkeypatch.setattr(iree, "_compile_model", lambda model, flags: given.append(flags) or b"code")
+    monkeypatch.setattr(iree, "_compile_iree_model", lambda model, flags: given.append(flags) or b"code")
     made = backend("iree-gfx942", flags=["--iree-own-flag=1"])
     made.start()
     assert target in given[0] and "--iree-own-flag=1" in given[0]
     assert [x for x in iree.FLAGS if x not in given[0]] == [x for x in iree.FLAGS if x not in has]
-    assert made.build(one_add()).flags.endswith(lacks)
+    assert made.build(make_smallest_model()).flags.endswith(lacks)

@@ -16,21 +16,21 @@ from tasks.catalogs.critical import reference as ref
 from tasks.judge import verdict
 from tasks.judging import Judgement, judge_outputs
 from tasks.model import EPS, Flushes, Form, Group, Leaf, OpClass, RuntimeInfo, Status
-from tasks.model.dtypes import TABLE, np_dtype
+from tasks.model.dtypes import TABLE, get_numpy_dtype
 from tasks.model.kind import CAUSE_ARITHMETIC, KIND_ACCUMULATOR, KIND_ARITHMETIC
 from tasks.passport.adder import SumAdder
 from tasks.passport.bounded import BoundedArray, BoundedSteps
-from tasks.passport.bounds import share_of_sum
-from tasks.passport.composites import find_composite
-from tasks.passport.explain import read_order
-from tasks.passport.locate import locate_order
+from tasks.passport.bounds import find_share_of_sum
+from tasks.passport.composites import find_composite_formula
+from tasks.passport.explain import read_sum_order
+from tasks.passport.locate import locate_order_terms
 from tasks.passport.own import OwnArithmetic, hold_to_bounds
 from tasks.passport.predict import SumModel
 from tasks.passport.reading import NodeRule, SumReading
-from tasks.passport.trees import encode_tree, make_sequential
-from tasks.prepare.cases import PreparedGroup, PreparedSample, save_alone
+from tasks.passport.trees import encode_tree, make_sequential_tree
+from tasks.prepare.cases import PreparedGroup, PreparedSample, save_sample_alone
 
-INFO, POLICY = RuntimeInfo("1", "cpu"), verdict.load("error_units")
+INFO, POLICY = RuntimeInfo("1", "cpu"), verdict.load_policy("error_units")
 ROWS, TERMS = 8, 64
 Run = Callable[[Sequence[Any]], list[np.ndarray]]
 #: What was read of another sum of a device that adds in float32.
@@ -46,7 +46,7 @@ def add_terms(terms: np.ndarray, bits: int = 24, drops: int = -1) -> np.ndarray:
     some[..., drops] *= drops < 0
     count = some.shape[-1]
     model = SumModel(
-        make_sequential(list(range(count))), SumAdder(NodeRule(bits, "nearest even"), {}, ()), "float32", "", 0
+        make_sequential_tree(list(range(count))), SumAdder(NodeRule(bits, "nearest even"), {}, ()), "float32", "", 0
     )
     return np.asarray(model.compute(some), np.float32)[..., None]
 
@@ -150,7 +150,7 @@ def compute_exact(name: str) -> np.ndarray:
 def test_what_adds_otherwise_is_beyond_the_bound_of_its_formula_and_the_sound_twin_within(name: str) -> None:
     called, make, arrays, _ = OPS[name]
     exact = compute_exact(name)
-    found = find_composite(arrays, exact)
+    found = find_composite_formula(arrays, exact)
     assert found is not None and found.of == called
     own = OwnArithmetic((), None, (), (FLOAT32,))
     held = [hold_to_bounds(own, arrays, run(arrays)[0], exact) for run in (make(), make(8), make(drops=11))]
@@ -178,12 +178,12 @@ def test_no_sound_device_leaves_the_bound_of_any_formula(name: str) -> None:
 def test_an_output_that_no_formula_gives_is_not_held() -> None:
     x = draw((ROWS, TERMS))
     for made in (np.tanh(x[0]), np.maximum(x[0], 0.0), x[0].max(-1)):
-        assert find_composite(x, made.astype(np.float64)) is None
-    assert find_composite(x, ref.softmax(x[0].astype(np.float64), 0)) is not None  # along another axis
+        assert find_composite_formula(x, made.astype(np.float64)) is None
+    assert find_composite_formula(x, ref.softmax(x[0].astype(np.float64), 0)) is not None  # along another axis
     own = OwnArithmetic((), None, (), (FLOAT32,))
     infinite = np.exp(x[0].astype(np.float64))
     infinite[0, 0] = np.inf
-    assert find_composite(x, infinite) is None, "one infinite number does not leave all others near"
+    assert find_composite_formula(x, infinite) is None, "one infinite number does not leave all others near"
     exact, unread = compute_exact("softmax"), np.full((ROWS, TERMS), np.nan, np.float32)
     assert hold_to_bounds(own, x, unread, exact) is None, "of what is no number nothing is said"
     sharp = [20 * x[0]]  # nearly all of it is 0, along either axis
@@ -201,7 +201,7 @@ def test_a_formula_is_bounded_by_the_tree_of_its_sum_where_it_was_read_at_its_sh
     bounds = []
     for known in ((), parts, (shallow,)):
         steps = BoundedSteps("float32", known, (FLOAT32,), ROWS)
-        found = find_composite(x, exact)
+        found = find_composite_formula(x, exact)
         assert found is not None
         bounds.append(np.asarray(found.compute([BoundedArray.make(x[0], steps)]).off[0]).max())
     assert bounds[2] < bounds[1] <= bounds[0]
@@ -212,9 +212,9 @@ def test_a_formula_is_bounded_by_the_tree_of_its_sum_where_it_was_read_at_its_sh
 
 def passport_of(run: Run, arrays: Sequence[np.ndarray]) -> tuple[SumReading, ...]:
     """What is read of the sum of exponentials of a device."""
-    terms = locate_order(arrays, ref.softmax(arrays[0].astype(np.float64), -1), 0)
+    terms = locate_order_terms(arrays, ref.softmax(arrays[0].astype(np.float64), -1), 0)
     assert terms is not None
-    reading = read_order(run, arrays, terms, "first")
+    reading = read_sum_order(run, arrays, terms, "first")
     assert reading.bits and reading.made_of == "exponentials", reading
     return (reading,)
 
@@ -225,7 +225,7 @@ def judge(tmp_path: Path, run: Run, parts: Sequence[SumReading], noise: float = 
     arrays = draw((ROWS, TERMS))
     exact = ref.softmax(arrays[0].astype(np.float64), -1)
     leaf = Leaf("float32", exact.shape, exact, noise * EPS["float32"] * np.abs(exact))
-    save_alone(
+    save_sample_alone(
         tmp_path / "x.pack",
         Group("critical:softmax", "", "float32", 1),
         Sample(0, (TensorSpec(0),), {"dim": -1}, arrays, [leaf], OpClass.NORMALISATION),
@@ -278,7 +278,7 @@ def test_a_formula_whose_sum_was_not_read_has_a_finite_bound_in_16_bits(dtype: s
     """Of any order of additions in the dtype. One that adds in it, one after another, is within; a result of another
     size is not; where nothing finite follows (a variance as a difference of squares may leave nothing of itself), it
     says so."""
-    x = np.random.default_rng(3).standard_normal((8, count)).astype(np_dtype(dtype))
+    x = np.random.default_rng(3).standard_normal((8, count)).astype(get_numpy_dtype(dtype))
     wide = x.astype(np.float64)
     digits = (TABLE[dtype].digits or 0) + 1
     total = add_terms(np.square(wide).astype(x.dtype), digits)
@@ -299,10 +299,10 @@ def test_any_order_of_additions_is_within_the_share_of_its_format() -> None:
     less."""
     reading = replace(FLOAT32, bits=8)
     for count in (64, 256, 2048, 1 << 20):
-        certain, likely = share_of_sum(reading, count, exactly=False).off
+        certain, likely = find_share_of_sum(reading, count, exactly=False).off
         lost = 1 - min(count, 256) / count
         assert lost <= certain <= count / 256 and 0 < likely <= certain
-    down = share_of_sum(replace(reading, rounding="down"), 2048, exactly=False)
+    down = find_share_of_sum(replace(reading, rounding="down"), 2048, exactly=False)
     assert np.isfinite(down.off).all() and min(down.least) > 0
 
 
@@ -310,7 +310,7 @@ def test_any_order_of_additions_is_within_the_share_of_its_format() -> None:
     "coarse", [{"bits": 1, "rounding": "down"}, {"aligned": 1}, {"bits": 1, "taken": 1}, {"taken": 1}]
 )
 def test_of_steps_that_may_lose_all_that_they_add_nothing_is_likely(coarse: dict[str, Any]) -> None:
-    tree = tuple(encode_tree(make_sequential([0, 1])))
+    tree = tuple(encode_tree(make_sequential_tree([0, 1])))
     for count in (2, 64):
-        found = share_of_sum(replace(FLOAT32, tree=tree, **coarse), count, exactly=False)
+        found = find_share_of_sum(replace(FLOAT32, tree=tree, **coarse), count, exactly=False)
         assert found.off[0] == found.off[1] >= count - 1 and found.least == (0.0, 0.0)

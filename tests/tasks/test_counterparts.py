@@ -13,30 +13,30 @@ import numpy as np
 import pytest
 
 from tasks import counterparts
-from tasks.arrays.tree import TensorSpec, encode
+from tasks.arrays.tree import TensorSpec, encode_argument_tree
 from tasks.backends import BackendSpec
-from tasks.backends.shared.function_form import describe_framework_call, input_arrays, invoke_counterpart
+from tasks.backends.shared.function_form import describe_framework_call, invoke_counterpart, list_function_inputs
 from tasks.counterparts import (
     Counterpart,
     algebra,
     arguments,
-    counterpart,
     elementwise,
+    find_counterpart,
+    index_counterpart_rows,
     movement,
     networks,
     reductions,
-    rows,
 )
 from tasks.counterparts.table import FRAMEWORKS
 from tasks.model import Form, Group, Unsupported
-from tasks.operators.torch_names import CASTS, dtype_of
+from tasks.operators.torch_names import CASTS, name_framework_dtype
 from tasks.prepare import cases as prepare
 
 
 @pytest.fixture
 def numpy_for_jax(monkeypatch: pytest.MonkeyPatch) -> None:
     """NumPy in jax.numpy's place: the adaptations are the same."""
-    monkeypatch.setattr(counterparts, "_words", lambda framework: vars(arguments) | {"jnp": np})
+    monkeypatch.setattr(counterparts, "_list_framework_words", lambda framework: vars(arguments) | {"jnp": np})
 
 
 def words_of(framework: str) -> set[str]:
@@ -54,7 +54,7 @@ def words_of(framework: str) -> set[str]:
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_every_expression_names_parameters_and_words_alone(framework: str) -> None:
     known = words_of(framework)
-    for name, row in rows().items():
+    for name, row in index_counterpart_rows().items():
         if text := getattr(row, framework):
             made = Counterpart(framework, name, row.signature, text)
             used = {node.id for node in ast.walk(ast.parse(made.text, mode="eval")) if isinstance(node, ast.Name)}
@@ -64,18 +64,20 @@ def test_every_expression_names_parameters_and_words_alone(framework: str) -> No
 def test_no_two_rows_have_a_name() -> None:
     areas = (elementwise, reductions, algebra, movement, networks)
     names = [name for area in areas for row in area.ROWS for name in row.names.split()]
-    assert len(names) == len(set(names)) == len(rows())
+    assert len(names) == len(set(names)) == len(index_counterpart_rows())
 
 
 def test_every_name_is_an_op() -> None:
     pytest.importorskip("torch")
     from tasks.catalogs.critical.ops import OPS
-    from tasks.catalogs.torch.opinfo import _op_db
+    from tasks.catalogs.torch.opinfo import _load_op_db
 
     # Ops of the critical catalog may be called like functions that op_db knows by its variants only.
-    torch_names = {f"{name}.{variant}" if variant else name for name, variant in _op_db()} | set(OPS)
+    torch_names = {f"{name}.{variant}" if variant else name for name, variant in _load_op_db()} | set(OPS)
     unknown = [
-        n for n in rows() if n.removeprefix("critical:") not in (OPS if n.startswith("critical:") else torch_names)
+        n
+        for n in index_counterpart_rows()
+        if n.removeprefix("critical:") not in (OPS if n.startswith("critical:") else torch_names)
     ]
     assert unknown == []
 
@@ -87,23 +89,23 @@ def test_every_critical_op_has_counterparts() -> None:
     for framework in FRAMEWORKS:
         for name in OPS:
             try:
-                counterpart(framework, f"critical:{name}", "", "float32")
+                find_counterpart(framework, f"critical:{name}", "", "float32")
             except Unsupported:
                 missing.setdefault(framework, []).append(name)
     assert missing == {"jax": ["dropout"]}  # JAX itself has none
 
 
 def test_arguments_arrive_under_torchs_names(numpy_for_jax: None) -> None:
-    total = counterpart("jax", "torch:sum", "", "float32")
+    total = find_counterpart("jax", "torch:sum", "", "float32")
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
     assert total(x, dim=(), keepdim=True).tolist() == [[15]]  # no axis means all of them
     assert total(x, 1, dtype=np.float64).dtype == np.float64
-    assert counterpart("jax", "critical:var", "", "float32")(x, dim=-1, correction=1).tolist() == [1, 1]
-    assert counterpart("jax", "torch:add", "", "float32")(x, x, device="cpu", memory_format=None)[1, 2] == 10
+    assert find_counterpart("jax", "critical:var", "", "float32")(x, dim=-1, correction=1).tolist() == [1, 1]
+    assert find_counterpart("jax", "torch:add", "", "float32")(x, x, device="cpu", memory_format=None)[1, 2] == 10
 
 
 def test_an_argument_that_the_expression_does_not_heed_is_refused(numpy_for_jax: None) -> None:
-    add = counterpart("jax", "torch:add", "", "float32")
+    add = find_counterpart("jax", "torch:add", "", "float32")
     x = np.ones(2, np.float32)
     assert add(x, x, alpha=1).tolist() == [2, 2]
     with pytest.raises(Unsupported, match=r"jnp.add\(x, other\), has no alpha"):
@@ -111,8 +113,8 @@ def test_an_argument_that_the_expression_does_not_heed_is_refused(numpy_for_jax:
     with pytest.raises(Unsupported, match="does not take these arguments"):
         add(x, x, beta=2)
     with pytest.raises(Unsupported, match="ellipsis that the output leaves out"):
-        counterpart("jax", "torch:einsum", "", "float32")([x], "...i -> i")
-    embed = counterpart("jax", "torch:nn.functional.embedding", "", "float32")
+        find_counterpart("jax", "torch:einsum", "", "float32")([x], "...i -> i")
+    embed = find_counterpart("jax", "torch:nn.functional.embedding", "", "float32")
     table = np.eye(3, dtype=np.float32)
     assert embed(np.array([2, 0]), table, padding_idx=1).argmax(1).tolist() == [2, 0]  # without effect on the result
     with pytest.raises(Unsupported, match="has no max_norm"):
@@ -128,7 +130,7 @@ def test_what_the_table_does_not_have_is_said() -> None:
         ("torch:sum", "", "int64", "floating and complex dtypes"),
     ):
         with pytest.raises(Unsupported, match=text):
-            counterpart("jax", op, variant, dtype)
+            find_counterpart("jax", op, variant, dtype)
 
 
 def test_conventions_are_turned_over() -> None:
@@ -164,13 +166,13 @@ def test_tensors_of_a_form_are_contiguous_and_in_order() -> None:
         "float32",
         [stored, np.float32(7).reshape(())],
         call,
-        encode((transposed, [scalar])),
+        encode_argument_tree((transposed, [scalar])),
         {
             "$": "dict",
             "v": [["dtype", {"$": "torch.dtype", "name": "float64"}], ["m", {"$": "torch.memory_format", "name": "x"}]],
         },
     )
-    arrays = input_arrays(form)
+    arrays = list_function_inputs(form)
     assert arrays[0].tolist() == [[0, 3], [1, 4], [2, 5]] and arrays[0].flags.c_contiguous and arrays[1].shape == ()
     out = invoke_counterpart(form, arrays, np.dtype)
     assert len(out) == 2 and out[0] is arrays[0] and out[1] is arrays[1]
@@ -181,25 +183,25 @@ def test_tensors_of_a_form_are_contiguous_and_in_order() -> None:
         "float32",
         [],
         call,
-        encode((TensorSpec(0, (2,), layout="sparse_coo", parts=(0, 1)),)),
-        encode({}),
+        encode_argument_tree((TensorSpec(0, (2,), layout="sparse_coo", parts=(0, 1)),)),
+        encode_argument_tree({}),
     )
     with pytest.raises(Unsupported, match="sparse_coo"):
-        input_arrays(sparse)
+        list_function_inputs(sparse)
 
 
 def test_a_row_says_what_was_called() -> None:
-    form = Form("jax", "critical:swiglu", "float32", [], counterpart("jax", "critical:swiglu", "", "float32"))
+    form = Form("jax", "critical:swiglu", "float32", [], find_counterpart("jax", "critical:swiglu", "", "float32"))
     assert describe_framework_call(form) == "composed=nn.silu(jnp.matmul(x,w))*jnp.matmul(x,v)"
-    other = replace(form, call=counterpart("jax", "critical:exp", "", "float32"))
+    other = replace(form, call=find_counterpart("jax", "critical:exp", "", "float32"))
     assert describe_framework_call(other) == "function=jnp.exp(x)"
 
 
 def test_a_prepared_sample_has_the_form(tmp_path: Path) -> None:
-    _, group = prepare.prepare(Group("critical:exp", "", "float32", 1), tmp_path, draws=2)
+    _, group = prepare.prepare_group(Group("critical:exp", "", "float32", 1), tmp_path, draws=2)
     form = group.samples[0].form("paddle")
     assert isinstance(form.call, Counterpart) and form.call.text == "paddle.exp(x)"
-    _, without = prepare.prepare(Group("critical:dropout", "", "float32", 1), tmp_path, draws=2)
+    _, without = prepare.prepare_group(Group("critical:dropout", "", "float32", 1), tmp_path, draws=2)
     with pytest.raises(Unsupported, match="no counterpart"):
         without.samples[0].form("jax")
 
@@ -238,10 +240,16 @@ def test_a_refusal_of_the_converter_is_kept_and_repeated(tmp_path: Path, monkeyp
     )
     backend = litert.LiteRt("litert-cpu", "cpu", {})
     backend._versions = ("litert 1", "tensorflow 1")
-    call = counterpart("tensorflow", "torch:erfc", "", "float32")
+    call = find_counterpart("tensorflow", "torch:erfc", "", "float32")
     for dtype in (np.float32, np.float32, np.float16):
         form = Form(
-            "tensorflow", "torch:erfc", "float32", [np.ones(2, dtype)], call, encode((TensorSpec(0),)), encode({})
+            "tensorflow",
+            "torch:erfc",
+            "float32",
+            [np.ones(2, dtype)],
+            call,
+            encode_argument_tree((TensorSpec(0),)),
+            encode_argument_tree({}),
         )
         with pytest.raises(Unsupported, match=r"tf.Erfc"):
             backend.build(form)
@@ -256,4 +264,4 @@ def test_a_dtype_is_known_by_its_name_however_a_framework_writes_it(told: str) -
         def __str__(self) -> str:
             return told
 
-    assert dtype_of(SimpleNamespace(dtype=Dtype())) in CASTS
+    assert name_framework_dtype(SimpleNamespace(dtype=Dtype())) in CASTS

@@ -21,8 +21,8 @@ from tasks.devices import cuda_driver
 from tasks.devices.base import DeviceDriver
 from tasks.judge import verdict
 from tasks.model import Form, Group, Program, RuntimeInfo
-from tasks.prepare.cases import PreparedGroup, prepare
-from tasks.runner import Runner, ask_whole_group
+from tasks.prepare.cases import PreparedGroup, prepare_group
+from tasks.runner import Runner, make_item_of_whole_group
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 
@@ -44,10 +44,14 @@ def test_a_row_says_which_gpu_or_slice_of_one_and_whether_its_memory_is_checked(
     library: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uuid = "uuid=GPU-00010203-0405-0607-0809-0a0b0c0d0e0f"
-    assert cuda_driver.identity(library) == [uuid, "ecc=off"]
+    assert cuda_driver.describe_gpu_identity(library) == [uuid, "ecc=off"]
     monkeypatch.setenv("FARM_STUB_CUDA_ECC", "1")
     monkeypatch.setenv("FARM_STUB_CUDA_MIG", "1")
-    assert cuda_driver.identity(library) == [uuid, "ecc=on", "mig=MIG-80818283-8485-8687-8889-8a8b8c8d8e8f"]
+    assert cuda_driver.describe_gpu_identity(library) == [
+        uuid,
+        "ecc=on",
+        "mig=MIG-80818283-8485-8687-8889-8a8b8c8d8e8f",
+    ]
 
 
 class OnGpu(Backend):
@@ -82,7 +86,7 @@ class OnGpu(Backend):
 def test_rows_of_every_runtime_say_which_gpu_they_are_of(
     device: str, told: str, said: str, library: Any, monkeypatch: pytest.MonkeyPatch, cache: Path
 ) -> None:
-    monkeypatch.setattr(cuda_driver, "load", lambda: library)
+    monkeypatch.setattr(cuda_driver, "load_cuda_driver", lambda: library)
     brought = {"nvidia-cudnn-cu13": "9.1.0", "nvidia-cublas": "13.1.1"}
 
     def version_of(package: str) -> str:
@@ -92,21 +96,21 @@ def test_rows_of_every_runtime_say_which_gpu_they_are_of(
 
     installed = SimpleNamespace(version=version_of, PackageNotFoundError=metadata.PackageNotFoundError)
     monkeypatch.setattr("tasks.devices.nvidia.metadata", installed)
-    monkeypatch.setattr("tasks.devices.nvidia.system_libraries", lambda: ("libcudnn.so.9 of /apps",))
+    monkeypatch.setattr("tasks.devices.nvidia.list_system_cuda_libraries", lambda: ("libcudnn.so.9 of /apps",))
     for driver, version in (("580.95.05", "580.95.05"), ("", "13.0")):
         monkeypatch.setattr(DeviceDriver, "version", lambda self, root=None, driver=driver: driver)
         backend = OnGpu(device, told)
         info = backend.start()
         assert (info.device, info.driver_version) == (said, version)
         assert info.runtime_version == "runtime 1, cuDNN 9.1.0, cuBLAS 13.1.1, libcudnn.so.9 of /apps"
-    _, made = prepare(Group("critical:relu", "", "float32", 1), cache)
-    runner = Runner(backend, info, verdict.load("error_units"), lambda *step: None)
-    (row,) = (x.row for x in runner.run([ask_whole_group(PreparedGroup(made.pack.path))]))
+    _, made = prepare_group(Group("critical:relu", "", "float32", 1), cache)
+    runner = Runner(backend, info, verdict.load_policy("error_units"), lambda *step: None)
+    (row,) = (x.row for x in runner.run([make_item_of_whole_group(PreparedGroup(made.pack.path))]))
     assert row.status == "pass", row.error
     assert row.flags == "mode=x uuid=GPU-00010203-0405-0607-0809-0a0b0c0d0e0f ecc=off"
     monkeypatch.setattr(cuda_driver, "describe_gpu", lambda library, at: ("Stub GPU", "sm_90"))
-    monkeypatch.setattr(cuda_driver, "memory", lambda library, at: 1 << 30)
-    monkeypatch.setattr(cuda_driver, "identity", lambda library, at: [f"uuid={at}"])
+    monkeypatch.setattr(cuda_driver, "measure_gpu_memory", lambda library, at: 1 << 30)
+    monkeypatch.setattr(cuda_driver, "describe_gpu_identity", lambda library, at: [f"uuid={at}"])
     backend.ordinals = (0, 1)  # of a backend on several: each of them
     backend.start()
     assert backend.identity == ("uuid=0", "uuid=1")
@@ -125,14 +129,14 @@ def test_without_a_driver_a_row_says_what_the_runtime_does(monkeypatch: pytest.M
     def none() -> None:
         raise OSError("libcuda.so.1: cannot open shared object file")
 
-    monkeypatch.setattr(cuda_driver, "load", none)
+    monkeypatch.setattr(cuda_driver, "load_cuda_driver", none)
     assert OnGpu("cuda", "gpu:0").start().device == "gpu:0"
 
 
 def test_a_provider_of_onnx_runtimes_is_told_its_share_of_the_memory(
     library: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cuda_driver, "load", lambda: library)
+    monkeypatch.setattr(cuda_driver, "load_cuda_driver", lambda: library)
     for fraction, bound in (("0.25", str(20 << 30)), (None, None)):
         monkeypatch.delenv(FRACTION, raising=False)
         if fraction:

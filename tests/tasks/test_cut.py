@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tasks.graphs.branches import inline_branches
-from tasks.graphs.cut import add_outputs, crossing, cut
+from tasks.graphs.cut import add_graph_outputs, cut_graph_part, list_crossing_tensors
 
 onnx = pytest.importorskip("onnx")
 ort = pytest.importorskip("onnxruntime")
@@ -54,7 +54,7 @@ def run(model: Any, **feeds: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def test_a_probed_model_gives_intermediate_tensors_beside_its_own(model: Any) -> None:
-    values = run(add_outputs(model, ["h", "y", "b"]), x=X)
+    values = run(add_graph_outputs(model, ["h", "y", "b"]), x=X)
     assert list(values) == ["y", "h", "b"]
     np.testing.assert_array_equal(values["h"], X * np.float32(1.5))
     assert [x.name for x in model.graph.output] == ["y"]  # the model itself is as it was
@@ -62,23 +62,23 @@ def test_a_probed_model_gives_intermediate_tensors_beside_its_own(model: Any) ->
 
 @pytest.mark.parametrize("place", [0, 1, 2, 4, 5, 6, 7])
 def test_every_node_by_itself_computes_what_it_does_within_the_model(model: Any, place: int) -> None:
-    inputs, outputs = crossing(model.graph, [place])
-    known = {"x": X} | run(add_outputs(model, [x for node in model.graph.node for x in node.output]), x=X)
-    part = cut(model, inputs, outputs)
+    inputs, outputs = list_crossing_tensors(model.graph, [place])
+    known = {"x": X} | run(add_graph_outputs(model, [x for node in model.graph.node for x in node.output]), x=X)
+    part = cut_graph_part(model, inputs, outputs)
     assert [node.op_type for node in part.graph.node if node.op_type != "Constant"] == [model.graph.node[place].op_type]
     for name, value in run(part, **{x: known[x] for x in inputs}).items():
         np.testing.assert_array_equal(value, known[name])
 
 
 def test_a_window_takes_what_crosses_its_border(model: Any) -> None:
-    assert crossing(model.graph, [1, 2, 6]) == (["h", "flag"], ["a", "b"])
+    assert list_crossing_tensors(model.graph, [1, 2, 6]) == (["h", "flag"], ["a", "b"])
 
 
 def test_a_tensor_that_is_given_replaces_what_made_it(model: Any) -> None:
-    part = cut(model, ["h", "left"], ["y"])  # Split still makes the other half
+    part = cut_graph_part(model, ["h", "left"], ["y"])  # Split still makes the other half
     zero = np.zeros((3, 2), np.float32)
     np.testing.assert_array_equal(run(part, h=X, left=zero)["y"], X[:, 2:] * 2)
-    weights = run(cut(model, ["x", "w"], ["h"]), x=X, w=np.eye(4, dtype=np.float32))
+    weights = run(cut_graph_part(model, ["x", "w"], ["h"]), x=X, w=np.eye(4, dtype=np.float32))
     np.testing.assert_array_equal(weights["h"], X)
 
 
@@ -92,12 +92,12 @@ def test_a_tensor_that_is_given_replaces_what_made_it(model: Any) -> None:
 )
 def test_a_part_that_cannot_be_is_refused(model: Any, inputs: list[str], outputs: list[str], words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        cut(model, inputs, outputs)
+        cut_graph_part(model, inputs, outputs)
 
 
 def test_only_what_a_node_makes_can_be_probed(model: Any) -> None:
     with pytest.raises(ValueError, match="no node of the graph makes 'w'"):
-        add_outputs(model, ["w"])
+        add_graph_outputs(model, ["w"])
 
 
 @pytest.mark.parametrize("scale", [1, 4])

@@ -13,16 +13,16 @@ import numpy as np
 import pytest
 
 from tasks.arrays import torch_tree
-from tasks.arrays.tree import encode, map_leaves
+from tasks.arrays.tree import encode_argument_tree, map_leaves
 from tasks.backends import BackendSpec
 from tasks.catalogs.torch import declared, opinfo
-from tasks.catalogs.torch.arguments import clone
+from tasks.catalogs.torch.arguments import clone_torch_argument
 from tasks.catalogs.torch.opinfo import TorchOpInfo
-from tasks.catalogs.torch.samples import unwrap_seeding
+from tasks.catalogs.torch.samples import unwrap_seeded_op
 from tasks.judge import verdict
 from tasks.model import Form, Group, OpClass, Program, Status
-from tasks.prepare.cases import PreparedGroup, prepare
-from tasks.runner import Runner, ask_whole_group
+from tasks.prepare.cases import PreparedGroup, prepare_group
+from tasks.runner import Runner, make_item_of_whole_group
 from tasks.wire import Done
 
 torch: Any = pytest.importorskip("torch")
@@ -33,7 +33,7 @@ Compute = Callable[[Any, Form], Sequence[Any]]
 def own(backend: Any, form: Form) -> Sequence[Any]:
     """What the CPU gives."""
     args, kwargs = backend.arguments(form)
-    return torch_tree.leaves(form.call(*args, **kwargs))  # type: ignore[misc]
+    return torch_tree.list_output_tensors(form.call(*args, **kwargs))  # type: ignore[misc]
 
 
 def refused(backend: Any, form: Form) -> Sequence[Any]:
@@ -46,12 +46,12 @@ def rows(prepared: PreparedGroup, device: str, compute: Compute | None = None) -
 
     def build(form: Form) -> Program:
         assert compute is not None
-        return Program(run=lambda: [torch_tree.output(torch_tree.dense(x)) for x in compute(backend, form)])
+        return Program(run=lambda: [torch_tree.make_output_array(torch_tree.dense(x)) for x in compute(backend, form)])
 
     if compute is not None:
         vars(backend)["build"] = build
-    runner = Runner(backend, backend.start(), verdict.load("error_units"), lambda *step: None)
-    made: list[Done] = list(runner.run([ask_whole_group(prepared)]))
+    runner = Runner(backend, backend.start(), verdict.load_policy("error_units"), lambda *step: None)
+    made: list[Done] = list(runner.run([make_item_of_whole_group(prepared)]))
     return {row["sample"]: row for row in (done.row.values() for done in made)}
 
 
@@ -60,7 +60,7 @@ def rows(prepared: PreparedGroup, device: str, compute: Compute | None = None) -
 
 @pytest.fixture(scope="module")
 def batch_norm(tmp_path_factory: pytest.TempPathFactory) -> PreparedGroup:
-    return prepare(Group("torch:native_batch_norm", "", "float16", 2), tmp_path_factory.mktemp("cases"))[1]
+    return prepare_group(Group("torch:native_batch_norm", "", "float16", 2), tmp_path_factory.mktemp("cases"))[1]
 
 
 def kept_in_float32(backend: Any, form: Form) -> Sequence[Any]:
@@ -106,40 +106,45 @@ def test_an_output_that_only_a_device_has_is_expected_by_its_metadata(batch_norm
 
 
 def test_only_calls_with_several_outputs_give_other_dtypes_on_a_device() -> None:
-    """The rule by which meta kernels are asked (`declared.may_differ`), over op_db: one sample of every op in
+    """The rule by which meta kernels are asked (`declared.may_device_dtypes_differ`), over op_db: one sample of every op in
     bfloat16."""
     different = set()
-    for (name, variant), info in opinfo._op_db().items():
+    for (name, variant), info in opinfo._load_op_db().items():
         if torch.bfloat16 not in info.supported_dtypes("cpu") or variant == "partial_views" or "jiterator" in name:
             continue
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
             torch.manual_seed(0)
-            sample = next(iter(opinfo._unwrap_sampler(info)(info, "cpu", torch.bfloat16, False)))
-            args, kwargs, op = (sample.input, *sample.args), sample.kwargs, unwrap_seeding(info.op)
-            there = declared.metadata(op, args, kwargs)
-            made = torch_tree.leaves(op(*map_leaves(args, clone), **map_leaves(kwargs, clone)))
-        here = [(torch_tree.name_of(x.dtype), tuple(x.shape)) if isinstance(x, torch.Tensor) else None for x in made]
+            sample = next(iter(opinfo._unwrap_opinfo_sampler(info)(info, "cpu", torch.bfloat16, False)))
+            args, kwargs, op = (sample.input, *sample.args), sample.kwargs, unwrap_seeded_op(info.op)
+            there = declared.infer_meta_outputs(op, args, kwargs)
+            made = torch_tree.list_output_tensors(
+                op(*map_leaves(args, clone_torch_argument), **map_leaves(kwargs, clone_torch_argument))
+            )
+        here = [
+            (torch_tree.name_torch_dtype(x.dtype), tuple(x.shape)) if isinstance(x, torch.Tensor) else None
+            for x in made
+        ]
         if there is not None and there != here:
-            assert declared.may_differ("bfloat16", len(here)), (name, variant, here, there)
+            assert declared.may_device_dtypes_differ("bfloat16", len(here)), (name, variant, here, there)
             different.add(name)
     assert different >= {"native_batch_norm", "native_layer_norm", "_native_batch_norm_legit"}
 
 
 def test_what_has_no_meta_kernel_or_depends_on_the_values_is_left_to_the_cpu() -> None:
     for op, x in ((torch.nonzero, torch.ones(2, 2)), (torch.unique, torch.ones(3)), (torch.geqrf, torch.eye(2))):
-        assert declared.metadata(op, (x,), {}) is None
-    assert declared.metadata(torch.arange, (3,), {"device": "cpu"}) == [("int64", (3,))]
-    assert declared.metadata(torch.equal, (3, 3), {}) is None
-    assert not declared.may_differ("float32", 3) and not declared.may_differ("bfloat16", 1)
+        assert declared.infer_meta_outputs(op, (x,), {}) is None
+    assert declared.infer_meta_outputs(torch.arange, (3,), {"device": "cpu"}) == [("int64", (3,))]
+    assert declared.infer_meta_outputs(torch.equal, (3, 3), {}) is None
+    assert not declared.may_device_dtypes_differ("float32", 3) and not declared.may_device_dtypes_differ("bfloat16", 1)
 
 
 # Dtypes and calls ------------------------------------------------------------------------------------------------
 
 
 def test_a_dtype_that_op_db_leaves_out_for_a_device_is_unsupported_there_whatever_its_words(tmp_path: Path) -> None:
-    halves = prepare(Group("torch:histc", "", "float16", 2), tmp_path)[1]
-    singles = prepare(Group("torch:histc", "", "float32", 2), tmp_path)[1]
+    halves = prepare_group(Group("torch:histc", "", "float16", 2), tmp_path)[1]
+    singles = prepare_group(Group("torch:histc", "", "float32", 2), tmp_path)[1]
     for row in rows(halves, "cuda", refused).values():
         assert row["status"] == Status.UNSUPPORTED and row["stage"] == "run"
         assert row["error"] == "torch's op_db declares no histc in float16 for cuda: the device would rather not"
@@ -149,7 +154,7 @@ def test_a_dtype_that_op_db_leaves_out_for_a_device_is_unsupported_there_whateve
 
 
 def test_what_a_device_computes_though_it_is_not_declared_is_judged_as_usual(tmp_path: Path) -> None:
-    halves = prepare(Group("torch:histc", "", "float16", 2), tmp_path)[1]
+    halves = prepare_group(Group("torch:histc", "", "float16", 2), tmp_path)[1]
     assert {row["status"] for row in rows(halves, "cuda").values()} == {Status.PASS}
     off = rows(halves, "cuda", lambda backend, form: [own(backend, form)[0] + 1])
     assert {row["status"] for row in off.values()} == {Status.WRONG}
@@ -158,7 +163,7 @@ def test_what_a_device_computes_though_it_is_not_declared_is_judged_as_usual(tmp
 def test_a_call_that_op_db_has_for_the_cpu_alone_is_unsupported_elsewhere_and_one_of_its_own_is_not(
     tmp_path: Path,
 ) -> None:
-    prepared = prepare(Group("torch:linalg.lstsq", "", "float32", 2), tmp_path)[1]
+    prepared = prepare_group(Group("torch:linalg.lstsq", "", "float32", 2), tmp_path)[1]
     drivers = {s.index: dict(s.record.kwargs["v"])["driver"] for s in prepared.samples}
     assert sorted(drivers.values()) == ["gels", "gelsd"]
     on_cuda, on_mps = rows(prepared, "cuda", refused), rows(prepared, "mps", refused)
@@ -171,19 +176,22 @@ def test_a_call_that_op_db_has_for_the_cpu_alone_is_unsupported_elsewhere_and_on
 
 def test_a_gradient_has_its_own_declaration() -> None:
     catalog = TorchOpInfo()
-    info = opinfo._op_db()["cdist", ""]
-    forward, backward = declared.dtypes(info, "cuda"), declared.dtypes(info, "cuda", gradient=True)
+    info = opinfo._load_op_db()["cdist", ""]
+    forward, backward = (
+        declared.list_declared_dtypes(info, "cuda"),
+        declared.list_declared_dtypes(info, "cuda", gradient=True),
+    )
     assert forward is not None and backward is not None and "float32" in backward
-    assert declared.dtypes(info, "xpu", gradient=True) is None, "op_db has no list of it"
-    assert declared.dtypes(info, "npu") is None and declared.dtypes(info, "cpu") is None
-    args, kwargs = encode(()), encode({})
+    assert declared.list_declared_dtypes(info, "xpu", gradient=True) is None, "op_db has no list of it"
+    assert declared.list_declared_dtypes(info, "npu") is None and declared.list_declared_dtypes(info, "cpu") is None
+    args, kwargs = encode_argument_tree(()), encode_argument_tree({})
     group = Group("torch:to_sparse", "", "float16", 1, check="backward")
     assert "gradient" not in catalog.undeclared(group, args, kwargs, "cuda")
     assert "no gradient of to_sparse in float16 for hpu" in catalog.undeclared(group, args, kwargs, "hpu")
 
 
 def test_a_catalog_that_cannot_be_asked_acquits_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    halves = prepare(Group("torch:histc", "", "float16", 1), tmp_path)[1]
+    halves = prepare_group(Group("torch:histc", "", "float16", 1), tmp_path)[1]
 
     def broken(*args: Any) -> str:
         raise ImportError("no module named expecttest")
@@ -194,8 +202,8 @@ def test_a_catalog_that_cannot_be_asked_acquits_nobody(tmp_path: Path, monkeypat
 
 def test_the_modes_of_a_call_are_all_but_its_sizes_and_numbers() -> None:
     def of(*args: Any, **kwargs: Any) -> str:
-        trees = torch_tree.encode_args(args, kwargs)
-        return declared.modes(*trees[:2])
+        trees = torch_tree.encode_torch_args(args, kwargs)
+        return declared.describe_call_modes(*trees[:2])
 
     a, b = torch.ones(2, 3), torch.ones(5, 5).T
     assert of(a, 2, dim=(0, 1), driver="gels") == of(b, 7, dim=(3, -1), driver="gels")
@@ -205,15 +213,18 @@ def test_the_modes_of_a_call_are_all_but_its_sizes_and_numbers() -> None:
 
 
 def test_samples_of_a_device_that_is_not_here_are_made_in_the_cpus_memory_and_disturb_nobodys_numbers() -> None:
-    with declared.on_cpu("cuda"):
+    with declared.make_device_samples_on_cpu("cuda"):
         assert torch.empty(2, device="cuda").is_cpu and torch.ones(1).to(torch.device("cuda:0")).is_cpu
         assert torch.device("cuda").type == "cuda" and torch.empty(1, device="meta").is_meta
     torch.manual_seed(1)
     np.random.seed(1)
     random.seed(1)
     state = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()  # type: ignore[index]
-    info = opinfo._op_db()["linalg.lstsq", ""]
-    gpu, cpu = (declared.modes_listed(opinfo._unwrap_sampler(info), info, x, "float32", False) for x in ("rocm", "cpu"))
+    info = opinfo._load_op_db()["linalg.lstsq", ""]
+    gpu, cpu = (
+        declared.list_sample_modes(opinfo._unwrap_opinfo_sampler(info), info, x, "float32", False)
+        for x in ("rocm", "cpu")
+    )
     assert gpu < cpu
     assert torch.equal(state[0], torch.get_rng_state()) and random.getstate() == state[2]
     assert np.random.get_state()[1].tolist() == state[1]  # type: ignore[index]
@@ -273,7 +284,7 @@ def test_an_op_that_draws_is_found_by_drawing_and_one_that_ignores_what_it_drew_
 
 @pytest.mark.parametrize("op", ["svd_lowrank", "pca_lowrank"])
 def test_a_random_algorithm_of_a_determined_result_is_judged_by_what_defines_it(op: str, tmp_path: Path) -> None:
-    prepared = prepare(Group(f"torch:{op}", "", "float32", 16), tmp_path)[1]
+    prepared = prepare_group(Group(f"torch:{op}", "", "float32", 16), tmp_path)[1]
     assert all(s.op_class is OpClass.RANDOM and s.record.definition for s in prepared.samples)
     for seed in (1, 2):
         torch.manual_seed(seed)
@@ -306,7 +317,7 @@ def test_a_random_algorithm_of_a_determined_result_is_judged_by_what_defines_it(
 
 
 def test_a_gradient_through_drawn_numbers_is_random_and_one_without_is_judged_by_its_numbers(tmp_path: Path) -> None:
-    prepared = prepare(Group("torch:nn.functional.dropout", "", "float32", 19, 0, "backward"), tmp_path)[1]
+    prepared = prepare_group(Group("torch:nn.functional.dropout", "", "float32", 19, 0, "backward"), tmp_path)[1]
     by_p = {dict(s.record.kwargs["v"]).get("p", 0.5): s.op_class for s in prepared.samples if not s.failure}
     assert by_p[0.0] is OpClass.COMPOSITE and by_p[0.5] is OpClass.RANDOM
     assert {row["status"] for row in rows(prepared, "").values()} <= {Status.PASS, Status.VACUOUS}

@@ -8,18 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tasks.arrays.tree import TensorSpec, encode
+from tasks.arrays.tree import TensorSpec, encode_argument_tree
 from tasks.judge import definitions
-from tasks.judge.plain import compare
-from tasks.judge.verdict import judge, load
+from tasks.judge.plain import compare_outputs
+from tasks.judge.verdict import judge_by_policy, load_policy
 from tasks.model import Leaf, Status
 
-POLICY = load("error_units")
+POLICY = load_policy("error_units")
 G = np.random.default_rng(3)
 
 
 def kwargs_of(values: dict[str, Any]) -> Any:
-    return encode(values)
+    return encode_argument_tree(values)
 
 
 def verdict(
@@ -33,11 +33,14 @@ def verdict(
     **kwargs: Any,
 ) -> Status:
     """The status of float32 (or ``dtype``) outputs ``actual``, the float64 outputs ``right`` being the reference."""
-    tree, named = encode((*[TensorSpec(i) for i in range(len(inputs))], *args)), encode(kwargs)
-    leaves = definitions.predict_leaves(name, tree, named, inputs, right, dtype)
-    made = definitions.derive(name, tree, named, inputs, actual)
-    metrics = compare(made, leaves)
-    return judge(metrics, POLICY, "torch:op", op_class, dtype, "float64")[0]
+    tree, named = (
+        encode_argument_tree((*[TensorSpec(i) for i in range(len(inputs))], *args)),
+        encode_argument_tree(kwargs),
+    )
+    leaves = definitions.predict_defined_leaves(name, tree, named, inputs, right, dtype)
+    made = definitions.derive_by_definition(name, tree, named, inputs, actual)
+    metrics = compare_outputs(made, leaves)
+    return judge_by_policy(metrics, POLICY, "torch:op", op_class, dtype, "float64")[0]
 
 
 def single(*arrays: np.ndarray) -> list[np.ndarray]:
@@ -354,11 +357,11 @@ def test_unique_in_any_order_where_it_need_not_be_sorted() -> None:
 def drawn(
     make: Callable[[np.random.Generator], np.ndarray], actual: np.ndarray, name: str = "moments", dtype: str = "float32"
 ) -> Status:
-    none = encode(()), encode({})
-    draws = [definitions.derive(name, *none, [], [make(np.random.default_rng(k))]) for k in range(64)]
-    leaves: list[Leaf] = definitions.moments(draws, dtype)
-    made = definitions.derive(name, *none, [], [actual])
-    return judge(compare(made, leaves), POLICY, "torch:op", "random", dtype, "float64")[0]
+    none = encode_argument_tree(()), encode_argument_tree({})
+    draws = [definitions.derive_by_definition(name, *none, [], [make(np.random.default_rng(k))]) for k in range(64)]
+    leaves: list[Leaf] = definitions.expect_moments(draws, dtype)
+    made = definitions.derive_by_definition(name, *none, [], [actual])
+    return judge_by_policy(compare_outputs(made, leaves), POLICY, "torch:op", "random", dtype, "float64")[0]
 
 
 @pytest.mark.parametrize("n", [20, 1000])
@@ -401,12 +404,14 @@ def test_no_false_alarm_over_many_draws() -> None:
         ("squashed moments", lambda g: g.lognormal(0, 2, 125)),
     ]
     for name, make in makers:
-        none = encode(()), encode({})
-        draws = [definitions.derive(name, *none, [], [make(np.random.default_rng(k))]) for k in range(64)]
-        leaves = definitions.moments(draws, "float32")
+        none = encode_argument_tree(()), encode_argument_tree({})
+        draws = [definitions.derive_by_definition(name, *none, [], [make(np.random.default_rng(k))]) for k in range(64)]
+        leaves = definitions.expect_moments(draws, "float32")
         for k in range(1000, 1500):
-            made = definitions.derive(name, *none, [], [make(np.random.default_rng(k)).astype(np.float32)])
-            units = compare(made, leaves).error_units
+            made = definitions.derive_by_definition(
+                name, *none, [], [make(np.random.default_rng(k)).astype(np.float32)]
+            )
+            units = compare_outputs(made, leaves).error_units
             assert units is not None and units <= definitions.RANGE_UNITS, (name, k, units)
 
 
@@ -417,14 +422,21 @@ def test_a_statistic_that_never_varies_allows_for_rounding() -> None:
 
 
 def test_too_few_elements_have_no_moments() -> None:
-    assert definitions.derive("moments", encode(()), encode({}), [], [np.ones(3)]) == []
+    assert (
+        definitions.derive_by_definition(
+            "moments", encode_argument_tree(()), encode_argument_tree({}), [], [np.ones(3)]
+        )
+        == []
+    )
     with pytest.raises(KeyError):
-        definitions.derive("no such definition", encode(()), encode({}), [], [])
+        definitions.derive_by_definition(
+            "no such definition", encode_argument_tree(()), encode_argument_tree({}), [], []
+        )
 
 
 def test_a_random_op_is_called_without_its_seed_and_one_that_draws_nothing_is_judged_by_its_numbers() -> None:
     from tasks.arrays import torch_tree
-    from tasks.arrays.tree import decode
+    from tasks.arrays.tree import decode_argument_tree
     from tasks.catalogs.torch.opinfo import TorchOpInfo
     from tasks.catalogs.torch.samples import REPEATS
     from tasks.model import Group, OpClass
@@ -437,8 +449,10 @@ def test_a_random_op_is_called_without_its_seed_and_one_that_draws_nothing_is_ju
     sample = next(s for s in drawn if s.repeats == REPEATS)
 
     def run() -> np.ndarray:
-        leaf = torch_tree.decoder(sample.arrays.__getitem__, "cpu")
-        return torch_tree.output(catalog.call(group)(*decode(sample.args, leaf), **decode(sample.kwargs, leaf)))
+        leaf = torch_tree.make_tensor_decoder(sample.arrays.__getitem__, "cpu")
+        return torch_tree.make_output_array(
+            catalog.call(group)(*decode_argument_tree(sample.args, leaf), **decode_argument_tree(sample.kwargs, leaf))
+        )
 
     assert run().tobytes() != run().tobytes()
     still = [s for s in samples if s.op_class is OpClass.COMPOSITE]

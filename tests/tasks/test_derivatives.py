@@ -13,26 +13,26 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from tasks.arrays.torch_tree import to_numpy
+from tasks.arrays.torch_tree import tensor_to_numpy
 from tasks.backends import BackendSpec
 from tasks.backends.base import Backend
 from tasks.backends.torch import TorchEager
 from tasks.catalogs import user_definitions
 from tasks.catalogs.user.ops import UserOp
-from tasks.catalogs.user.schema import mistakes
+from tasks.catalogs.user.schema import list_declaration_mistakes
 from tasks.gradients import derivatives
 from tasks.judge import verdict
 from tasks.model import Form, Group, Program
-from tasks.prepare.cases import prepare
-from tasks.runner import Runner, ask_whole_group
+from tasks.prepare.cases import prepare_group
+from tasks.runner import Runner, make_item_of_whole_group
 
 Values = Callable[[list[np.ndarray]], list[np.ndarray]]
 
 
 def rows(group: Group, cache: Path, backend: Backend | None = None) -> list[dict[str, Any]]:
     backend = backend or BackendSpec.parse("torch-cpu").create()
-    runner = Runner(backend, backend.probe(), verdict.load("error_units"), lambda number, stage, span: None)
-    return [done.row.values() for done in runner.run([ask_whole_group(prepare(group, cache)[1])])]
+    runner = Runner(backend, backend.probe(), verdict.load_policy("error_units"), lambda number, stage, span: None)
+    return [done.row.values() for done in runner.run([make_item_of_whole_group(prepare_group(group, cache)[1])])]
 
 
 class Changed(TorchEager):
@@ -131,10 +131,10 @@ OF_ARRAYS = {
 def slopes(node: str, function: Callable[..., Any], points: list[float]) -> tuple[np.ndarray, np.ndarray]:
     """First and second derivative of a function of one number, by the rule of a node."""
     x = torch.tensor(points, dtype=torch.float64, requires_grad=True)
-    with derivatives.own([node]):
+    with derivatives.use_own_derivatives([node]):
         (first,) = torch.autograd.grad(function(x).sum(), x, create_graph=True)
         (second,) = torch.autograd.grad(first.sum(), x)
-    return to_numpy(first.detach()), to_numpy(second)
+    return tensor_to_numpy(first.detach()), tensor_to_numpy(second)
 
 
 @pytest.mark.parametrize("node", FUNCTIONS)
@@ -177,10 +177,10 @@ def test_rules_of_arrays_are_torchs_where_nothing_saturates(node: str, function:
     def twice() -> list[np.ndarray]:
         y = function(x)
         (first,) = torch.autograd.grad(y, x, g[: len(y)], create_graph=True)
-        return [to_numpy(first.detach()), to_numpy(torch.autograd.grad(first, x, v)[0])]
+        return [tensor_to_numpy(first.detach()), tensor_to_numpy(torch.autograd.grad(first, x, v)[0])]
 
     expected = twice()
-    with derivatives.own([node]):
+    with derivatives.use_own_derivatives([node]):
         found = twice()
     for one, other in zip(found, expected):
         np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-14)
@@ -193,7 +193,7 @@ def test_rules_of_two_tensors_sum_over_what_is_spread(name: str) -> None:
     y = torch.tensor([0.25, 2.0, -0.75], dtype=torch.float64, requires_grad=True)
     function = getattr(torch, name)
     expected = torch.autograd.grad(function(x, y).sum(), (x, y))
-    with derivatives.own([f"{node}Backward0"]):
+    with derivatives.use_own_derivatives([f"{node}Backward0"]):
         found = torch.autograd.grad(function(x, y).sum(), (x, y))
     for one, other in zip(found, expected):
         assert one.shape == other.shape
@@ -207,7 +207,7 @@ def test_rules_of_two_tensors_sum_over_what_is_spread(name: str) -> None:
 def test_a_softmax_of_one_dominant_element_has_a_gradient(node: str, function: Callable[..., Any]) -> None:
     values, g = [100.0, 0.0, -3.0], [0.75, -0.5, 0.625]
     x = torch.tensor(values, dtype=torch.float64, requires_grad=True)
-    with derivatives.own([node]):
+    with derivatives.use_own_derivatives([node]):
         (found,) = torch.autograd.grad(function(x), x, torch.tensor(g, dtype=torch.float64))
     with mpmath.workdps(80):
         e = [mpmath.exp(v) for v in values]
@@ -216,22 +216,25 @@ def test_a_softmax_of_one_dominant_element_has_a_gradient(node: str, function: C
             right = [p[i] * (g[i] - sum(a * b for a, b in zip(g, p))) for i in range(3)]
         else:
             right = [g[i] - p[i] * sum(g) for i in range(3)]
-    np.testing.assert_allclose(to_numpy(found), [float(r) for r in right], rtol=1e-14)
+    np.testing.assert_allclose(tensor_to_numpy(found), [float(r) for r in right], rtol=1e-14)
 
 
 def test_torchs_kernels_are_as_before_afterwards() -> None:
     x = torch.tensor([20.0], dtype=torch.float64, requires_grad=True)
-    with derivatives.own(["TanhBackward0"]):
+    with derivatives.use_own_derivatives(["TanhBackward0"]):
         assert torch.autograd.grad(torch.tanh(x), x)[0].item() == pytest.approx(1.699e-17, rel=1e-3)
     assert type(torch.tanh(x).grad_fn).__name__ == "TanhBackward0"
-    with pytest.raises(ZeroDivisionError), derivatives.own(["TanhBackward0"]):
+    with pytest.raises(ZeroDivisionError), derivatives.use_own_derivatives(["TanhBackward0"]):
         raise ZeroDivisionError
     assert torch.autograd.grad(torch.tanh(x), x)[0].item() == 0.0
 
 
 def test_complex_numbers_have_no_rule_in_here() -> None:
     x = torch.tensor([1 + 1j], requires_grad=True)
-    with pytest.raises(derivatives.NoRule, match="tanh of complex numbers"), derivatives.own(["TanhBackward0"]):
+    with (
+        pytest.raises(derivatives.NoRule, match="tanh of complex numbers"),
+        derivatives.use_own_derivatives(["TanhBackward0"]),
+    ):
         torch.tanh(x)
 
 
@@ -368,7 +371,9 @@ def test_a_tanh_of_ones_own_is_judged_alike_by_any_reference(
 
 def test_kept_needs_a_gradient() -> None:
     made = UserOp("f", abs, abs, {"x": [3]}, kept=True)
-    assert [text for _, text in mistakes(made)] == ["gradient does not say of which inputs, e.g. gradient: [x]"]
+    assert [text for _, text in list_declaration_mistakes(made)] == [
+        "gradient does not say of which inputs, e.g. gradient: [x]"
+    ]
 
 
 def test_a_kernel_may_differentiate_inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:

@@ -13,10 +13,10 @@ import pytest
 
 from tasks.backends import BackendSpec
 from tasks.judge import verdict
-from tasks.judge.plain import BLOCK, Metrics, compare
-from tasks.model import Group, Leaf, OpClass, Status, np_dtype
-from tasks.prepare.cases import prepare
-from tasks.runner import Runner, ask_whole_group
+from tasks.judge.plain import BLOCK, Metrics, compare_outputs
+from tasks.model import Group, Leaf, OpClass, Status, get_numpy_dtype
+from tasks.prepare.cases import prepare_group
+from tasks.runner import Runner, make_item_of_whole_group
 
 CLASSES = (OpClass.COMPOSITE, OpClass.EXACT, OpClass.ELEMENTARY, OpClass.DISCONTINUOUS)
 DTYPES = ("float32", "float16", "bfloat16", "float64", "complex64", "int64", "bool")
@@ -55,7 +55,7 @@ def case(number: int) -> tuple[list[np.ndarray], list[Leaf]]:
             y, a = y + 1j * y[::-1], a + 1j * a[::-1]
         elif dtype in ("int64", "bool"):
             y, a = y.astype(dtype), np.nan_to_num(a).astype(dtype)
-        return [a.astype(np_dtype(dtype))], [Leaf(dtype, y.shape, y, np.abs(g.normal(size=size)) * 1e-4)]
+        return [a.astype(get_numpy_dtype(dtype))], [Leaf(dtype, y.shape, y, np.abs(g.normal(size=size)) * 1e-4)]
 
 
 def spell(metrics: Metrics, status: Status, kind: str) -> list[object]:
@@ -64,14 +64,15 @@ def spell(metrics: Metrics, status: Status, kind: str) -> list[object]:
 
 
 def judged_arrays(order: list[int]) -> dict[str, list[object]]:
-    policy = verdict.load("error_units")
+    policy = verdict.load_policy("error_units")
     done = {}
     for number in [i for i in order if i < 28]:
         actual, expected = case(number)
         for op_class in CLASSES:
-            metrics = compare(actual, expected, op_class)
+            metrics = compare_outputs(actual, expected, op_class)
             done[f"{number} {op_class}"] = spell(
-                metrics, *verdict.judge(metrics, policy, "torch:x", op_class.value, expected[0].dtype, "float64")
+                metrics,
+                *verdict.judge_by_policy(metrics, policy, "torch:x", op_class.value, expected[0].dtype, "float64"),
             )
     return dict(sorted(done.items()))
 
@@ -79,12 +80,12 @@ def judged_arrays(order: list[int]) -> dict[str, list[object]]:
 def judged_rows(cache: str, order: list[int]) -> dict[str, list[object]]:
     """The rows of prepared cases on torch-cpu, without the times and where the batch had them."""
     items = [
-        ask_whole_group(prepare(Group(op, "", "float16" if k % 2 else "float32", 3), Path(cache))[1])
+        make_item_of_whole_group(prepare_group(Group(op, "", "float16" if k % 2 else "float32", 3), Path(cache))[1])
         for k, op in enumerate(OPS)
     ]
     items = [items[i] for i in order if i < len(items)]
     backend = BackendSpec.parse("torch-cpu").create()
-    runner = Runner(backend, backend.probe(), verdict.load("error_units"), lambda number, stage, span: None)
+    runner = Runner(backend, backend.probe(), verdict.load_policy("error_units"), lambda number, stage, span: None)
     done = {}
     for row in (done.row.values() for done in runner.run(items)):
         kept = {k: v for k, v in row.items() if not k.endswith("_ms") and k != "started_at"}
@@ -121,7 +122,7 @@ def test_verdicts_do_not_depend_on_process_threads_or_order(cache: Path) -> None
 def test_one_bit_of_an_output_is_seen() -> None:
     """What the comparison above rests on: it is not blind."""
     actual, expected = case(0)
-    first = spell(compare(actual, expected), Status.PASS, "")
+    first = spell(compare_outputs(actual, expected), Status.PASS, "")
     largest = int(np.nanargmax(np.abs(actual[0])))
     actual[0][largest] = np.nextafter(actual[0][largest], np.float32(np.inf))
-    assert spell(compare(actual, expected), Status.PASS, "") != first
+    assert spell(compare_outputs(actual, expected), Status.PASS, "") != first

@@ -18,7 +18,7 @@ import pytest
 from farm.fleet import envs, pip_settings, visible
 from farm.plan.model import BackendConfig
 from tasks import devices, packages
-from tasks.arrays.tree import TensorSpec, encode
+from tasks.arrays.tree import TensorSpec, encode_argument_tree
 from tasks.backends import BackendSpec, base, iree, openvino
 from tasks.backends.base import FRACTION
 from tasks.backends.jax import Jax
@@ -33,16 +33,16 @@ from tasks.model import Fallback, Form, RuntimeInfo, Unavailable
 def test_amds_architecture_is_that_of_the_first_visible_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
         monkeypatch.delenv(name, raising=False)
-    assert amd.architecture(tmp_path) == ""
+    assert amd.find_amd_architecture(tmp_path) == ""
     for number, version in enumerate((0, 90402, 90010, 110501)):  # the first is a processor
         node = tmp_path / f"sys/class/kfd/kfd/topology/nodes/{number}"
         node.mkdir(parents=True)
         (node / "properties").write_text(f"simd_count {4 * bool(version)}\ngfx_target_version {version}\n")
-    assert amd.architecture(tmp_path) == "gfx942"
+    assert amd.find_amd_architecture(tmp_path) == "gfx942"
     monkeypatch.setenv("ROCR_VISIBLE_DEVICES", "1,2")
-    assert amd.architecture(tmp_path) == "gfx90a"
+    assert amd.find_amd_architecture(tmp_path) == "gfx90a"
     monkeypatch.setenv("HIP_VISIBLE_DEVICES", "2")
-    assert amd.architecture(tmp_path) == "gfx1151"
+    assert amd.find_amd_architecture(tmp_path) == "gfx1151"
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_a_drivers_version_is_read_where_it_says_it(
 ) -> None:
     (tmp_path / file).parent.mkdir(parents=True)
     (tmp_path / file).write_text(text)
-    assert devices.driver_version(label, tmp_path) == version
+    assert devices.find_driver_version(label, tmp_path) == version
 
 
 def test_a_toolkits_version_is_read_where_it_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,11 +71,16 @@ def test_a_toolkits_version_is_read_where_it_is_installed(tmp_path: Path, monkey
     told.write_text("package_name=Ascend-cann-toolkit\nversion=8.0.RC1\ninnerversion=V100R001C17\n")
     monkeypatch.delenv("ASCEND_HOME_PATH", raising=False)
     monkeypatch.setenv("ASCEND_TOOLKIT_HOME", str(tmp_path / "latest"))
-    assert devices.toolkit_version("huawei") == "CANN 8.0.RC1"
+    assert devices.find_toolkit_version("huawei") == "CANN 8.0.RC1"
     told.unlink()
-    assert devices.toolkit_version("huawei") == devices.toolkit_version("") == devices.toolkit_version("nvidia") == ""
+    assert (
+        devices.find_toolkit_version("huawei")
+        == devices.find_toolkit_version("")
+        == devices.find_toolkit_version("nvidia")
+        == ""
+    )
     monkeypatch.setenv("ASCEND_TOOLKIT_HOME", str(tmp_path / "cann-8.5.0"))  # its own folder, which says it as well
-    assert devices.toolkit_version("huawei") == "CANN 8.5.0"
+    assert devices.find_toolkit_version("huawei") == "CANN 8.5.0"
     packages = (
         "Package: habanalabs-dkms\nVersion: 1.22.0-1\n\nPackage: habanalabs-graph\nStatus: install ok installed\n"
     )
@@ -86,8 +91,8 @@ def test_a_toolkits_version_is_read_where_it_is_installed(tmp_path: Path, monkey
 
 
 def test_what_a_backend_does_not_say_of_its_driver_and_toolkit_is_said_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(base, "driver_version", lambda label: {"huawei": "25.0.rc1"}[label])
-    monkeypatch.setattr(base, "toolkit_version", lambda label: {"huawei": "CANN 8.0.RC1"}[label])
+    monkeypatch.setattr(base, "find_driver_version", lambda label: {"huawei": "25.0.rc1"}[label])
+    monkeypatch.setattr(base, "find_toolkit_version", lambda label: {"huawei": "CANN 8.0.RC1"}[label])
     made = OnnxRuntime("ort-cann", "cann", {})
     for said, version in (("", "25.0.rc1"), ("24.1", "24.1")):
         monkeypatch.setattr(made, "probe", lambda said=said: RuntimeInfo("1.24.4", "cann", said))
@@ -98,13 +103,13 @@ def test_what_a_backend_does_not_say_of_its_driver_and_toolkit_is_said_for_it(mo
 def test_nvidias_architecture_is_asked_of_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvidia.cuda_driver, "load", lambda: None)
     monkeypatch.setattr(nvidia.cuda_driver, "describe_gpu", lambda library: ("NVIDIA H200", "sm_90"))
-    assert nvidia.architecture() == "sm_90"
+    assert nvidia.find_nvidia_architecture() == "sm_90"
 
     def none() -> None:
         raise OSError("libcuda.so.1: cannot open shared object file")
 
     monkeypatch.setattr(nvidia.cuda_driver, "load", none)
-    assert nvidia.architecture() == ""
+    assert nvidia.find_nvidia_architecture() == ""
 
 
 def test_iree_compiles_for_the_device_that_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +122,7 @@ def test_iree_compiles_for_the_device_that_is_here(monkeypatch: pytest.MonkeyPat
     assert iree.Iree("iree-hip", "hip", {})._architecture() == ("--iree-rocm-target=gfx942",)
     assert iree.Iree("iree-hip", "hip", {"flags": ["--iree-rocm-target=gfx90a"]})._architecture() == ()
     assert iree.Iree("iree-cpu", "cpu", {})._architecture() == ()
-    assert [iree.newest_known(x) for x in ("sm_80", "sm_89", "sm_90", "sm_120", "")] == [
+    assert [iree.choose_iree_architecture(x) for x in ("sm_80", "sm_89", "sm_90", "sm_120", "")] == [
         "sm_80",
         "sm_89",
         "sm_89",
@@ -135,7 +140,7 @@ def test_iree_compiles_for_the_device_that_is_here_and_keeps_its_code_apart(monk
         monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setattr(iree, "smoke_test", lambda *a: (_ for _ in ()).throw(Unavailable("asked")))
     monkeypatch.setattr(
-        iree, "_list_known_flags", lambda: frozenset(["--iree-rocm-target", *map(iree._name_flag, iree.FLAGS)])
+        iree, "_list_known_flags", lambda: frozenset(["--iree-rocm-target", *map(iree._name_iree_flag, iree.FLAGS)])
     )
     monkeypatch.setattr(iree, "_read_iree_version", lambda: "1")
     monkeypatch.setattr(iree.artefacts, "load_or_make", lambda kind, key, make: key)
@@ -272,13 +277,13 @@ def test_openvino_computes_on_the_device_that_its_task_was_given(
 
 def test_vulkan_and_opencl_are_told_the_number_of_their_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FARM_DEVICE_NUMBER", "1")
-    assert [iree._number_device(driver) for driver in ("vulkan", "cuda", "local-sync")] == [1, 0, 0]
+    assert [iree._number_iree_device(driver) for driver in ("vulkan", "cuda", "local-sync")] == [1, 0, 0]
     assert Tinygrad("tinygrad-cl", "cl", {"device_vendor": "amd"})._target == "CL:1"
     assert Tinygrad("tinygrad-cuda", "cuda", {})._target == "CUDA"
     assert any(x.startswith("nvidia-cuda-nvrtc") for x in Tinygrad("tinygrad-cuda", "cuda", {}).packages)
-    assert visible.build_variables("nvidia", ["1"])["FARM_DEVICE_NUMBER"] == "1" and not visible.build_variables(
-        "intel", []
-    )
+    assert visible.build_visible_variables("nvidia", ["1"])[
+        "FARM_DEVICE_NUMBER"
+    ] == "1" and not visible.build_visible_variables("intel", [])
 
 
 def test_jaxs_bfloat16_on_a_gpu_is_not_offered() -> None:
@@ -309,11 +314,11 @@ def test_an_index_belongs_to_one_environment(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("UV_EXTRA_INDEX_URL", "https://own.example/simple")
     gpu, cpu = envs.Environment(TORCH["cuda"].packages), envs.Environment(("numpy",))
     assert gpu.requirements[0] == "torch==2.13.0+cu130" and not any("index" in p for p in gpu.requirements)
-    assert pip_settings.uv_environment(gpu.indexes)["UV_EXTRA_INDEX_URL"] == (
+    assert pip_settings.make_uv_environment(gpu.indexes)["UV_EXTRA_INDEX_URL"] == (
         "https://own.example/simple https://download.pytorch.org/whl/cu130"
     )
-    assert pip_settings.uv_environment(cpu.indexes)["UV_EXTRA_INDEX_URL"] == "https://own.example/simple"
-    other = envs.Environment((packages.index("https://other.example"), *gpu.requirements))
+    assert pip_settings.make_uv_environment(cpu.indexes)["UV_EXTRA_INDEX_URL"] == "https://own.example/simple"
+    other = envs.Environment((packages.make_index_url("https://other.example"), *gpu.requirements))
     assert other.key != gpu.key
 
 
@@ -334,9 +339,9 @@ def test_libraries_of_a_package_are_loaded_in_order(tmp_path: Path, monkeypatch:
         shutil.copy(_ctypes_test.__file__, folder / name)
     (folder / "libbad.so.1").write_text("no library")
     monkeypatch.syspath_prepend(str(tmp_path))
-    loaded = packages.load_libraries("planted_libs", ("libb.so.*", "libbad.so.*", "liba.so.*"))
+    loaded = packages.load_package_libraries("planted_libs", ("libb.so.*", "libbad.so.*", "liba.so.*"))
     assert [Path(x).name for x in loaded] == ["libb.so.1", "liba.so.2"]
-    assert packages.load_libraries("no_such_package", ("*",)) == []
+    assert packages.load_package_libraries("no_such_package", ("*",)) == []
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="ELF libraries")
@@ -396,10 +401,16 @@ def test_tensorflow_computes_nothing_on_the_cpu_unseen(monkeypatch: pytest.Monke
     tf = FakeTensorFlow()
     monkeypatch.setitem(sys.modules, "tensorflow", tf)
     monkeypatch.setattr("tasks.backends.tensorflow.describe_framework_call", lambda form: "")
-    args = encode((TensorSpec(0),))
+    args = encode_argument_tree((TensorSpec(0),))
     for call, said in ((lambda x: tf.constant(tf.eigh(x).numpy()), "Could not satisfy device"), (lambda x: x, "")):
         form = Form(
-            "tensorflow", "torch:x", "float32", [np.ones(2, np.float32)], call=call, args=args, kwargs=encode({})
+            "tensorflow",
+            "torch:x",
+            "float32",
+            [np.ones(2, np.float32)],
+            call=call,
+            args=args,
+            kwargs=encode_argument_tree({}),
         )
         program = BackendSpec.parse("tensorflow-cuda").create().build(form)
         with pytest.raises(Fallback, match=said) if said else contextlib.nullcontext():
@@ -472,8 +483,8 @@ def test_a_library_of_the_systems_in_place_of_the_environments_is_named(tmp_path
         "7f04-7f05 r-xp 00000000 08:01 2   /apps/cuda/lib/libcudart.so.13\n7f05-7f06 r-xp 00000000 08:01 2   /apps/cuda/lib/libcublas.so.13\n"
     )
     said = ("libcublas.so.13 and libcudart.so.13 of /apps/cuda/lib", "libcudnn.so.9 of /apps/cudnn/lib")
-    assert nvidia.system_libraries(maps) == said
-    assert nvidia.system_libraries(tmp_path / "none") == ()
+    assert nvidia.list_system_cuda_libraries(maps) == said
+    assert nvidia.list_system_cuda_libraries(tmp_path / "none") == ()
 
 
 def test_inductor_says_what_it_needs_of_the_machine() -> None:

@@ -15,7 +15,7 @@ import torch
 
 from farm import lake
 from farm.commands.run import main
-from farm.lake.upgrade import code_of
+from farm.lake.upgrade import find_cause_code
 from farm.report import Report
 from tasks import diagnose
 from tasks.arrays import noise, torch_tree
@@ -281,12 +281,15 @@ PLANTED = {
 def case_of(planted: Planted) -> tuple[Inputs, Leaf, list[torch.Tensor]]:
     """The inputs in their dtype, what is expected, and the inputs as tensors."""
     given = [torch.from_numpy(x).to(planted.dtype) for x in planted.inputs]
-    arrays = [torch_tree.to_numpy(x) for x in given]
+    arrays = [torch_tree.tensor_to_numpy(x) for x in given]
     exact = [x.double().numpy() for x in given]
-    dtype, eps = torch_tree.name_of(planted.out or planted.dtype), EPS[torch_tree.name_of(planted.dtype)]
+    dtype, eps = (
+        torch_tree.name_torch_dtype(planted.out or planted.dtype),
+        EPS[torch_tree.name_torch_dtype(planted.dtype)],
+    )
 
     def evaluate(draws: Any) -> Any:
-        return ([planted.exact(*(noise.perturb_values(x, eps, d, k) for k, x in enumerate(exact, 1)))] for d in draws)
+        return ([planted.exact(*(noise.perturb_by_noise(x, eps, d, k) for k, x in enumerate(exact, 1)))] for d in draws)
 
     with np.errstate(all="ignore"):
         y = planted.exact(*exact)
@@ -300,11 +303,11 @@ def test_planted_error_models_are_named() -> None:
     found = {}
     for name, planted in PLANTED.items():
         arrays, leaf, given = case_of(planted)
-        actual = torch_tree.to_numpy(planted.faulty(*given).to(getattr(torch, leaf.dtype)))
-        cause = diagnose.cause(arrays, [actual], [leaf], planted.op_class)
+        actual = torch_tree.tensor_to_numpy(planted.faulty(*given).to(getattr(torch, leaf.dtype)))
+        cause = diagnose.find_error_model(arrays, [actual], [leaf], planted.op_class)
         found[name] = cause.words
         # What an older lake's sentence tells is what the code says.
-        assert code_of(cause.words) == cause.code, name
+        assert find_cause_code(cause.words) == cause.code, name
     missed = {name: words for name, words in found.items() if PLANTED[name].said not in words}
     assert len(missed) <= 4, missed
     assert not any(missed.values()), "named, and wrongly so"
@@ -318,8 +321,8 @@ def test_what_is_right_has_no_cause() -> None:
         off = 0.0 if planted.op_class is EXACT else EPS[leaf.dtype] * drawn.uniform(-0.4, 0.4, leaf.shape)
         with np.errstate(all="ignore"):
             right = round_to_dtype(leaf.reference * (1 + off), leaf.dtype)
-            actual = torch_tree.to_numpy(torch.from_numpy(right).to(getattr(torch, leaf.dtype)))
-        assert diagnose.cause(arrays, [actual], [leaf], planted.op_class).words == "", name
+            actual = torch_tree.tensor_to_numpy(torch.from_numpy(right).to(getattr(torch, leaf.dtype)))
+        assert diagnose.find_error_model(arrays, [actual], [leaf], planted.op_class).words == "", name
 
 
 @pytest.mark.parametrize("fault", ["random", "one element", "another seed"])
@@ -333,7 +336,7 @@ def test_what_no_model_gives_has_no_cause(fault: str) -> None:
         actual[3, 5] += 1
     else:
         actual = (torch.rand(24, 300) @ given[1]).numpy()
-    assert diagnose.cause(arrays, [actual], [leaf], planted.op_class).words == ""
+    assert diagnose.find_error_model(arrays, [actual], [leaf], planted.op_class).words == ""
 
 
 def test_what_real_runtimes_did_is_not_taken_for_something_else() -> None:
@@ -342,16 +345,18 @@ def test_what_real_runtimes_did_is_not_taken_for_something_else() -> None:
     y = 1 / np.sqrt(x.astype(np.float64))
     low = y - 1.7 * np.spacing(y.astype(np.float32))  # a polynomial that is 2 ulps off is not cut off
     leaf = Leaf("float32", y.shape, y)
-    assert diagnose.cause([x], [low.astype(np.float32)], [leaf], ELEMENTARY).words == ""
+    assert diagnose.find_error_model([x], [low.astype(np.float32)], [leaf], ELEMENTARY).words == ""
     x = np.array(
         [-12.0, -14.0, 0.5, 2.0], np.float16
     )  # where exp(-x) overflows, 1/(1 + exp(-x)) is 0: nothing is flushed
     y = 1 / (1 + np.exp(-x.astype(np.float64)))
     got = np.where(x < -11, 0, y).astype(np.float16)
-    assert "flushed" not in diagnose.cause([x], [got], [Leaf("float16", y.shape, y)], ELEMENTARY).words
+    assert "flushed" not in diagnose.find_error_model([x], [got], [Leaf("float16", y.shape, y)], ELEMENTARY).words
     x = np.array([[1.0, 3.0, 2.0]], np.float32)  # the axis of the sum was lost: no other axis was summed over
     y = np.exp(x.astype(np.float64)) / np.exp(x.astype(np.float64)).sum()
-    assert "over axis" not in diagnose.cause([x], [np.ones_like(x)], [Leaf("float32", y.shape, y)], NORM).words
+    assert (
+        "over axis" not in diagnose.find_error_model([x], [np.ones_like(x)], [Leaf("float32", y.shape, y)], NORM).words
+    )
 
 
 def test_what_is_not_held_to_the_range_is_not_an_input_returned_as_it_is() -> None:
@@ -360,7 +365,7 @@ def test_what_is_not_held_to_the_range_is_not_an_input_returned_as_it_is() -> No
     kind = ml_dtypes.float8_e5m2
     x = np.array([0.5, 1.0, -3.0, 1e6, -1e7, 2e6], np.float32)
     y = np.clip(x.astype(np.float64), -57344, 57344)
-    said = diagnose.cause([x], [x.astype(kind)], [Leaf("float8_e5m2", y.shape, y)], EXACT).words
+    said = diagnose.find_error_model([x], [x.astype(kind)], [Leaf("float8_e5m2", y.shape, y)], EXACT).words
     assert said == "beyond the range of float8_e5m2 it is not held to the largest number"
 
 
@@ -409,11 +414,11 @@ def test_an_ignored_attribute_or_input_is_named_and_its_sound_twin_has_no_cause(
     model, inputs = one_node(text, fed)
     exact, given = (computed(*one_node(some, fed)) for some in (text, faulty))
     leaf = Leaf("float32", exact.shape, exact)
-    found = diagnose.cause(inputs, [given.astype(np.float32)], [leaf], ELEMENTARY, lambda: model).words
+    found = diagnose.find_error_model(inputs, [given.astype(np.float32)], [leaf], ELEMENTARY, lambda: model).words
     assert said in found.split(" or ")
-    assert diagnose.cause(inputs, [exact.astype(np.float32)], [leaf], ELEMENTARY, lambda: model).words == ""
+    assert diagnose.find_error_model(inputs, [exact.astype(np.float32)], [leaf], ELEMENTARY, lambda: model).words == ""
     other = exact + drawn.uniform(0.1, 0.2, exact.shape)  # wrong in another way
-    assert diagnose.cause(inputs, [other.astype(np.float32)], [leaf], ELEMENTARY, lambda: model).words == ""
+    assert diagnose.find_error_model(inputs, [other.astype(np.float32)], [leaf], ELEMENTARY, lambda: model).words == ""
 
 
 def computed(model: bytes, inputs: Inputs) -> np.ndarray:
@@ -439,7 +444,7 @@ def test_what_a_cause_leaves_is_not_far_larger_than_what_it_explains(end: float,
 def test_nothing_is_computed_again_where_it_would_take_long() -> None:
     x = np.zeros(diagnose.LARGE + 1, np.float32)
     leaf = Leaf("float32", x.shape, x + 1.0)
-    assert diagnose.cause([x], [x], [leaf], EXACT).words == ""
+    assert diagnose.find_error_model([x], [x], [leaf], EXACT).words == ""
 
 
 KERNELS = """
@@ -482,12 +487,12 @@ def test_the_cause_of_many_elements_is_that_of_all_of_them() -> None:
     leaf = Leaf("float16", x.shape, y)
     with np.errstate(over="ignore"):
         lost = (2 / (1 + np.exp(-2 * x)) - 1).astype(np.float16)
-    assert "2·sigmoid(2x) - 1" in diagnose.cause([x], [lost], [leaf], OpClass.ELEMENTARY).words
+    assert "2·sigmoid(2x) - 1" in diagnose.find_error_model([x], [lost], [leaf], OpClass.ELEMENTARY).words
     planted = y.astype(np.float16)
     planted[40_000] += 1  # one of many, which no formula gives
-    assert diagnose.cause([x], [planted], [leaf], OpClass.ELEMENTARY).words == ""
+    assert diagnose.find_error_model([x], [planted], [leaf], OpClass.ELEMENTARY).words == ""
     flushed = np.where(np.abs(y) < 2.0**-14, 0, y).astype(np.float16)
-    assert "flushed" in diagnose.cause([x], [flushed], [leaf], OpClass.ELEMENTARY).words
+    assert "flushed" in diagnose.find_error_model([x], [flushed], [leaf], OpClass.ELEMENTARY).words
 
 
 @pytest.mark.parametrize("faulty", [flushed, coarse, lambda x: x.clamp(-1, 1), lambda x: x])
@@ -498,6 +503,6 @@ def test_some_of_many_results_of_one_element_each_tell_as_much_as_all(faulty: Ca
     actual = faulty(x).double().abs().sqrt().half().numpy()
     leaf = Leaf("float16", exact.shape, exact, np.zeros(exact.shape))
     every, some = (
-        diagnose.cause([given], [actual], [leaf], ELEMENTARY, elementwise=one).words for one in (False, True)
+        diagnose.find_error_model([given], [actual], [leaf], ELEMENTARY, elementwise=one).words for one in (False, True)
     )
     assert every == some

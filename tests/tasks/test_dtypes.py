@@ -21,12 +21,12 @@ from tasks.model.dtypes import (
     PART,
     SMALLEST_NORMAL,
     TABLE,
-    integers,
-    is_complex,
-    is_inexact,
-    np_dtype,
+    get_integer_range,
+    get_numpy_dtype,
+    get_wide_dtype,
+    is_complex_dtype,
+    is_inexact_dtype,
     round_to_dtype,
-    wide,
 )
 
 FLOATS = [name for name in DTYPES if TABLE[name].family == "float"]
@@ -34,21 +34,21 @@ FLOATS = [name for name in DTYPES if TABLE[name].family == "float"]
 
 @pytest.mark.parametrize("name", FLOATS)
 def test_ranges_are_those_of_the_library_that_has_the_dtype(name: str) -> None:
-    info = np.finfo(name) if TABLE[name].numpy == "own" else ml_dtypes.finfo(np_dtype(name))
+    info = np.finfo(name) if TABLE[name].numpy == "own" else ml_dtypes.finfo(get_numpy_dtype(name))
     assert (EPS[name], SMALLEST_NORMAL[name], LARGEST[name]) == tuple(map(float, (info.eps, info.tiny, info.max)))
     assert info.bits == TABLE[name].bits
 
 
 @pytest.mark.parametrize("name", [name for name in DTYPES if TABLE[name].family in ("signed", "unsigned")])
 def test_integers_reach_as_far_as_their_library_says(name: str) -> None:
-    info = np.iinfo(name) if TABLE[name].numpy == "own" else ml_dtypes.iinfo(np_dtype(name))
-    assert integers(name) == (int(info.min), int(info.max)) and (name in PACKED_BITS) == (TABLE[name].bits < 8)
+    info = np.iinfo(name) if TABLE[name].numpy == "own" else ml_dtypes.iinfo(get_numpy_dtype(name))
+    assert get_integer_range(name) == (int(info.min), int(info.max)) and (name in PACKED_BITS) == (TABLE[name].bits < 8)
 
 
 def test_complex_numbers_have_parts_of_half_their_size() -> None:
     assert PART == {"complex128": "float64", "complex64": "float32", "complex32": "float16"}
     for name, part in PART.items():
-        assert is_complex(name) and wide(name) == "complex128"
+        assert is_complex_dtype(name) and get_wide_dtype(name) == "complex128"
         for fact in (EPS, SMALLEST_NORMAL, LARGEST):
             assert fact[name] == fact[part]
 
@@ -62,7 +62,7 @@ def test_element_types_are_those_of_onnx() -> None:
 
 
 def test_a_compute_precision_is_no_dtype_of_arrays() -> None:
-    assert "tfloat32" not in DTYPES and is_inexact("tfloat32") and "tfloat32" not in LARGEST
+    assert "tfloat32" not in DTYPES and is_inexact_dtype("tfloat32") and "tfloat32" not in LARGEST
 
 
 @pytest.mark.parametrize("name", FLOATS)
@@ -74,9 +74,9 @@ def test_rounding_is_that_of_the_library(name: str) -> None:
         [near, -near, ties, ties * (1 + 2.0**-8), g.normal(size=4000), [0, np.inf, -np.inf, np.nan]]
     )
     with np.errstate(all="ignore"):
-        wanted = values.astype(np_dtype(name)).astype(np.float64)
+        wanted = values.astype(get_numpy_dtype(name)).astype(np.float64)
         np.testing.assert_array_equal(round_to_dtype(values, name), wanted)
-        assert round_to_dtype(np.array(2.0), name) == np.array(2.0).astype(np_dtype(name))
+        assert round_to_dtype(np.array(2.0), name) == np.array(2.0).astype(get_numpy_dtype(name))
 
 
 ROW = '        Dtype("float8_e3m4", "float", 8, 4, -2, 15.5, numpy=_ML),\n'
@@ -86,22 +86,22 @@ from pathlib import Path
 from tasks.arrays.inputs import fill_array
 from tasks.arrays.pack import ArrayPack, save_pack
 from tasks.judge import verdict
-from tasks.judge.plain import compare
-from tasks.judge.policy import judge
-from tasks.model import DTYPES, Leaf, OpClass, np_dtype, wide
+from tasks.judge.plain import compare_outputs
+from tasks.judge.policy import judge_by_policy
+from tasks.model import DTYPES, Leaf, OpClass, get_numpy_dtype, get_wide_dtype
 
 name = "float8_e3m4"
 assert name in DTYPES
 x = fill_array((50,), name, "boundary", np.random.default_rng(0))
 save_pack(Path("x.pack"), {}, [x])
 a = ArrayPack(Path("x.pack")).array(0)
-assert a.dtype == np_dtype(name) and np.array_equal(a.astype(float), x.astype(float))
-leaf = Leaf(name, a.shape, x.astype(wide(name)))
+assert a.dtype == get_numpy_dtype(name) and np.array_equal(a.astype(float), x.astype(float))
+leaf = Leaf(name, a.shape, x.astype(get_wide_dtype(name)))
 policy = verdict.load("error_units")
 for planted, status in ((a, "pass"), (-a, "wrong")):
-    metrics = compare([planted], [leaf], OpClass.EXACT)
-    assert judge(metrics, policy, "user:x", "exact", name, "float64")[0].value == status, metrics
-assert np_dtype(name).itemsize == 1 and a.max().astype(float) == 15.5
+    metrics = compare_outputs([planted], [leaf], OpClass.EXACT)
+    assert judge_by_policy(metrics, policy, "user:x", "exact", name, "float64")[0].value == status, metrics
+assert get_numpy_dtype(name).itemsize == 1 and a.max().astype(float) == 15.5
 """
 
 

@@ -11,11 +11,11 @@ import pandas as pd
 import pytest
 
 from tasks import catalogs
-from tasks.arrays.tree import TensorSpec, encode
+from tasks.arrays.tree import TensorSpec, encode_argument_tree
 from tasks.backends import BackendSpec
-from tasks.judge.plain import compare
+from tasks.judge.plain import compare_outputs
 from tasks.matrix_units import ARCHITECTURES
-from tasks.model import Form, Group, Unsupported, np_dtype
+from tasks.model import Form, Group, Unsupported, get_numpy_dtype
 from tests.conftest import here
 
 torch = pytest.importorskip("torch")
@@ -23,8 +23,8 @@ torch = pytest.importorskip("torch")
 
 def compute(name: str, call: Callable[..., Any], *arrays: np.ndarray) -> np.ndarray:
     """What a backend gives of a call on contiguous tensors."""
-    args = encode(tuple(TensorSpec(k) for k in range(len(arrays))))
-    form = Form("torch", "user:call", arrays[0].dtype.name, list(arrays), call, args, encode({}))
+    args = encode_argument_tree(tuple(TensorSpec(k) for k in range(len(arrays))))
+    form = Form("torch", "user:call", arrays[0].dtype.name, list(arrays), call, args, encode_argument_tree({}))
     backend = BackendSpec.parse(name).create()
     backend.start()
     return np.asarray(backend.build(form).run()[0])
@@ -32,7 +32,7 @@ def compute(name: str, call: Callable[..., Any], *arrays: np.ndarray) -> np.ndar
 
 def integers(*shape: int, dtype: str = "float16", seed: int = 0) -> np.ndarray:
     """Small numbers, whose sums every unit has exactly."""
-    return np.random.default_rng((seed, *shape)).integers(-3, 4, shape).astype(np_dtype(dtype))
+    return np.random.default_rng((seed, *shape)).integers(-3, 4, shape).astype(get_numpy_dtype(dtype))
 
 
 #: Calls made of products, on tensors whose results are exact in any order.
@@ -179,7 +179,7 @@ def test_rows_are_judged_as_any_and_told_from_a_card_s(tmp_path: Path) -> None:
 )
 def test_block_scaled_and_grouped_products(label: str, dtype: str, backend: str, status: str) -> None:
     op, _, variant = label.partition(".")
-    group, catalog = Group(f"gemm:{op}", variant, dtype, 2), catalogs.get("gemm")
+    group, catalog = Group(f"gemm:{op}", variant, dtype, 2), catalogs.get_catalog("gemm")
     made = BackendSpec.parse(backend).create()
     made.start()
     for sample in catalog.samples(group, 4):
@@ -189,5 +189,5 @@ def test_block_scaled_and_grouped_products(label: str, dtype: str, backend: str,
             with pytest.raises(Unsupported, match=status):
                 made.build(form).run()
             continue
-        found = compare([np.asarray(x) for x in made.build(form).run()], sample.expected, sample.op_class)
+        found = compare_outputs([np.asarray(x) for x in made.build(form).run()], sample.expected, sample.op_class)
         assert found.error_units is not None and found.error_units < 8

@@ -10,11 +10,11 @@ import pandas as pd
 import pytest
 
 from tasks.backends import BackendSpec
-from tasks.backends.checkpoint_of_decoder import make_served
+from tasks.backends.checkpoint_of_decoder import make_served_decoder
 from tasks.catalogs.engine import catalog
-from tasks.checks.engine_answers import WAYS, EngineAnswer, count_units, measure_distances
-from tasks.checks.engine_answers import ask as ask_engine
-from tasks.checks.engine_greedy import measure_margins
+from tasks.checks.engine_answers import WAYS, EngineAnswer, count_answer_units, measure_answer_distances
+from tasks.checks.engine_answers import ask_engine as ask_engine
+from tasks.checks.engine_greedy import measure_greedy_margins
 from tasks.engines.endpoint import EndpointEngine
 from tasks.engines.plain import PlainEngine
 from tasks.model import Group, Unavailable, Unsupported
@@ -37,7 +37,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def load(engine: PlainEngine, dtype: str = "float32") -> PlainEngine:
     """An engine with the weights of the catalog's first decoder, as somebody serves them."""
-    engine.load(make_served("llama", dtype))
+    engine.load(make_served_decoder("llama", dtype))
     return engine
 
 
@@ -67,14 +67,15 @@ def test_logits_that_are_no_numbers_are_no_answer() -> None:
             return logits
 
     (answer,) = ask_engine(load(Broken()), [[7, 8, 9]], 3, DECODER.vocabulary)
-    margins = measure_margins(make_served("llama", "float32"), [7, 8, 9], answer)
+    margins = measure_greedy_margins(make_served_decoder("llama", "float32"), [7, 8, 9], answer)
     assert margins[0] < 1 and np.isinf(margins[1:]).all()
 
 
 def test_a_token_that_is_certain_has_a_unit() -> None:
     one, other = (EngineAnswer((3,), np.array([[np.nan, np.nan, np.nan, x]])) for x in (0.0, -1e-7))
     assert (
-        measure_distances([one], [one], 0, "float32") == 0 and 0 < measure_distances([one], [other], 0, "float32") < 2
+        measure_answer_distances([one], [one], 0, "float32") == 0
+        and 0 < measure_answer_distances([one], [other], 0, "float32") < 2
     )
 
 
@@ -160,7 +161,7 @@ def test_a_fault_of_a_server_whose_weights_nobody_has_is_found(
 def test_a_unit_of_own_answers_is_what_another_way_does_and_is_bounded() -> None:
     def count(**levels: float) -> dict[str, float]:
         found = {way: np.full((1, 2), level) for way, level in levels.items()}
-        return {way: float(count_units(way, found, "bfloat16").max()) for way in levels}
+        return {way: float(count_answer_units(way, found, "bfloat16").max()) for way in levels}
 
     # Rounding of a deep network: all ways are off alike, and one that is not does not say otherwise.
     assert max(count(again=0, recomputed=9, batched=12, permuted=14).values()) < 2

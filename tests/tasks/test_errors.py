@@ -10,8 +10,14 @@ from typing import Any
 
 import pytest
 
-from tasks.model.errors import describe_with_place, essence, essential, list_causes, place
-from tasks.stranger.records import write_error
+from tasks.model.errors import (
+    describe_error_with_place,
+    find_error_essence,
+    find_error_place,
+    format_error_essence,
+    list_error_causes,
+)
+from tasks.stranger.records import write_error_record
 
 EXPORT = (
     "Failed to export the model with torch.export. \x1b[96mThis is step 1/3\x1b[0m of exporting the model to ONNX. "
@@ -54,11 +60,11 @@ class Unnumbered(PermissionError):
 def test_causes_that_lead_round_in_a_circle_come_to_an_end() -> None:
     first, second = ValueError("a"), Untold("b")
     first.__cause__, second.__cause__ = second, first
-    assert len(list_causes(first)) == len(list_causes(second, contexts=True)) == 100
-    assert essential(first) in ("ValueError: a", "Untold: b") and not place(first)
+    assert len(list_error_causes(first)) == len(list_error_causes(second, contexts=True)) == 100
+    assert format_error_essence(first) in ("ValueError: a", "Untold: b") and not find_error_place(first)
     assert (
-        write_error(first, None, [])["text"] == "a"
-        and write_error(Unnumbered(1, "c"), None, [])["base"] == "PermissionError"
+        write_error_record(first, None, [])["text"] == "a"
+        and write_error_record(Unnumbered(1, "c"), None, [])["base"] == "PermissionError"
     )
 
 
@@ -66,21 +72,21 @@ def test_a_context_is_followed_where_it_is_asked_for_and_there_is_no_cause() -> 
     cause, context = ValueError("a"), ValueError("b")
     error = RuntimeError("c")
     error.__context__ = context
-    assert list_causes(error) == [error] and list_causes(error, contexts=True) == [error, context]
+    assert list_error_causes(error) == [error] and list_error_causes(error, contexts=True) == [error, context]
     error.__cause__ = cause
-    assert list_causes(error, contexts=True) == list_causes(error) == [error, cause]
+    assert list_error_causes(error, contexts=True) == list_error_causes(error) == [error, cause]
 
 
 def test_what_a_framework_wraps_is_told_by_itself() -> None:
     f = in_package(f"def f():\n    raise RuntimeError({EXPORT!r}) from ValueError('shapes differ (2x3 and 2x3)')")
-    assert essential(raised(f)) == "ValueError: shapes differ (2x3 and 2x3)"
+    assert format_error_essence(raised(f)) == "ValueError: shapes differ (2x3 and 2x3)"
 
 
 def test_what_the_user_raises_from_another_stays() -> None:
     def call() -> None:
         raise ValueError("no such key: width") from KeyError("width")
 
-    assert essential(raised(call)) == "ValueError: no such key: width"
+    assert format_error_essence(raised(call)) == "ValueError: no such key: width"
 
 
 @pytest.mark.parametrize(
@@ -99,11 +105,11 @@ def test_what_the_user_raises_from_another_stays() -> None:
     ],
 )
 def test_advice_colours_and_stacks_are_left_out(text: str, says: str) -> None:
-    assert essential(RuntimeError(text)) == says
+    assert format_error_essence(RuntimeError(text)) == says
 
 
 def test_a_long_line_ends_with_its_beginning() -> None:
-    kind, text = essence(RuntimeError("shapes differ " + "x" * 1000))
+    kind, text = find_error_essence(RuntimeError("shapes differ " + "x" * 1000))
     assert kind == "RuntimeError" and text.startswith("shapes differ") and text.endswith("…") and len(text) == 501
 
 
@@ -113,6 +119,6 @@ def test_the_place_is_the_user_s_line(tmp_path: Path) -> None:
     names: dict[str, Any] = {}
     exec(compile(file.read_text(), str(file), "exec"), names)
     f = in_package("def f():\n    raise RuntimeError('no')")
-    assert describe_with_place(raised(lambda: names["g"](f))) == f"RuntimeError: no ({file}:2)"
-    assert place(RuntimeError(TRACED)) == "/home/me/doc.py:7"
-    assert place(SyntaxError("invalid syntax", ("/home/me/doc.py", 3, 1, "class M("))) == "/home/me/doc.py:3"
+    assert describe_error_with_place(raised(lambda: names["g"](f))) == f"RuntimeError: no ({file}:2)"
+    assert find_error_place(RuntimeError(TRACED)) == "/home/me/doc.py:7"
+    assert find_error_place(SyntaxError("invalid syntax", ("/home/me/doc.py", 3, 1, "class M("))) == "/home/me/doc.py:3"

@@ -14,11 +14,11 @@ from tasks.arrays import every_value
 from tasks.backends.base import Backend
 from tasks.catalogs import mpmath_oracle
 from tasks.judge import properties, verdict
-from tasks.judge.ascending import ascending
+from tasks.judge.ascending import sort_inputs_ascending
 from tasks.judging import judge_outputs
-from tasks.model import EXHAUSTIVE, Form, Group, Program, RuntimeInfo, Status, np_dtype
-from tasks.prepare.cases import PreparedSample, prepare
-from tasks.runner import Runner, ask_whole_group
+from tasks.model import EXHAUSTIVE, Form, Group, Program, RuntimeInfo, Status, get_numpy_dtype
+from tasks.prepare.cases import PreparedSample, prepare_group
+from tasks.runner import Runner, make_item_of_whole_group
 
 torch = pytest.importorskip("torch")
 
@@ -29,10 +29,10 @@ from tasks.catalogs.torch.every_input import LAYOUTS  # noqa: E402
 @pytest.fixture(autouse=True)
 def _without_mpmath(monkeypatch: pytest.MonkeyPatch) -> None:
     """A second and more of each op: one test asks for it."""
-    monkeypatch.setattr(mpmath_oracle, "oracle", lambda op, given, first: [])
+    monkeypatch.setattr(mpmath_oracle, "compute_mpmath_oracle", lambda op, given, first: [])
 
 
-_ORACLE = mpmath_oracle.oracle
+_ORACLE = mpmath_oracle.compute_mpmath_oracle
 
 
 def samples(op: str, dtype: str, number: int = 1) -> list[PreparedSample]:
@@ -40,7 +40,7 @@ def samples(op: str, dtype: str, number: int = 1) -> list[PreparedSample]:
 
 
 def prepared(group: Group) -> list[PreparedSample]:
-    found = prepare(group, Path(os.environ["FARM_CACHE"]))[1].samples
+    found = prepare_group(group, Path(os.environ["FARM_CACHE"]))[1].samples
     assert not any(s.failure for s in found)
     return sorted(found, key=lambda s: s.record.sample)
 
@@ -60,8 +60,8 @@ def test_a_sweep_has_every_sign_and_exponent_and_what_lies_around_the_landmarks(
     width = every_value.MANTISSA[dtype]
     heads = np.unique(patterns >> np.array(width, patterns.dtype))
     assert len(made) == every_value.SWEEP and len(heads) == 1 << (8 * made.dtype.itemsize - width)
-    near = every_value.list_landmarks(dtype)
-    assert np.isin(near, made).all() and {0.5, 1.0, np_dtype(dtype).type(np.pi / 2)} <= set(near)
+    near = every_value.list_landmark_values(dtype)
+    assert np.isin(near, made).all() and {0.5, 1.0, get_numpy_dtype(dtype).type(np.pi / 2)} <= set(near)
     assert np.isnan(made).any() and np.isposinf(made).any() and {0.0} <= set(made)
     assert (
         made.tobytes()
@@ -75,7 +75,7 @@ def test_a_dtype_that_is_too_wide_is_vacuous_and_says_so(dtype: str) -> None:
     assert not every_value.has_every_value(dtype)
     op = "abs" if dtype != "bool" else "isnan"
     group = Group(f"torch:{op}", "", dtype, 1, distribution=EXHAUSTIVE)
-    [sample] = prepare(group, Path(os.environ["FARM_CACHE"]))[1].samples
+    [sample] = prepare_group(group, Path(os.environ["FARM_CACHE"]))[1].samples
     assert (
         sample.failure and sample.failure.status == "vacuous" and f"not every value of {dtype}" in sample.failure.error
     )
@@ -84,7 +84,7 @@ def test_a_dtype_that_is_too_wide_is_vacuous_and_says_so(dtype: str) -> None:
 def test_ops_of_one_tensor_are_offered_it_and_others_are_not() -> None:
     from tasks import catalogs
 
-    offers = {e.label: EXHAUSTIVE in e.distributions for e in catalogs.get("torch").entries()}
+    offers = {e.label: EXHAUSTIVE in e.distributions for e in catalogs.get_catalog("torch").entries()}
     assert all(offers[f"torch:{op}"] for op in ("exp", "nn.functional.gelu", "bitwise_not", "special.erfcx", "round"))
     assert not any(
         offers[f"torch:{op}"]
@@ -147,8 +147,8 @@ def test_a_fault_at_a_few_of_all_inputs_is_caught_and_its_sound_twin_is_not(name
     right = getattr(torch, short)(torch.from_numpy(given)).numpy()
     statuses, stored = [], []
     for outputs in (right, fault(given, right)):
-        stored.append(torch_tree.to_numpy(torch.from_numpy(outputs).to(getattr(torch, dtype))))
-        told = judge_outputs(sample, [stored[-1:]], verdict.load("error_units"), RuntimeInfo("1", "cpu"))
+        stored.append(torch_tree.tensor_to_numpy(torch.from_numpy(outputs).to(getattr(torch, dtype))))
+        told = judge_outputs(sample, [stored[-1:]], verdict.load_policy("error_units"), RuntimeInfo("1", "cpu"))
         statuses.append(told.status)
     changed = stored[0].view(np.uint16) != stored[1].view(np.uint16)
     assert 0 < changed.sum() <= 16
@@ -180,7 +180,7 @@ def test_a_reproduction_says_at_which_input(results: Path, capsys: pytest.Captur
 def test_onnx_operators_are_given_every_input_they_take() -> None:
     from tasks import catalogs
 
-    found = {e.label: e for e in catalogs.get("onnx").entries() if EXHAUSTIVE in e.distributions}
+    found = {e.label: e for e in catalogs.get_catalog("onnx").entries() if EXHAUSTIVE in e.distributions}
     assert {"onnx:Exp", "onnx:Gelu.tanh", "onnx:Sign", "onnx:Tanh"} <= set(found) and "onnx:MatMul" not in found
     assert not any("own" in e.distributions for e in found.values())
     for label, dtype in (("onnx:Sigmoid", "bfloat16"), ("onnx:Round", "float16"), ("onnx:IsNaN", "float8_e5m2")):
@@ -219,9 +219,11 @@ class Flushing(Backend):
 @pytest.mark.parametrize(("results", "inputs"), [(False, False), (True, False), (True, True)])
 def test_what_a_device_takes_for_zero_is_measured_and_judged_as_such(results: bool, inputs: bool) -> None:
     group = Group("onnx:Log", "", "bfloat16", 1, distribution=EXHAUSTIVE)
-    made = prepare(group, Path(os.environ["FARM_CACHE"]))[1]
-    runner = Runner(Flushing(results, inputs), RuntimeInfo("1", "cpu"), verdict.load("error_units"), lambda *step: None)
-    [row] = (x.row for x in runner.run([ask_whole_group(made)]))
+    made = prepare_group(group, Path(os.environ["FARM_CACHE"]))[1]
+    runner = Runner(
+        Flushing(results, inputs), RuntimeInfo("1", "cpu"), verdict.load_policy("error_units"), lambda *step: None
+    )
+    [row] = (x.row for x in runner.run([make_item_of_whole_group(made)]))
     assert row.status == Status.PASS
     assert (row.flags or "") == ("flushes=bfloat16 flushes_inputs=bfloat16" if inputs else "")
 
@@ -233,7 +235,7 @@ def test_a_row_counts_the_inputs_beyond_the_limit_and_names_the_worst() -> None:
     with np.errstate(all="ignore"):
         right = np.exp(given.astype(np.float64)).astype(np.float16)
     wrong = np.where((given == 1.5) | (given == -2.0), np.float16(1.1) * right, right)
-    told = judge_outputs(sample, [[wrong]], verdict.load("error_units"), RuntimeInfo("1", "cpu"))
+    told = judge_outputs(sample, [[wrong]], verdict.load_policy("error_units"), RuntimeInfo("1", "cpu"))
     assert told.columns["beyond"] == 2 and " of -2, at " in told.columns["worst"]
 
 
@@ -257,8 +259,8 @@ def test_hard_cases_of_float64_and_float32_are_in_the_sweep() -> None:
         "float32"
     ) and 6381956970095103 * 2.0**797 in every_value.list_every_value("float64")
     for dtype, square in (("float32", 4095.0**2), ("float64", 67108863.0**2)):
-        hard = every_value.hard_cases(dtype)
-        assert {square, np.nextafter(np_dtype(dtype).type(square), np_dtype(dtype).type(0))} <= set(hard)
+        hard = every_value.list_hard_values(dtype)
+        assert {square, np.nextafter(get_numpy_dtype(dtype).type(square), get_numpy_dtype(dtype).type(0))} <= set(hard)
         assert np.isfinite(hard).all() and np.isin(hard, every_value.list_every_value(dtype)).mean() > 0.9
 
 
@@ -275,8 +277,10 @@ def test_an_op_of_two_tensors_is_given_every_pair(op: str, dtype: str, pairs: in
     for wrong in (False, True):
         right = np.where(b == 0, 0, a // b) if op == "floor_divide" else a * b if op == "mul" else np.maximum(a, b)
         right = np.where(wrong & (a == 96) & (b == 112), right + (right if op == "mul" else 8), right)
-        given = torch_tree.to_numpy(torch.from_numpy(right.reshape(256, 256)).to(getattr(torch, dtype)))
-        statuses.append(judge_outputs(sample, [[given]], verdict.load("error_units"), RuntimeInfo("1", "cpu")).status)
+        given = torch_tree.tensor_to_numpy(torch.from_numpy(right.reshape(256, 256)).to(getattr(torch, dtype)))
+        statuses.append(
+            judge_outputs(sample, [[given]], verdict.load_policy("error_units"), RuntimeInfo("1", "cpu")).status
+        )
     assert statuses == [Status.PASS, Status.WRONG]
 
 
@@ -300,7 +304,7 @@ def test_an_onnx_operator_of_two_tensors_is_given_every_pair(op: str, dtype: str
 
 def test_pairs_of_a_wide_integer_are_not_tried_and_it_says_so() -> None:
     group = Group("torch:mul", "", "int16", 1, distribution=EXHAUSTIVE)
-    [sample] = prepare(group, Path(os.environ["FARM_CACHE"]))[1].samples
+    [sample] = prepare_group(group, Path(os.environ["FARM_CACHE"]))[1].samples
     assert sample.failure and "not every pair of values of int16 can be tried" in sample.failure.error
 
 
@@ -333,7 +337,7 @@ def test_what_mathematics_promises_is_asked_of_all_inputs(name: str) -> None:
     given = [x.astype(np.float64) for x in sample.tensors()]
     right = given[0] * given[1] if len(given) > 1 else getattr(torch, op)(torch.from_numpy(given[0])).numpy()
     outputs = [y.astype(np.float16) for y in (right, fault(given[0], given[1] if len(given) > 1 else right))]
-    told = [judge_outputs(sample, [[y]], verdict.load("error_units"), RuntimeInfo("1", "cpu")) for y in outputs]
+    told = [judge_outputs(sample, [[y]], verdict.load_policy("error_units"), RuntimeInfo("1", "cpu")) for y in outputs]
     assert told[0].status == Status.PASS and "breaks" not in told[0].columns
     assert said in told[1].columns["breaks"] and told[1].status != Status.PASS
 
@@ -345,13 +349,13 @@ def test_a_correctly_rounded_kernel_breaks_none(op: str) -> None:
     [sample] = samples(name, "bfloat16")
     [leaf] = sample.expected()
     assert leaf.reference is not None
-    rounded = torch_tree.to_numpy(torch.from_numpy(leaf.reference.copy()).bfloat16())
+    rounded = torch_tree.tensor_to_numpy(torch.from_numpy(leaf.reference.copy()).bfloat16())
     assert properties.find_broken_property(f"torch:{name}", sample.tensors(), rounded) is None
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_the_mirror_of_each_value_is_its_negative_up_to_the_largest(dtype: str) -> None:
-    inputs = ascending(every_value.list_every_value(dtype, seed=3))
+    inputs = sort_inputs_ascending(every_value.list_every_value(dtype, seed=3))
     assert not np.isnan(inputs.values).any() and np.isinf(inputs.values[[0, -1]]).all()
     negative = np.isin(-inputs.values, inputs.values)
     assert negative.mean() > 0.03  # the random mantissas of the wide dtypes differ on the two sides

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tasks.arrays.tree import TensorSpec, encode_tensor
+from tasks.arrays.tree import TensorSpec, encode_tensor_spec
 from tasks.backends import BackendSpec, tosa
 from tasks.backends import executorch as module
 from tasks.backends.executorch import ExecuTorch
-from tasks.model import Fallback, Form, Unavailable, Unsupported, Vacuous, np_dtype
+from tasks.model import Fallback, Form, Unavailable, Unsupported, Vacuous, get_numpy_dtype
 
 torch: Any = pytest.importorskip("torch")
 
@@ -29,7 +29,7 @@ def backend(device: str = "cpu") -> ExecuTorch:
 def form(call: Callable[..., Any], *shapes: tuple[int, ...]) -> Form:
     rng = np.random.default_rng(0)
     arrays = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
-    args = {"$": "tuple", "v": [encode_tensor(TensorSpec(i)) for i in range(len(shapes))]}
+    args = {"$": "tuple", "v": [encode_tensor_spec(TensorSpec(i)) for i in range(len(shapes))]}
     return Form("torch", "torch:x", "float32", arrays, call=call, args=args, kwargs={"$": "dict", "v": []})
 
 
@@ -78,7 +78,7 @@ def test_the_key_of_a_program_holds_its_graph_and_its_constants() -> None:
 
 
 def test_strided_arguments_are_given_contiguous() -> None:
-    args = {"$": "tuple", "v": [encode_tensor(TensorSpec(0, (2, 3), (1, 2)))]}
+    args = {"$": "tuple", "v": [encode_tensor_spec(TensorSpec(0, (2, 3), (1, 2)))]}
     made = replace(form(torch.neg, (6,)), args=args)
     (tensor,) = backend()._tensors(made)
     assert tensor.is_contiguous() and tensor.tolist() == made.arrays[0].reshape(3, 2).T.tolist()
@@ -130,9 +130,9 @@ def test_what_tosa_does_not_take_is_no_work_of_the_reference_model() -> None:
 
 def test_a_result_of_another_size_is_for_the_judge() -> None:
     bits = np.array([0x3F80, 0x4000], dtype=np.uint16)
-    known = tosa._read_tosa_result(bits.view("V2"), np_dtype("bfloat16"), [2])
-    assert known.dtype == np_dtype("bfloat16") and known.astype(float).tolist() == [1, 2]
-    assert tosa._read_tosa_result(bits.view("V2"), np.dtype(bool), [2]).dtype == np_dtype(
+    known = tosa._read_tosa_result(bits.view("V2"), get_numpy_dtype("bfloat16"), [2])
+    assert known.dtype == get_numpy_dtype("bfloat16") and known.astype(float).tolist() == [1, 2]
+    assert tosa._read_tosa_result(bits.view("V2"), np.dtype(bool), [2]).dtype == get_numpy_dtype(
         "bfloat16"
     )  # isreal of bfloat16 in 1.5.1
     assert tosa._read_tosa_result(np.ones(2, np.float32), np.dtype(bool), [2]).dtype == np.float32

@@ -49,8 +49,8 @@ class Tiny(Catalog):
             model=b"an onnx model",
             files={"tflite": b"a flatbuffer"},
             ranks=(
-                network_samples._rank_names(["weight", "image"]),
-                network_samples._rank_names(["note", "onset", "contour"]),
+                network_samples._rank_network_names(["weight", "image"]),
+                network_samples._rank_network_names(["note", "onset", "contour"]),
             ),
         )
 
@@ -59,10 +59,10 @@ def test_a_file_s_inputs_and_outputs_are_in_the_order_of_their_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = Tiny()
-    monkeypatch.setattr(catalogs, "get", lambda name: made)
-    monkeypatch.setattr(catalogs, "get_if_installed", lambda name: made)
-    cases._catalog_version.cache_clear()
-    (sample,) = cases.prepare(Group("tiny:net", "", "float32", 1), tmp_path)[1].samples
+    monkeypatch.setattr(catalogs, "get_catalog", lambda name: made)
+    monkeypatch.setattr(catalogs, "get_catalog_if_installed", lambda name: made)
+    cases._find_catalog_version.cache_clear()
+    (sample,) = cases.prepare_group(Group("tiny:net", "", "float32", 1), tmp_path)[1].samples
     form = sample.form("tflite")
     assert form.model == b"a flatbuffer"
     assert [x[0] for x in form.arrays] == [5, 3]  # image, weight
@@ -81,7 +81,7 @@ def test_a_folder_is_the_same_bytes_whenever_it_is_packed(tmp_path: Path) -> Non
     (folder / "variables" / "variables.index").write_bytes(b"index")
     own = OwnModelFile("net", str(folder), (), str(tmp_path))
     packed = own.files_in(tmp_path)["saved_model"]
-    assert packed == wheels.build_zip({"variables/variables.index": b"index", "saved_model.pb": b"graph"})
+    assert packed == wheels.zip_wheel_files({"variables/variables.index": b"index", "saved_model.pb": b"graph"})
     with zipfile.ZipFile(io.BytesIO(packed)) as archive:
         assert sorted(archive.namelist()) == ["saved_model.pb", "variables/variables.index"]
     assert not OwnModelFile("net", str(folder / "saved_model.pb"), (), str(tmp_path)).files_in(tmp_path)
@@ -116,9 +116,9 @@ def test_a_saved_model_is_converted_in_an_environment_that_the_farm_built(
     saved: OwnModelFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = json.dumps({"models": [{"name": "net", "model": saved.source}]})
-    monkeypatch.setattr(envs, "build", lambda environment, cache: Path("/built") / environment.packages[1])
-    (name, python), *_ = envs.converter(told, tmp_path).items()
-    assert envs.converter(told.replace('net"}', 'none.onnx"}'), tmp_path) == {}
+    monkeypatch.setattr(envs, "build_environment", lambda environment, cache: Path("/built") / environment.packages[1])
+    (name, python), *_ = envs.find_model_converter(told, tmp_path).items()
+    assert envs.find_model_converter(told.replace('net"}', 'none.onnx"}'), tmp_path) == {}
 
     def converts(command: list[str], **_: object) -> object:
         """As tf2onnx: an operator that it does not know stays what it was."""
@@ -166,7 +166,7 @@ def test_tensorflow_asks_a_saved_model_for_what_it_serves(signatures: dict[str, 
     loaded = SimpleNamespace(signatures=signatures)
     stand_in = SimpleNamespace(saved_model=SimpleNamespace(load=lambda folder: loaded))
     with pytest.raises(ValueError, match="no signature serving_default: export it with signatures=…"):
-        tensorflow._load_saved_model_signature(stand_in, wheels.build_zip({"saved_model.pb": b""}), (0,))
+        tensorflow._load_saved_model_signature(stand_in, wheels.zip_wheel_files({"saved_model.pb": b""}), (0,))
 
 
 def test_tensorflow_gives_the_outputs_in_the_order_of_the_sample() -> None:
@@ -176,7 +176,7 @@ def test_tensorflow_gives_the_outputs_in_the_order_of_the_sample() -> None:
     serves.structured_input_signature = ((), {"b": 1, "a": 2})  # type: ignore[attr-defined]
     loaded = SimpleNamespace(signatures={"serving_default": serves})
     stand_in = SimpleNamespace(saved_model=SimpleNamespace(load=lambda folder: loaded))
-    call = tensorflow._load_saved_model_signature(stand_in, wheels.build_zip({"saved_model.pb": b""}), (1, 2, 0))
+    call = tensorflow._load_saved_model_signature(stand_in, wheels.zip_wheel_files({"saved_model.pb": b""}), (1, 2, 0))
     assert call(10, 5) == [15, 5, 10]  # a, b; note, onset, contour
 
 
@@ -192,6 +192,8 @@ def test_why_a_function_is_not_taken_is_said_and_not_that_there_is_no_file() -> 
     sample = SimpleNamespace(owner=SimpleNamespace(group=group, check="forward"), failure=None, form=form, op_class="")
     case: Any = SimpleNamespace(sample=sample, item=SimpleNamespace(exported_pack=None), raises=False)
     info = RuntimeInfo("1", "cpu")
-    runner = Runner(BackendSpec.parse("tensorflow-cpu").create(), info, verdict.load("error_units"), lambda *step: None)
+    runner = Runner(
+        BackendSpec.parse("tensorflow-cpu").create(), info, verdict.load_policy("error_units"), lambda *step: None
+    )
     with pytest.raises(Unsupported, match="^no counterpart of fmod$"):
         runner._form(case)

@@ -19,8 +19,8 @@ from tasks.catalogs.models import exporting
 from tasks.graphs.evaluate import EvaluatedGraph
 from tasks.judge import verdict
 from tasks.model import Form, Group, Leaf, OpClass, Program, RuntimeInfo, Unsupported
-from tasks.prepare.cases import prepare
-from tasks.runner import Runner, ask_whole_group
+from tasks.prepare.cases import prepare_group
+from tasks.runner import Runner, make_item_of_whole_group
 
 torch = pytest.importorskip("torch")
 #: Checks about the ONNX form alone.
@@ -82,7 +82,7 @@ class Tiny(Catalog):
         )
 
     def exported(self, how: exporting.ModelExport) -> Any:
-        return exporting.export_module(Net().eval(), [torch.zeros(2, 2, 8, 8)], ("x",), ("y",), how)
+        return exporting.export_model_module(Net().eval(), [torch.zeros(2, 2, 8, 8)], ("x",), ("y",), how)
 
     def at_opset(self, group: Group, made: Sample, opset: int) -> Iterator[tuple[str, bytes | Exception]]:
         yield from type(self).ways(self, opset)
@@ -115,19 +115,19 @@ def spoiling(catalog: Tiny, opset: int) -> Iterator[tuple[str, bytes | Exception
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     made = Tiny()
-    whole_get = catalogs.get
-    monkeypatch.setattr(catalogs, "get", lambda name: made if name == "tiny" else whole_get(name))
-    monkeypatch.setattr(catalogs, "get_if_installed", lambda name: made if name == "tiny" else whole_get(name))
+    whole_get = catalogs.get_catalog
+    monkeypatch.setattr(catalogs, "get_catalog", lambda name: made if name == "tiny" else whole_get(name))
+    monkeypatch.setattr(catalogs, "get_catalog_if_installed", lambda name: made if name == "tiny" else whole_get(name))
     monkeypatch.setattr(Tiny, "ways", honest)
 
 
 def rows(backend: Backend, made: Any) -> list[dict[str, Any]]:
-    runner = Runner(backend, backend.start(), verdict.load("error_units"), lambda *step: None)
-    return [done.row.values() for done in runner.run([ask_whole_group(made)])]
+    runner = Runner(backend, backend.start(), verdict.load_policy("error_units"), lambda *step: None)
+    return [done.row.values() for done in runner.run([make_item_of_whole_group(made)])]
 
 
 def prepared(check: str, folder: Path, samples: int = 1) -> Any:
-    return prepare(Group("tiny:net", "", "float32", samples, check=check), folder)[1]
+    return prepare_group(Group("tiny:net", "", "float32", samples, check=check), folder)[1]
 
 
 @pytest.mark.parametrize("check", GRAPHS)

@@ -11,9 +11,9 @@ import onnx
 import pytest
 
 from tasks.catalogs.base import Sample
-from tasks.catalogs.fuzz.catalog import VARIANT, Fuzz, variant_of
+from tasks.catalogs.fuzz.catalog import VARIANT, Fuzz, make_variant_of_choices
 from tasks.draw.choices import DrawnChoices
-from tasks.draw.seeds import derive
+from tasks.draw.seeds import derive_seed
 from tasks.fuzz import table
 from tasks.fuzz.onnx import generate
 from tasks.graphs.widening import NoOracle
@@ -25,13 +25,13 @@ def digest(seed: int, ops: list[str]) -> str:
     """Of models, inputs and exact outputs of a case of each op in each dtype."""
     total = hashlib.sha256()
     for op in ops:
-        for dtype in table.dtypes(op):
+        for dtype in table.list_fuzz_dtypes(op):
             try:
-                one = generate.case(op, dtype, DrawnChoices.from_seed(derive(seed, f"{op} {dtype}")))
-                exact = generate.evaluate(one)
+                one = generate.generate_node_case(op, dtype, DrawnChoices.from_seed(derive_seed(seed, f"{op} {dtype}")))
+                exact = generate.evaluate_generated_node(one)
             except NoOracle:
                 continue
-            total.update(generate.model(one, exact))
+            total.update(generate.encode_generated_node(one, exact))
             for array in [*one.inputs, *exact]:
                 total.update(array.tobytes())
     return total.hexdigest()
@@ -39,34 +39,38 @@ def digest(seed: int, ops: list[str]) -> str:
 
 def test_there_are_at_least_ninety_ops() -> None:
     assert len(table.SPECS) >= 90
-    assert all(table.dtypes(op) for op in table.SPECS)
+    assert all(table.list_fuzz_dtypes(op) for op in table.SPECS)
 
 
 @pytest.mark.parametrize("part", range(4))
 def test_nearly_all_cases_are_models_that_onnx_takes(part: int) -> None:
     made = refused = 0
     for op in sorted(table.SPECS)[part::4]:
-        for dtype in table.dtypes(op):
+        for dtype in table.list_fuzz_dtypes(op):
             for seed in range(4):
                 made += 1
                 try:
-                    one = generate.case(op, dtype, DrawnChoices.from_seed(derive(seed, f"{op} {dtype}")))
-                    exact = generate.evaluate(one)
+                    one = generate.generate_node_case(
+                        op, dtype, DrawnChoices.from_seed(derive_seed(seed, f"{op} {dtype}"))
+                    )
+                    exact = generate.evaluate_generated_node(one)
                 except NoOracle:
                     refused += 1
                     continue
-                onnx.checker.check_model(onnx.load_from_string(generate.model(one, exact)), full_check=True)
+                onnx.checker.check_model(
+                    onnx.load_from_string(generate.encode_generated_node(one, exact)), full_check=True
+                )
                 assert [y.dtype.name for y in exact] == [
                     "float64" if name in ("float32", "float16", "bfloat16") else name
-                    for name in generate.output_dtypes(one)
+                    for name in generate.list_generated_dtypes(one)
                 ], (op, one.words)
     assert refused <= 0.05 * made
 
 
 def test_the_simplest_choices_make_a_case_of_every_op() -> None:
     for op in table.SPECS:
-        for dtype in table.dtypes(op)[:1]:
-            generate.evaluate(generate.case(op, dtype, DrawnChoices.from_list([])))
+        for dtype in table.list_fuzz_dtypes(op)[:1]:
+            generate.evaluate_generated_node(generate.generate_node_case(op, dtype, DrawnChoices.from_list([])))
 
 
 def test_the_same_bytes_in_other_processes() -> None:
@@ -87,7 +91,7 @@ def _sample(group: Group) -> Sample:
 
 def test_a_case_is_made_again_of_its_choices() -> None:
     first = _sample(Group("fuzz:Conv", VARIANT, "float32", 1, seed=9))
-    again = _sample(Group("fuzz:Conv", variant_of(first.columns["choices"]), "float32", 1))
+    again = _sample(Group("fuzz:Conv", make_variant_of_choices(first.columns["choices"]), "float32", 1))
     assert again.model == first.model
     assert [x.tobytes() for x in again.arrays] == [x.tobytes() for x in first.arrays]
     assert [x.reference.tobytes() for x in again.expected] == [x.reference.tobytes() for x in first.expected]  # type: ignore[union-attr]

@@ -13,7 +13,7 @@ from tasks.catalogs.fuzz.catalog import VARIANT, Fuzz
 from tasks.catalogs.onnx import node_suite
 from tasks.fuzz import table
 from tasks.graphs.evaluate import EvaluatedGraph
-from tasks.graphs.widening import widen
+from tasks.graphs.widening import widen_model_value
 from tasks.model import Group
 from tasks.operators.call import OperatorCall
 from tasks.operators.left_open import LeftOpen
@@ -39,7 +39,7 @@ def _given(case: Any, inputs: list[Any]) -> tuple[Any, list[Any]]:
     graph = EvaluatedGraph(case.model, EVALUATED)
     (node,) = graph.nodes
     feeds = {x.name: node_suite._to_dense_array(y) for x, y in zip(case.model.graph.input, inputs)}
-    return node, [widen(feeds.get(name, graph.weights.get(name))) if name else None for name in node.inputs]
+    return node, [widen_model_value(feeds.get(name, graph.weights.get(name))) if name else None for name in node.inputs]
 
 
 def _agree(y: np.ndarray, want: np.ndarray) -> bool:
@@ -52,7 +52,7 @@ def _agree(y: np.ndarray, want: np.ndarray) -> bool:
 
 def test_the_references_compute_what_the_node_suite_stores() -> None:
     seen: dict[str, int] = defaultdict(int)
-    for name, case in node_suite._all_cases().items():
+    for name, case in node_suite._list_suite_cases().items():
         nodes = case.model.graph.node
         if len(nodes) != 1 or nodes[0].op_type not in table.SPECS or any(x in name.lower() for x in NOT_GENERATED):
             continue
@@ -80,7 +80,7 @@ def test_onnx_evaluator_agrees_but_where_it_is_at_fault(part: int) -> None:
     apart: dict[str, list[str]] = defaultdict(list)
     ops = sorted(table.SPECS)[part::4]
     for op in ops:
-        for dtype in table.dtypes(op):
+        for dtype in table.list_fuzz_dtypes(op):
             for sample in Fuzz().samples(Group(f"fuzz:{op}", VARIANT, dtype, 16 if op in AT_FAULT else 3, 7), 4):
                 large = sum(leaf.reference.size for leaf in sample.expected if leaf.reference is not None) > 2000
                 if not sample.failure and not sample.others and not large and not table.SPECS[op].by_torch:

@@ -13,17 +13,17 @@ from tasks import catalogs
 from tasks.arrays import torch_tree
 from tasks.arrays.accumulators import ACCUMULATORS
 from tasks.arrays.block_scaled import FORMATS, dequantise_blocks, pack_pairs, quantise_blocks, unpack_pairs
-from tasks.arrays.tree import spec_of
+from tasks.arrays.tree import read_tensor_spec
 from tasks.backends import BackendSpec
 from tasks.backends.base import Backend
 from tasks.catalogs.gemm import grouped
 from tasks.catalogs.gemm.catalog import ALIGNED, OPS, SHAPES
 from tasks.catalogs.gemm.onnx_form import SCALES
 from tasks.judge import verdict
-from tasks.judge.plain import compare
-from tasks.model import Form, Group, Program, RuntimeInfo, np_dtype, round_to_dtype
-from tasks.prepare.cases import prepare
-from tasks.runner import Runner, ask_whole_group
+from tasks.judge.plain import compare_outputs
+from tasks.model import Form, Group, Program, RuntimeInfo, get_numpy_dtype, round_to_dtype
+from tasks.prepare.cases import prepare_group
+from tasks.runner import Runner, make_item_of_whole_group
 
 Product = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
@@ -60,7 +60,7 @@ class Planted(Backend):
         self.product, self.flips, self.packed = product, flips, packed
 
     def build(self, form: Form) -> Program:
-        specs = [spec_of(x) for x in form.args["v"]]
+        specs = [read_tensor_spec(x) for x in form.args["v"]]
         a, b = (np.array(spec.view(form.arrays[spec.id])) for spec in specs)
         if self.packed and specs[0].strides is not None:
             a = np.nan_to_num(form.arrays[0][specs[0].offset :][: a.size].reshape(a.shape))
@@ -73,10 +73,10 @@ class Planted(Backend):
 
 
 def statuses(backend: Backend, group: Group, cache: Path) -> list[tuple[Any, Any]]:
-    _, made = prepare(group, cache)
+    _, made = prepare_group(group, cache)
     info = backend.probe() if not isinstance(backend, Planted) else RuntimeInfo("1", "cpu")
-    runner = Runner(backend, info, verdict.load("error_units"), lambda *step: None)
-    return [(done.row.sample, done.row.status) for done in runner.run([ask_whole_group(made)])]
+    runner = Runner(backend, info, verdict.load_policy("error_units"), lambda *step: None)
+    return [(done.row.sample, done.row.status) for done in runner.run([make_item_of_whole_group(made)])]
 
 
 def test_a_fault_at_a_tiles_edge_is_found_and_only_there(cache: Path) -> None:
@@ -164,10 +164,10 @@ def zeros(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 def test_products_are_no_worse_than_the_adders_of_the_device_leave_them(
     product: Product, declared: str, status: str, cache: Path
 ) -> None:
-    _, made = prepare(Group("gemm:scaled_mm", "float32", "float8_e4m3fn", len(ALIGNED)), cache)
+    _, made = prepare_group(Group("gemm:scaled_mm", "float32", "float8_e4m3fn", len(ALIGNED)), cache)
     info = RuntimeInfo("1", "gpu", accumulators=tuple(filter(None, [declared])))
-    runner = Runner(Planted(product), info, verdict.load("error_units"), lambda *step: None)
-    rows = [done.row for done in runner.run([ask_whole_group(made)])]
+    runner = Runner(Planted(product), info, verdict.load_policy("error_units"), lambda *step: None)
+    rows = [done.row for done in runner.run([make_item_of_whole_group(made)])]
     assert {x.status for x in rows} == {status}, [(x.sample, x.status, x.error_units) for x in rows]
     if status == "imprecise":
         assert {(x.kind, x.cause) for x in rows} == {("accumulator", "accumulates in 13 bits")}
@@ -176,17 +176,17 @@ def test_products_are_no_worse_than_the_adders_of_the_device_leave_them(
 def test_the_adder_of_a_hopper_gives_the_numbers_that_one_gave() -> None:
     """Error units and bias of three shapes on an H200 (cuBLAS 13.1), digit for digit."""
     seen = {0: (408.683565, -22.516454), 7: (1441.414176, -57.336513), 35: (2692.363490, -79.259276)}
-    samples = catalogs.get("gemm").samples(Group("gemm:scaled_mm", "float32", "float8_e4m3fn", len(ALIGNED)), 4)
+    samples = catalogs.get_catalog("gemm").samples(Group("gemm:scaled_mm", "float32", "float8_e4m3fn", len(ALIGNED)), 4)
     for sample in samples:
         if sample.index in seen:
             a, b = (spec.view(x) for spec, x in zip(sample.args, sample.arrays))
-            found = compare([added_in("hopper-float8")(a, b)], sample.expected, sample.op_class)
+            found = compare_outputs([added_in("hopper-float8")(a, b)], sample.expected, sample.op_class)
             assert found.error_units is not None and found.bias is not None
             assert (found.error_units, found.bias) == pytest.approx(seen[sample.index], rel=1e-6)
 
 
 def test_every_op_has_samples_in_every_dtype_and_no_two_alike() -> None:
-    made = catalogs.get("gemm")
+    made = catalogs.get_catalog("gemm")
     assert sum(len(OPS[e.op.partition(":")[2]].shapes) * len(e.dtypes) for e in made.entries()) > 2000
     assert len(set(SHAPES)) == len(SHAPES) and len(set(ALIGNED)) == len(ALIGNED)
     first, second = made.samples(Group("gemm:mm", "nn", "float16", 2), 2)
@@ -216,12 +216,12 @@ def decodes(variant: str, *tensors: Any) -> Any:
 
 def verdicts_of(call: Callable[..., Any], group: Group) -> set[float]:
     """Whether the error of a function of tensors is within 32 units, for each sample of a group."""
-    catalog, found = catalogs.get("gemm"), set()
+    catalog, found = catalogs.get_catalog("gemm"), set()
     for sample in catalog.samples(group, 4):
         assert sample.failure is None, sample.failure
-        tensors = [torch_tree.from_numpy(x) for x in sample.arrays]
-        outputs = torch_tree.outputs(call(group.variant, *tensors))
-        units = compare(outputs, sample.expected, sample.op_class).error_units
+        tensors = [torch_tree.tensor_from_numpy(x) for x in sample.arrays]
+        outputs = torch_tree.list_output_arrays(call(group.variant, *tensors))
+        units = compare_outputs(outputs, sample.expected, sample.op_class).error_units
         found.add(units is not None and units < 32)
     return found
 
@@ -239,7 +239,7 @@ def test_a_scale_is_of_its_own_block(dtype: str) -> None:
 def test_groups_end_where_they_are_told_to(variant: str, dtype: str) -> None:
     pytest.importorskip("torch")
     group = Group("gemm:grouped_mm", variant, dtype, 6)
-    assert verdicts_of(grouped.call, group) == {True}
+    assert verdicts_of(grouped.call_grouped_mm, group) == {True}
     if variant == "rows":
         assert False in verdicts_of(one_group, group)
 
@@ -264,6 +264,6 @@ def test_numbers_are_rounded_to_blocks_as_the_specification_says() -> None:
         quantise_blocks(x[:, :30], "float8_e4m3fn", FORMATS["mx"])
     x[0, 7] = np.nan
     assert np.isnan(quantise_blocks(x, "float8_e4m3fn", FORMATS["mx"])[1].astype(float)).all()
-    pairs = np.arange(16, dtype=np.uint8).view(np_dtype("float4_e2m1fn"))[None]
+    pairs = np.arange(16, dtype=np.uint8).view(get_numpy_dtype("float4_e2m1fn"))[None]
     assert (unpack_pairs(pack_pairs(pairs)).view(np.uint8) == pairs.view(np.uint8)).all()
     assert pack_pairs(pairs)[0, 0] == 0x10  # the first in the lower half

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tasks.arrays.tree import decode
-from tasks.catalogs.torch.generated import PLANS, laid_out
-from tasks.judge.plain import compare
+from tasks.arrays.tree import decode_argument_tree
+from tasks.catalogs.torch.generated import PLANS, lay_out_tensor
+from tasks.judge.plain import compare_outputs
 from tasks.model import Group
-from tasks.prepare.cases import PreparedGroup, PreparedSample, prepare
+from tasks.prepare.cases import PreparedGroup, PreparedSample, prepare_group
 
 torch = pytest.importorskip("torch")
 
@@ -25,7 +25,7 @@ Kernel = Callable[..., Any]
 
 
 def prepared(op: str, distribution: str, dtype: str = "float32", samples: int = 8, seed: int = 0) -> PreparedGroup:
-    return prepare(Group(f"torch:{op}", "", dtype, samples, seed, distribution=distribution), Path(_cache()))[1]
+    return prepare_group(Group(f"torch:{op}", "", dtype, samples, seed, distribution=distribution), Path(_cache()))[1]
 
 
 def _cache() -> str:
@@ -36,18 +36,21 @@ def _cache() -> str:
 
 def arguments(sample: PreparedSample) -> tuple[Any, Any]:
     arrays = sample.inputs()
-    leaf = torch_tree.decoder(lambda i: arrays[i], "cpu")
-    return decode(sample.record.args, leaf), decode(sample.record.kwargs, leaf)
+    leaf = torch_tree.make_tensor_decoder(lambda i: arrays[i], "cpu")
+    return decode_argument_tree(sample.record.args, leaf), decode_argument_tree(sample.record.kwargs, leaf)
 
 
 def units(sample: PreparedSample, kernel: Kernel) -> float:
     """Error units of a kernel on a sample; infinite where it raises or returns another shape."""
     args, kwargs = arguments(sample)
     try:
-        outputs = [torch_tree.to_numpy(torch_tree.dense(x)) for x in torch_tree.leaves(kernel(*args, **kwargs))]
+        outputs = [
+            torch_tree.tensor_to_numpy(torch_tree.dense(x))
+            for x in torch_tree.list_output_tensors(kernel(*args, **kwargs))
+        ]
     except (RuntimeError, IndexError):
         return float("inf")
-    metrics = compare(outputs, sample.expected(), sample.op_class)
+    metrics = compare_outputs(outputs, sample.expected(), sample.op_class)
     return float("inf") if metrics.kind else metrics.error_units or 0.0
 
 
@@ -66,7 +69,7 @@ def test_samples_are_accepted_and_torch_passes(op: str, distribution: str) -> No
     if kernel is None:
         from tasks import catalogs
 
-        kernel = catalogs.get("torch").call(Group(f"torch:{op}", "", "float32", 1))
+        kernel = catalogs.get_catalog("torch").call(Group(f"torch:{op}", "", "float32", 1))
     found = prepared(op, distribution).samples
     assert len(found) == 8 and not any(s.failure for s in found), [s.failure for s in found]
     assert {s.index: units(s, kernel) for s in found if units(s, kernel) > 32} == {}
@@ -101,13 +104,13 @@ def test_binary_ops_get_broadcast_pairs() -> None:
 
 def test_layouts_are_really_what_they_are_called() -> None:
     x = torch.arange(120.0).view(2, 3, 4, 5)
-    assert laid_out(x, "transposed").stride() == (60, 20, 1, 4)
-    assert laid_out(x, "steps").stride()[-1] == 2 and not laid_out(x, "steps").is_contiguous()
-    assert laid_out(x[0], "offset").storage_offset() > 0
-    assert laid_out(x, "expanded").stride()[0] == 0
-    assert laid_out(x, "channels_last").is_contiguous(memory_format=torch.channels_last)
+    assert lay_out_tensor(x, "transposed").stride() == (60, 20, 1, 4)
+    assert lay_out_tensor(x, "steps").stride()[-1] == 2 and not lay_out_tensor(x, "steps").is_contiguous()
+    assert lay_out_tensor(x[0], "offset").storage_offset() > 0
+    assert lay_out_tensor(x, "expanded").stride()[0] == 0
+    assert lay_out_tensor(x, "channels_last").is_contiguous(memory_format=torch.channels_last)
     for layout in ("contiguous", "transposed", "steps", "offset", "channels_last"):
-        assert torch.equal(laid_out(x, layout), x), layout
+        assert torch.equal(lay_out_tensor(x, layout), x), layout
 
 
 def test_what_reads_memory_by_strides_of_its_own_is_laid_out_as_the_reference_is() -> None:
@@ -154,7 +157,7 @@ def test_an_op_without_tensors_says_why_it_has_no_generated_sample() -> None:
 def test_random_and_uninitialised_ops_have_their_own_samples_alone() -> None:
     from tasks import catalogs
 
-    listed = {e.op: e.distributions for e in catalogs.get("torch").entries()}
+    listed = {e.op: e.distributions for e in catalogs.get_catalog("torch").entries()}
     assert listed["torch:nn.functional.dropout"] == listed["torch:empty_like"] == ("own",)
     assert listed["torch:add"] == ("own", "regular", "boundary", "adversarial", "nan", "exhaustive")
 
@@ -235,5 +238,5 @@ def test_one_element_is_evidence_where_neither_zero_nor_one_constant_passes() ->
 
 
 def test_generated_samples_have_gradients(tmp_path: Path) -> None:
-    _, made = prepare(Group("torch:mul", "", "float32", 3, check="backward", distribution="regular"), tmp_path)
+    _, made = prepare_group(Group("torch:mul", "", "float32", 3, check="backward", distribution="regular"), tmp_path)
     assert len(made.samples) == 3 and not any(sample.failure for sample in made.samples)

@@ -30,7 +30,9 @@ def differentiate(function: Callable[[Any], Any], trust: Trust, rounds: tuple[st
 
     def compute(check: str, point: Point, **hooks: Any) -> list[np.ndarray]:
         given = [torch.from_numpy(np.array(c)) for c in point.cotangents]
-        found = autograd.backward(check, function, (torch.from_numpy(np.array(point.inputs)),), {}, [0], given, **hooks)
+        found = autograd.differentiate_backward(
+            check, function, (torch.from_numpy(np.array(point.inputs)),), {}, [0], given, **hooks
+        )
         return [g.numpy() for g in found]
 
     def evaluate(values: Any) -> list[np.ndarray]:

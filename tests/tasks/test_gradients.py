@@ -19,8 +19,8 @@ from tasks.gradients import autograd as gradients
 from tasks.judge import verdict
 from tasks.model import Form, Group, OpClass, OwnKernel, Program, Status
 from tasks.model.errors import Misbehaviour
-from tasks.prepare.cases import PreparedGroup, prepare
-from tasks.runner import Runner, ask_whole_group
+from tasks.prepare.cases import PreparedGroup, prepare_group
+from tasks.runner import Runner, make_item_of_whole_group
 
 EAGER = BackendSpec.parse("torch-cpu")
 
@@ -28,13 +28,13 @@ EAGER = BackendSpec.parse("torch-cpu")
 def prepared(
     op: str, cache: Path, dtype: str = "float32", check: str = "backward", variant: str = "", samples: int = 3
 ) -> PreparedGroup:
-    return prepare(Group(f"torch:{op}", variant, dtype, samples, 0, check), cache)[1]
+    return prepare_group(Group(f"torch:{op}", variant, dtype, samples, 0, check), cache)[1]
 
 
 def rows(group: PreparedGroup, backend: Backend | None = None) -> list[dict[str, Any]]:
     backend = backend or EAGER.create()
-    runner = Runner(backend, backend.probe(), verdict.load("error_units"), lambda number, stage, span: None)
-    return [done.row.values() for done in runner.run([ask_whole_group(group)])]
+    runner = Runner(backend, backend.probe(), verdict.load_policy("error_units"), lambda number, stage, span: None)
+    return [done.row.values() for done in runner.run([make_item_of_whole_group(group)])]
 
 
 class Faulty(TorchEager):
@@ -155,28 +155,28 @@ def test_an_order_that_rounding_decides_is_made_one(cache: Path) -> None:
 
 
 def test_cotangents_are_fixed_and_not_ones() -> None:
-    first = gradients.cotangents([((4, 5), "bfloat16"), ((), "complex64")], "a")
-    again = gradients.cotangents([((4, 5), "bfloat16"), ((), "complex64")], "a")
+    first = gradients.draw_cotangents([((4, 5), "bfloat16"), ((), "complex64")], "a")
+    again = gradients.draw_cotangents([((4, 5), "bfloat16"), ((), "complex64")], "a")
     assert [a.tobytes() for a in first] == [a.tobytes() for a in again]
     assert first[0].dtype.name == "bfloat16" and len({float(v) for v in np.abs(first[0]).ravel()}) > 5
-    assert first[0].tobytes() != gradients.cotangents([((4, 5), "bfloat16")], "b")[0].tobytes()
+    assert first[0].tobytes() != gradients.draw_cotangents([((4, 5), "bfloat16")], "b")[0].tobytes()
 
 
 def test_an_input_nothing_depends_on_has_a_gradient_of_zeros() -> None:
     x, y, c = torch.ones(3), torch.ones(2), torch.ones(3)
-    first, second = gradients.backward("backward", lambda a, b: a * 2, (x, y), {}, (0, 1), [c])
+    first, second = gradients.differentiate_backward("backward", lambda a, b: a * 2, (x, y), {}, (0, 1), [c])
     assert first.tolist() == [2, 2, 2] and second.tolist() == [0, 0]
 
 
 def test_gradients_of_exact_ops_are_judged_by_error_units() -> None:
-    assert gradients.class_of(OpClass.EXACT) is OpClass.COMPOSITE
-    assert gradients.class_of(OpClass.CONTRACTION) is OpClass.CONTRACTION
+    assert gradients.class_gradient_of(OpClass.EXACT) is OpClass.COMPOSITE
+    assert gradients.class_gradient_of(OpClass.CONTRACTION) is OpClass.CONTRACTION
 
 
 def test_an_op_without_gradient_offers_no_backward_check() -> None:
     from tasks import catalogs
 
-    checks = {(e.op, e.variant): set(e.checks) for e in catalogs.get("torch").entries()}
+    checks = {(e.op, e.variant): set(e.checks) for e in catalogs.get_catalog("torch").entries()}
     gradients = {"backward", "double_backward"}
     assert not checks["torch:argmax", ""] & gradients
     assert checks["torch:exp", ""] >= gradients
@@ -208,11 +208,11 @@ def test_a_wrong_autograd_is_found_by_differences(
 
     x = torch.linspace(0.1, 1, int(np.prod(shape)), dtype=torch.float64).reshape(shape)
     c = torch.ones(shape, dtype=torch.float64)
-    said = [g.numpy() for g in gradients.backward("backward", Wrong.apply, (x,), {}, (0,), [c])]
-    problem = gradients.problem("backward", Wrong.apply, (x,), {}, (0,), [c])
-    oracle, why = gradients.second_oracle(problem, said)
+    said = [g.numpy() for g in gradients.differentiate_backward("backward", Wrong.apply, (x,), {}, (0,), [c])]
+    problem = gradients.make_gradient_problem("backward", Wrong.apply, (x,), {}, (0,), [c])
+    oracle, why = gradients.compute_second_gradient_oracle(problem, said)
     assert oracle is not None and not why and np.abs(oracle.references[0] - said[0]).max() > 1e-3
-    right, _ = gradients.second_oracle(problem, [np.cos(x.numpy())])
+    right, _ = gradients.compute_second_gradient_oracle(problem, [np.cos(x.numpy())])
     assert right is not None and np.array_equal(right.references[0], np.cos(x.numpy()))
 
 
@@ -223,10 +223,10 @@ def test_of_tiny_inputs_a_right_gradient_is_borne_out_and_a_wrong_one_told(shape
     x = size * torch.linspace(-1, 2.1, int(np.prod(shape)), dtype=torch.float64).reshape(shape)
     c = torch.ones(shape, dtype=torch.float64)
     for function, right in ((lambda x: 3 * x, 3 + 0 * x), (torch.square, 2 * x), (torch.relu, (x > 0).double())):
-        problem = gradients.problem("backward", function, (x,), {}, (0,), [c])
-        oracle, why = gradients.second_oracle(problem, [right.numpy()])
+        problem = gradients.make_gradient_problem("backward", function, (x,), {}, (0,), [c])
+        oracle, why = gradients.compute_second_gradient_oracle(problem, [right.numpy()])
         assert oracle is not None and np.array_equal(oracle.references[0], right.numpy()), why
-        oracle, why = gradients.second_oracle(problem, [1.5 * right.numpy()])
+        oracle, why = gradients.compute_second_gradient_oracle(problem, [1.5 * right.numpy()])
         assert oracle is not None
         place = np.unravel_index(np.argmax(np.abs(oracle.references[0] - 1.5 * right.numpy())), shape)
         assert oracle.references[0][place] == pytest.approx(float(right[place]), rel=1e-6)
@@ -235,18 +235,20 @@ def test_of_tiny_inputs_a_right_gradient_is_borne_out_and_a_wrong_one_told(shape
 @pytest.mark.parametrize("off", [1e-5, 1e-3])
 def test_a_gradient_is_judged_beside_inputs_that_are_much_larger(off: float) -> None:
     x = torch.linspace(-1, 2.1, 7, dtype=torch.float64)
-    problem = gradients.problem("backward", lambda x: 1e-14 * x.sin(), (x,), {}, (0,), [torch.ones_like(x)])
+    problem = gradients.make_gradient_problem(
+        "backward", lambda x: 1e-14 * x.sin(), (x,), {}, (0,), [torch.ones_like(x)]
+    )
     right = 1e-14 * np.cos(x.numpy())
-    oracle, why = gradients.second_oracle(problem, [right])
+    oracle, why = gradients.compute_second_gradient_oracle(problem, [right])
     assert oracle is not None and np.array_equal(oracle.references[0], right), why
-    oracle, why = gradients.second_oracle(problem, [right * (1 + off)])
+    oracle, why = gradients.compute_second_gradient_oracle(problem, [right * (1 + off)])
     assert oracle is not None and np.allclose(oracle.references[0], right, 1e-6, 0), why
 
 
 def test_the_row_of_a_disagreement_names_who_agrees(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch_gradients, "NO_DIFFERENCES", {})
     # A cast to float16 moves in steps, and its gradient is the identity's all the same.
-    group = prepare(Group("torch:half", "", "float32", 2, 1, "backward"), cache)[1]
+    group = prepare_group(Group("torch:half", "", "float32", 2, 1, "backward"), cache)[1]
     found = rows(group)
     assert {(r["status"], r["kind"]) for r in found} == {("invalid", "oracle")}
     assert all(r["error"].endswith("this backend agrees with float64") for r in found)
@@ -255,15 +257,15 @@ def test_the_row_of_a_disagreement_names_who_agrees(cache: Path, monkeypatch: py
 def test_kinks_have_no_differences() -> None:
     kink, smooth = np.array([0.0]), np.array([0.3])
     relu = lambda inputs: [np.maximum(inputs[0], 0)]  # noqa: E731
-    assert np.isinf(differences.gradient(relu, [kink], [np.ones(1)]).errors[0]).all()
-    found = differences.gradient(relu, [kink], [np.ones(1)])
+    assert np.isinf(differences.difference_gradient(relu, [kink], [np.ones(1)]).errors[0]).all()
+    found = differences.difference_gradient(relu, [kink], [np.ones(1)])
     assert found.why == ("not differentiable at the input",)
-    assert abs(differences.gradient(relu, [smooth], [np.ones(1)]).gradients[0][0] - 1) < 1e-9
+    assert abs(differences.difference_gradient(relu, [smooth], [np.ones(1)]).gradients[0][0] - 1) < 1e-9
 
 
 def test_out_of_the_domain_there_are_no_differences() -> None:
     with np.errstate(all="ignore"):
-        found = differences.gradient(lambda v: [np.arccos(v[0])], [np.array([1.0, 0.5])], [np.ones(2)])
+        found = differences.difference_gradient(lambda v: [np.arccos(v[0])], [np.array([1.0, 0.5])], [np.ones(2)])
     assert np.isinf(found.errors[0][0]) and found.errors[0][1] < 1e-7
 
 
@@ -274,7 +276,7 @@ def test_numpy_vjp_is_accurate_and_knows_its_error() -> None:
     def reference(x: np.ndarray, w: np.ndarray, scale: float) -> dict[str, np.ndarray]:
         return {"y": np.tanh(x @ w) * scale}
 
-    found, errors = gradients.numpy_vjp(reference, {"x": x, "w": w, "scale": 2.0}, ["w", "x"], [c])
+    found, errors = gradients.differentiate_numpy(reference, {"x": x, "w": w, "scale": 2.0}, ["w", "x"], [c])
     inner = 2 * c * (1 - np.tanh(x @ w) ** 2)
     for value, error, exact in zip(found, errors, (x.T @ inner, inner @ w.T)):
         assert value.shape == exact.shape
@@ -285,14 +287,14 @@ def test_numpy_vjp_is_accurate_and_knows_its_error() -> None:
 def test_numpy_vjp_of_a_complex_function_is_autograds() -> None:
     x = np.array([1 + 2j, -0.5j])
     c = np.array([2.0 - 1j, 1j])
-    (found,), _ = gradients.numpy_vjp(lambda x: x**2 * np.conj(x), {"x": x}, ["x"], [c])
+    (found,), _ = gradients.differentiate_numpy(lambda x: x**2 * np.conj(x), {"x": x}, ["x"], [c])
     t = torch.from_numpy(x).requires_grad_()
     (exact,) = torch.autograd.grad(t**2 * t.conj(), t, torch.from_numpy(c))
     assert np.abs(found - exact.numpy()).max() < 1e-9
 
 
 def test_a_broadcast_input_has_a_summed_gradient() -> None:
-    (found,), _ = gradients.numpy_vjp(
+    (found,), _ = gradients.differentiate_numpy(
         lambda x, b: x + b, {"x": np.ones((3, 4)), "b": np.ones(4)}, ["b"], [np.ones((3, 4))]
     )
     assert found.shape == (4,) and np.abs(found - 3).max() < 1e-9
@@ -304,7 +306,7 @@ def test_a_broadcast_input_has_a_summed_gradient() -> None:
 def test_the_curve_is_a_u_with_its_floor_near_the_cube_root_of_epsilon(cache: Path) -> None:
     steps = np.logspace(-1, -13, 25)
     group = prepared("nn.functional.gelu", cache, "float64", samples=1)
-    errors = torch_gradients.curve(group.samples[0], steps)
+    errors = torch_gradients.measure_difference_curve(group.samples[0], steps)
     assert errors is not None
     least = float(steps[np.argmin(errors)])
     assert 1e-7 < least < 1e-3 and errors[0] > 1e-5 and errors[-1] > 1e-6 and errors.min() < 1e-9
@@ -325,7 +327,7 @@ def test_an_output_in_an_input_that_the_backward_pass_may_write_to_is_no_mutatio
 
     x = torch.ones(3)
     left = gradients.UntouchedInputs([], [], [x] * may)
-    gradients.backward("backward", Spoils.apply, (x,), {}, [0], [torch.ones(3)], made=left.note_outputs)
+    gradients.differentiate_backward("backward", Spoils.apply, (x,), {}, [0], [torch.ones(3)], made=left.note_outputs)
     assert bool(left.describe_change()) != may
 
 

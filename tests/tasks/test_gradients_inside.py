@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tasks.arrays.tree import TensorSpec, encode_tensor
+from tasks.arrays.tree import TensorSpec, encode_tensor_spec
 from tasks.backends import BackendSpec
 from tasks.catalogs.user.ops import UserOp
-from tasks.catalogs.user.promises import guard_kernel, own_kernel
+from tasks.catalogs.user.promises import guard_kernel_promises, make_own_kernel
 from tasks.model import Form
 
 torch = pytest.importorskip("torch")
@@ -35,10 +35,10 @@ def slope_of_cube(gradient: Any, x: Any) -> Any:
 
 def run(kernel: Callable[..., Any], framework: str, check: str = "forward", backward: Any = None) -> list[np.ndarray]:
     op = UserOp("slope", kernel, kernel, {"x": [4]}, framework=framework, gradient=["x"])
-    spec = {"$": "dict", "v": [["x", encode_tensor(TensorSpec(0))]]}
+    spec = {"$": "dict", "v": [["x", encode_tensor_spec(TensorSpec(0))]]}
     arrays = [np.full(4, 3.0, np.float32), np.ones(4, np.float32)]
     more: dict[str, Any] = {} if check == "forward" else {"wrt": (0,), "cotangents": (1,)}
-    call = guard_kernel(op, kernel, backward)
+    call = guard_kernel_promises(op, kernel, backward)
     form = Form(
         "torch",
         "user:slope",
@@ -48,7 +48,7 @@ def run(kernel: Callable[..., Any], framework: str, check: str = "forward", back
         args={"$": "tuple", "v": []},
         kwargs=spec,
         check=check,
-        own=own_kernel(op, kernel),
+        own=make_own_kernel(op, kernel),
         **more,
     )
     backend = BackendSpec.parse("torch-cpu").create()

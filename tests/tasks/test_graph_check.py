@@ -16,11 +16,11 @@ import pytest
 from tasks.backends import BackendSpec
 from tasks.backends.base import Backend
 from tasks.backends.shared import torch_graphs
-from tasks.checks import explain_exclusion
+from tasks.checks import explain_check_exclusion
 from tasks.judge import verdict
 from tasks.model import Form, Group, Program, RuntimeInfo, Unsupported
-from tasks.prepare.cases import PreparedGroup, prepare
-from tasks.runner import Runner, ask_whole_group
+from tasks.prepare.cases import PreparedGroup, prepare_group
+from tasks.runner import Runner, make_item_of_whole_group
 
 Replay = Callable[[list[np.ndarray]], list[np.ndarray]]
 
@@ -89,9 +89,9 @@ class Capturing(Backend):
 def test_a_replay_computes_on_the_inputs_that_it_is_given(
     capture: Callable[[list[np.ndarray]], Replay], status: str, kind: str, cache: Path
 ) -> None:
-    _, made = prepare(Group("critical:relu", "", "float32", 1), cache)
-    runner = Runner(Capturing(capture), RuntimeInfo("1", "cpu"), verdict.load("error_units"), lambda *step: None)
-    (row,) = (x.row for x in runner.run([ask_whole_group(PreparedGroup(made.pack.path, "graph"))]))
+    _, made = prepare_group(Group("critical:relu", "", "float32", 1), cache)
+    runner = Runner(Capturing(capture), RuntimeInfo("1", "cpu"), verdict.load_policy("error_units"), lambda *step: None)
+    (row,) = (x.row for x in runner.run([make_item_of_whole_group(PreparedGroup(made.pack.path, "graph"))]))
     assert (row.status, row.kind) == (status, kind), row.error
     if status == "pass":
         assert "replayed=same_bytes" in row.flags and row.apart_units == 0
@@ -109,9 +109,9 @@ def test_a_result_of_no_dimensions_is_compared_too(cache: Path) -> None:
 
             return Program(given(form.arrays), given=given, capture=lambda: scalar)
 
-    _, made = prepare(Group("critical:mse_loss", "", "float32", 1), cache)
-    runner = Runner(Loss(sound), RuntimeInfo("1", "cpu"), verdict.load("error_units"), lambda *step: None)
-    (row,) = (x.row for x in runner.run([ask_whole_group(PreparedGroup(made.pack.path, "graph"))]))
+    _, made = prepare_group(Group("critical:mse_loss", "", "float32", 1), cache)
+    runner = Runner(Loss(sound), RuntimeInfo("1", "cpu"), verdict.load_policy("error_units"), lambda *step: None)
+    (row,) = (x.row for x in runner.run([make_item_of_whole_group(PreparedGroup(made.pack.path, "graph"))]))
     assert (row.status, row.apart_units) == ("pass", 0), row.error
 
 
@@ -182,15 +182,15 @@ def test_a_call_that_cannot_be_recorded_is_unsupported_and_spoils_nothing(
     monkeypatch.setattr(
         type(backend), "is_sticky", lambda self, error: bool(re.search(self.known.sticky, str(error))), raising=True
     )
-    _, made = prepare(Group("critical:relu", "", "float32", 1), cache)
-    runner = Runner(backend, RuntimeInfo("1", "x"), verdict.load("error_units"), lambda *step: None)
+    _, made = prepare_group(Group("critical:relu", "", "float32", 1), cache)
+    runner = Runner(backend, RuntimeInfo("1", "x"), verdict.load_policy("error_units"), lambda *step: None)
     built = backend.build
 
     def build(form: Form) -> Program:
         return built(replace(form, call=cuda.call))
 
     monkeypatch.setattr(backend, "build", build)
-    (row,) = (x.row for x in runner.run([ask_whole_group(PreparedGroup(made.pack.path, "graph"))]))
+    (row,) = (x.row for x in runner.run([make_item_of_whole_group(PreparedGroup(made.pack.path, "graph"))]))
     assert (row.status, cuda.current) == (status, "default") and said in row.error, row.error
     assert status == "oom" or row.error.startswith("it cannot be recorded: ")
 
@@ -205,19 +205,19 @@ def test_what_the_runs_before_a_recording_do_wrong_is_their_own_error(monkeypatc
 
     monkeypatch.setattr(torch.cuda, "synchronize", lost)
     with pytest.raises(AcceleratorError, match="illegal memory access"):
-        torch_graphs.capture_call(cuda.call, lambda arrays: (tuple(arrays), {}), [torch.ones(2)], "cpu")
+        torch_graphs.capture_torch_call(cuda.call, lambda arrays: (tuple(arrays), {}), [torch.ones(2)], "cpu")
 
 
 def test_a_tensor_that_stays_on_the_cpu_is_not_recorded() -> None:
     torch = pytest.importorskip("torch")
     with pytest.raises(Unsupported, match="stays on the CPU"):
-        torch_graphs.capture_call(torch.tensor_split, lambda arrays: (tuple(arrays), {}), [torch.ones(2)], "cuda")
+        torch_graphs.capture_torch_call(torch.tensor_split, lambda arrays: (tuple(arrays), {}), [torch.ones(2)], "cuda")
 
 
 def test_it_is_planned_where_programs_can_be_captured_alone() -> None:
     pytest.importorskip("torch")
     fits = {
-        name: not explain_exclusion("graph", BackendSpec.parse(name).create())
+        name: not explain_check_exclusion("graph", BackendSpec.parse(name).create())
         for name in ("torch-cpu", "torch-cuda", "torch-rocm", "inductor-cuda")
     }
     assert fits == {"torch-cpu": False, "torch-cuda": True, "torch-rocm": True, "inductor-cuda": False}

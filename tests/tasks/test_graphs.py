@@ -13,15 +13,15 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tasks.catalogs.onnx import node_suite
 from tasks.counterparts import by_torch
-from tasks.graphs.adequacy import find_unobserved, layers
+from tasks.graphs.adequacy import find_unobserved_layers, list_weight_layers
 from tasks.graphs.evaluate import EvaluatedGraph
-from tasks.graphs.floor import node_floor, reference_and_floor
+from tasks.graphs.floor import compute_node_floor, reference_and_floor
 from tasks.graphs.widening import NoOracle
-from tasks.model import EPS, row_floor
+from tasks.model import EPS, compute_row_floor
 from tasks.operators.table import EVALUATED
 
 RNG = np.random.default_rng(20)
-BOTH = pytest.mark.parametrize("operators", [EVALUATED, by_torch.operators()], ids=["numpy", "torch"])
+BOTH = pytest.mark.parametrize("operators", [EVALUATED, by_torch.list_operators_by_torch()], ids=["numpy", "torch"])
 
 
 def model(
@@ -70,15 +70,15 @@ def run_one(
 
 @BOTH
 def test_every_operator_computes_what_the_node_suite_expects(operators: Any) -> None:
-    cases = node_suite._all_cases()
+    cases = node_suite._list_suite_cases()
     judged = set()
     for name, case in cases.items():
-        op = node_suite._op_type(name, cases)
+        op = node_suite._find_case_op_type(name, cases)
         if op not in {*EVALUATED, "If", "Loop", "Scan", "Resize", "Attention"} or name == "test_scan_sum":
             continue  # that one is of opset 8
         graph = EvaluatedGraph(case.model, operators)
         for inputs, outputs in case.data_sets:
-            found = graph.run({x.name: node_suite._dense_all(v) for x, v in zip(case.model.graph.input, inputs)})
+            found = graph.run({x.name: node_suite._make_suite_dense(v) for x, v in zip(case.model.graph.input, inputs)})
             for value, expected in zip(case.model.graph.output, outputs):
                 if expected is None or isinstance(expected, list):
                     continue
@@ -210,7 +210,7 @@ def test_functions_of_one_number_keep_their_digits() -> None:
     tanh = functional.gelu(t, approximate="tanh").numpy()
     np.testing.assert_allclose(run_one("Gelu", [x], approximate="tanh")[0], tanh, rtol=1e-12, atol=1e-15)
     far = np.array([-9.0, -11.5])  # by mpmath, 50 digits
-    for operators in (EVALUATED, by_torch.operators()):
+    for operators in (EVALUATED, by_torch.list_operators_by_torch()):
         (y,) = run_one("Gelu", [far], operators=operators)
         np.testing.assert_allclose(y, [-1.01572956536e-18, -7.58513716303e-30], rtol=1e-11)
     # alpha = 0 is no missing alpha
@@ -324,7 +324,7 @@ def test_noise_moves_weights_and_outputs_but_nothing_that_says_what_is_computed(
     assert set(moved.values()) == {EPS["float32"]}
     references, floors, rows, *_ = reference_and_floor(graph, {"x": x}, 4)
     assert np.isfinite(floors[0]).all() and floors[0].shape == references[0].shape
-    np.testing.assert_array_equal(rows[0], row_floor(floors[0]))
+    np.testing.assert_array_equal(rows[0], compute_row_floor(floors[0]))
 
 
 def test_a_model_of_integers_has_a_floor_and_float32_lies_within_it_where_bfloat16_does_not() -> None:
@@ -352,7 +352,7 @@ def test_a_node_alone_has_an_element_floor() -> None:
     w = RNG.normal(size=(16, 16)).astype(np.float32)
     graph = EvaluatedGraph(model([helper.make_node("MatMul", ["x", "w"], ["y"])], {"x": [4, 16]}, ["y"], {"w": w}))
     x = RNG.normal(size=(4, 16))
-    (floor,) = node_floor(graph, graph.nodes[0], [x, w], 4)
+    (floor,) = compute_node_floor(graph, graph.nodes[0], [x, w], 4)
     size = EPS["float32"] * (np.abs(x) @ np.abs(w))
     assert (floor < 2 * size).all() and (floor > 0).all() and floor.mean() > 0.05 * size.mean()
 
@@ -390,7 +390,7 @@ def test_the_floor_of_a_sum_lets_a_device_take_subnormal_numbers_as_nothing() ->
     w[:, 8:] = RNG.normal(size=(16, 8))
     graph = EvaluatedGraph(model([helper.make_node("MatMul", ["x", "w"], ["y"])], {"x": [4, 16]}, ["y"], {"w": w}))
     x = RNG.normal(size=(4, 16))
-    (floor,) = node_floor(graph, graph.nodes[0], [x, w], 4)
+    (floor,) = compute_node_floor(graph, graph.nodes[0], [x, w], 4)
     (y,) = graph.run_node(graph.nodes[0], [x, w])
     assert (np.abs(y[:, :8]) < floor[:, :8]).all()
     assert (np.abs(y[:, 8:]) > 1e4 * floor[:, 8:]).any(axis=0).all()
@@ -444,8 +444,8 @@ def test_a_layer_whose_weights_can_be_scaled_unnoticed_is_named() -> None:
         graph = EvaluatedGraph(model(nodes, {"x": [4, 16]}, ["y"], {"inside": w, "gain": gain, "head": w}))
         feeds = {"x": RNG.normal(size=(4, 16)).astype(np.float32)}
         references, _, rows, *_ = reference_and_floor(graph, feeds, 4)
-        assert find_unobserved(graph, feeds, references, rows, among=["head"]) == []
-        return find_unobserved(graph, feeds, references, rows)
+        assert find_unobserved_layers(graph, feeds, references, rows, among=["head"]) == []
+        return find_unobserved_layers(graph, feeds, references, rows)
 
     assert hidden(zero) == ["inside"]
     assert hidden(zero + 1) == []
@@ -463,5 +463,7 @@ def test_a_layer_inside_a_branch_is_looked_at_too() -> None:
     graph = EvaluatedGraph(model([node], {"x": [2, 8]}, ["y"], weights))
     feeds = {"x": RNG.normal(size=(2, 8)).astype(np.float32)}
     references, _, rows, *_ = reference_and_floor(graph, feeds, 4)
-    assert layers(graph) == ["w"] and find_unobserved(graph, feeds, references, rows) == []
-    assert find_unobserved(graph, {"x": np.zeros((2, 8), np.float32)}, [np.zeros((2, 8))], [np.zeros((2, 8))]) == ["w"]
+    assert list_weight_layers(graph) == ["w"] and find_unobserved_layers(graph, feeds, references, rows) == []
+    assert find_unobserved_layers(
+        graph, {"x": np.zeros((2, 8), np.float32)}, [np.zeros((2, 8))], [np.zeros((2, 8))]
+    ) == ["w"]

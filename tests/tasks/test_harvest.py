@@ -19,7 +19,7 @@ from farm import lake  # noqa: E402
 from farm.commands.harvest import main  # noqa: E402
 from tasks.catalogs.models.table import MODELS  # noqa: E402
 from tasks.catalogs.nodes import folder  # noqa: E402
-from tasks.graphs.given import GivenError, read_case  # noqa: E402
+from tasks.graphs.given import GivenError, read_given_case  # noqa: E402
 from tasks.graphs.harvest import NodeHarvest  # noqa: E402
 from tests.conftest import here  # noqa: E402
 from tests.farm.test_report import make_row  # noqa: E402
@@ -113,36 +113,36 @@ def test_what_is_no_case_is_left_out_and_counted() -> None:
 
 def written(path: Path, *models: Any) -> Path:
     chosen, _ = harvested(*models).select_instances(10)
-    folder.write(path, chosen)
+    folder.write_nodes_folder(path, chosen)
     return path
 
 
 def test_a_folder_is_added_to_and_what_is_there_stays(tmp_path: Path) -> None:
     where = written(tmp_path / "nodes", model("MatMul w", "Relu"))
-    before = {x.folder: x for x in folder.read(where)}
+    before = {x.folder: x for x in folder.read_nodes_index(where)}
     written(where, model("MatMul w", "Tanh"))
-    after = {x.folder: x for x in folder.read(where)}
+    after = {x.folder: x for x in folder.read_nodes_index(where)}
     assert len(after) == 3 and before.items() <= after.items()
-    content, feeds = folder.load(where, after[next(k for k in after if k.startswith("Tanh"))])
+    content, feeds = folder.load_harvested_node(where, after[next(k for k in after if k.startswith("Tanh"))])
     assert onnx.load_from_string(content).graph.node[0].op_type == "Tanh" and next(iter(feeds.values())).shape == (4, 8)
 
 
 def test_a_folder_that_was_changed_or_is_something_elses_is_refused_by_name(tmp_path: Path) -> None:
     where = written(tmp_path / "nodes", model("Relu"))
-    (line,) = folder.read(where)
+    (line,) = folder.read_nodes_index(where)
     (where / line.folder / "test_data_set_0" / "input_0.pb").write_bytes(b"other")
     with pytest.raises(folder.FolderError, match="its files were changed; harvest again"):
-        folder.load(where, line)
+        folder.load_harvested_node(where, line)
     shutil.rmtree(where / line.folder)
     with pytest.raises(folder.FolderError, match="harvest again"):
-        folder.load(where, line)
+        folder.load_harvested_node(where, line)
     (where / folder.INDEX).write_text(json.dumps({"format": 99, "nodes": []}))
     with pytest.raises(folder.FolderError, match="newer farm"):
-        folder.read(where)
+        folder.read_nodes_index(where)
     (tmp_path / "else").mkdir()
     (tmp_path / "else" / "file").touch()
     with pytest.raises(folder.FolderError, match="holds other files"):
-        folder.write(tmp_path / "else", [])
+        folder.write_nodes_folder(tmp_path / "else", [])
 
 
 @pytest.fixture
@@ -194,10 +194,10 @@ def test_bad_input_is_one_line_with_what_to_do(own: list[str], tmp_path: Path) -
     ):
         np.savez(tmp_path / "bad.npz", **arrays)
         with pytest.raises(GivenError, match="(?s)^(?!.*\n)") as found:
-            read_case(path, tmp_path / "bad.npz")
+            read_given_case(path, tmp_path / "bad.npz")
         assert said in str(found.value)
     np.savez(tmp_path / "wide.npz", x=X.astype(np.float64))
-    assert read_case(path, tmp_path / "wide.npz")[1]["x"].dtype == np.float32
+    assert read_given_case(path, tmp_path / "wide.npz")[1]["x"].dtype == np.float32
     np.save(tmp_path / "one.npy", X)
     (tmp_path / "no.onnx").write_bytes(b"no model")
     (tmp_path / "no.npz").write_bytes(b"no arrays")
@@ -212,7 +212,7 @@ def test_bad_input_is_one_line_with_what_to_do(own: list[str], tmp_path: Path) -
         (path, "one.npy", "one array without a name"),
     ):
         with pytest.raises(GivenError) as found:
-            read_case(bad, tmp_path / inputs)
+            read_given_case(bad, tmp_path / inputs)
         assert said in str(found.value) and "\n" not in str(found.value)
 
 
@@ -271,5 +271,5 @@ def test_the_culprits_of_a_run_join_the_folder(
     where = written(tmp_path / "nodes", model("LogSoftmax"))
     code = main(["--run", "last", "--results", str(tmp_path / "lake"), "--out", str(where)])
     assert code == (0 if ops else 2)
-    assert sorted(x.op for x in folder.read(where)) == sorted(["LogSoftmax", *ops])
-    assert {x.source for x in folder.read(where) if x.op in ops} <= {"models:mine/2"}
+    assert sorted(x.op for x in folder.read_nodes_index(where)) == sorted(["LogSoftmax", *ops])
+    assert {x.source for x in folder.read_nodes_index(where) if x.op in ops} <= {"models:mine/2"}

@@ -32,4 +32,4 @@ def test_temporaries_of_a_verdict_are_not_returned_and_faulted_in_again() -> Non
         for keep in ("", "heap.keep()")
     ]
     assert faults[1] < 50 and faults[1] * 5 < faults[0], faults
-    heap.keep()  # again, and in a process that has arrays, it does no harm
+    heap.keep_freed_memory()  # again, and in a process that has arrays, it does no harm

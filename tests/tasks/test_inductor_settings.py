@@ -25,8 +25,8 @@ def test_every_setting_is_one_that_inductor_has() -> None:
 
 
 def test_settings_are_drawn_by_the_case_alone() -> None:
-    drawn = [inductor_settings.draw_settings(form(n)) for n in range(40)]
-    assert drawn == [inductor_settings.draw_settings(form(n)) for n in range(40)]
+    drawn = [inductor_settings.draw_inductor_settings(form(n)) for n in range(40)]
+    assert drawn == [inductor_settings.draw_inductor_settings(form(n)) for n in range(40)]
     assert all(1 <= len(x) <= inductor_settings.MOST for x in drawn)
     assert len({name for x in drawn for name in x}) > len(inductor_settings.SETTINGS) / 2
 

@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from tasks.arrays.inputs import SATURATING, THEMES, fill_array, theme_of
+from tasks.arrays.inputs import SATURATING, THEMES, choose_array_theme, fill_array
 from tasks.model import (
     DISTRIBUTIONS,
     DTYPES,
@@ -19,8 +19,8 @@ from tasks.model import (
     LARGEST,
     SMALLEST_NORMAL,
     STRUCTURED,
-    is_inexact,
-    np_dtype,
+    get_numpy_dtype,
+    is_inexact_dtype,
 )
 
 FLOATS = ("float32", "float16", "bfloat16", "float64")
@@ -47,7 +47,7 @@ def test_every_dtype_shape_and_theme_is_filled(dtype: str) -> None:
             for shape in SHAPES:
                 for mild in (False, True):
                     made = fill_array(shape, dtype, distribution, rng(), theme, mild)
-                    assert made.shape == shape and made.dtype == np_dtype(dtype) and made.flags.c_contiguous
+                    assert made.shape == shape and made.dtype == get_numpy_dtype(dtype) and made.flags.c_contiguous
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -122,8 +122,8 @@ def test_nan_and_infinities_stand_at_head_middle_and_tail(dtype: str, count: int
 
 
 def test_a_sample_has_the_theme_of_its_index() -> None:
-    assert [theme_of("nan", i) for i in range(5)] == ["nan", "plus", "minus", "mixed", "nan"]
-    assert [theme_of("adversarial", i) for i in (3, 7, 11)] == ["ties", "squares", "ties"]
+    assert [choose_array_theme("nan", i) for i in range(5)] == ["nan", "plus", "minus", "mixed", "nan"]
+    assert [choose_array_theme("adversarial", i) for i in (3, 7, 11)] == ["ties", "squares", "ties"]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -164,5 +164,5 @@ def test_the_same_generator_gives_the_same_bytes_in_another_process() -> None:
 
 def test_only_inexact_dtypes_have_nan() -> None:
     for dtype in DTYPES:
-        if dtype != "str" and not is_inexact(dtype):
-            assert fill_array((9,), dtype, "nan", rng()).dtype == np_dtype(dtype)
+        if dtype != "str" and not is_inexact_dtype(dtype):
+            assert fill_array((9,), dtype, "nan", rng()).dtype == get_numpy_dtype(dtype)

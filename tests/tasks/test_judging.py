@@ -18,17 +18,17 @@ from tasks.judging import JudgedCase, Judgement, judge_outputs
 from tasks.model import Flushes, Form, Group, Leaf, OpClass, Oracle, RuntimeInfo, Status
 from tasks.passport.composites import Composite
 from tasks.passport.own import HeldSum, OwnArithmetic
-from tasks.prepare.cases import PreparedGroup, PreparedSample, save_alone
+from tasks.prepare.cases import PreparedGroup, PreparedSample, save_sample_alone
 
 EVERY = (*judging.READING, *judging.STEPS, *judging.SECOND_LOOK, *judging.LAST_LOOK)
-INFO, POLICY = RuntimeInfo("1", "cpu"), verdict.load("error_units")
+INFO, POLICY = RuntimeInfo("1", "cpu"), verdict.load_policy("error_units")
 Y = np.linspace(1, 2, 64)
 
 
 def sample(tmp_path: Path, **values: object) -> PreparedSample:
     x = Y.astype(np.float32)
     made = Sample(0, (TensorSpec(0),), {}, [x], [Leaf("float32", Y.shape, Y)], OpClass.REDUCTION)
-    save_alone(tmp_path / "x.pack", Group("user:f", "", "float32", 1), replace(made, **values))  # type: ignore[arg-type]
+    save_sample_alone(tmp_path / "x.pack", Group("user:f", "", "float32", 1), replace(made, **values))  # type: ignore[arg-type]
     return PreparedGroup(tmp_path / "x.pack").samples[0]
 
 
@@ -48,10 +48,10 @@ def test_the_steps_run_in_their_order(tmp_path: Path, monkeypatch: pytest.Monkey
 
         return run
 
-    choose = judging._choose_steps
+    choose = judging._choose_judge_steps
     asked, of_failures = choose((False,) * len(judging._OF_TRAITS)), judging._OF_FAILURES
     spies = {step: spied(step) for step in (*judging.STEPS, *judging.SECOND_LOOK)}
-    monkeypatch.setattr(judging, "_choose_steps", lambda traits: tuple(spies[step] for step in choose(traits)))
+    monkeypatch.setattr(judging, "_choose_judge_steps", lambda traits: tuple(spies[step] for step in choose(traits)))
     monkeypatch.setattr(judging, "_OF_FAILURES", {spies[step] for step in of_failures})
     names = [step.__name__ for step in (*asked, *judging.SECOND_LOOK)]
     monkeypatch.setattr(judging, "SECOND_LOOK", tuple(spies[step] for step in judging.SECOND_LOOK))
@@ -66,10 +66,10 @@ def test_the_steps_run_in_their_order(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_a_step_about_a_trait_is_asked_of_the_cases_that_have_it() -> None:
     none, every = ((trait,) * len(judging._OF_TRAITS) for trait in (False, True))
-    assert judging._choose_steps(every) == judging.STEPS
+    assert judging._choose_judge_steps(every) == judging.STEPS
     for place, (_, steps) in enumerate(judging._OF_TRAITS):
-        one = judging._choose_steps((*none[:place], True, *none[place + 1 :]))
-        assert set(one) - set(judging._choose_steps(none)) == set(steps)
+        one = judging._choose_judge_steps((*none[:place], True, *none[place + 1 :]))
+        assert set(one) - set(judging._choose_judge_steps(none)) == set(steps)
         assert one == tuple(step for step in judging.STEPS if step in one)
 
 

@@ -12,18 +12,18 @@ import numpy as np
 import pytest
 
 from tasks.arrays import contiguous, layouts, torch_tree
-from tasks.arrays.layouts import CONTIGUOUS, EXPANDED, LAYOUTS, REVERSED, identify_layout, laid_out, lay_out_like
+from tasks.arrays.layouts import CONTIGUOUS, EXPANDED, LAYOUTS, REVERSED, identify_layout, lay_out_array, lay_out_like
 from tasks.arrays.tree import TensorSpec
 from tasks.backends import BackendSpec
 from tasks.catalogs.user import input_layouts, load
 from tasks.catalogs.user.ops import UserOp
-from tasks.catalogs.user.schema import mistakes
+from tasks.catalogs.user.schema import list_declaration_mistakes
 from tasks.draw.choices import DrawnChoices
 from tasks.judge import verdict
 from tasks.model import FUZZ, Form, Group
 from tasks.model.row import Row
-from tasks.prepare.cases import prepare
-from tasks.runner import Runner, ask_whole_group
+from tasks.prepare.cases import prepare_group
+from tasks.runner import Runner, make_item_of_whole_group
 
 torch = pytest.importorskip("torch")
 
@@ -36,20 +36,22 @@ SHAPES = [(), (1,), (5,), (5, 1), (1, 5), (3, 4), (2, 3, 4), (2, 3, 4, 5), (1, 3
 )
 def test_a_layout_has_the_values_and_is_what_it_is_called(shape: tuple[int, ...], dtype: Any) -> None:
     x = (np.arange(np.prod(shape)) % 5).reshape(shape).astype(dtype)
-    for layout in layouts.list_fitting(shape):
-        storage, spec = laid_out(x, layout, 3)
+    for layout in layouts.list_fitting_layouts(shape):
+        storage, spec = lay_out_array(x, layout, 3)
         seen = spec.view(storage)
         wanted = x[:1] if layout == EXPANDED else x
         assert seen.dtype == x.dtype and (seen == wanted).all() and spec.id == 3, layout
         assert identify_layout(spec) == layout or (layout, shape[-1]) == ("steps", 1), layout
         if layout != REVERSED:
-            assert torch_tree.from_numpy(storage).as_strided(spec.shape, spec.strides, spec.offset).shape == shape
+            assert (
+                torch_tree.tensor_from_numpy(storage).as_strided(spec.shape, spec.strides, spec.offset).shape == shape
+            )
 
 
 def test_what_lies_between_the_elements_shows_where_it_is_read() -> None:
-    assert np.isnan(laid_out(np.zeros((3, 4), np.float32), "row_gaps")[0]).sum() == 6
-    assert (laid_out(np.zeros((3, 4), np.int64), "steps")[0] == 77).sum() == 11
-    assert laid_out(np.zeros(4, np.float32), "offset")[0].size == 4 + layouts.LEAD
+    assert np.isnan(lay_out_array(np.zeros((3, 4), np.float32), "row_gaps")[0]).sum() == 6
+    assert (lay_out_array(np.zeros((3, 4), np.int64), "steps")[0] == 77).sum() == 11
+    assert lay_out_array(np.zeros(4, np.float32), "offset")[0].size == 4 + layouts.LEAD
 
 
 def test_an_empty_tensor_and_one_without_the_layout_stay_as_they_are() -> None:
@@ -58,44 +60,44 @@ def test_an_empty_tensor_and_one_without_the_layout_stay_as_they_are() -> None:
         (np.zeros(4), "transposed"),
         (np.zeros((2, 3)), "channels_last"),
     ):
-        assert laid_out(x, layout)[0] is x
-    assert layouts.list_fitting((0, 4)) == [] and layouts.list_fitting(()) == ["offset"]
+        assert lay_out_array(x, layout)[0] is x
+    assert layouts.list_fitting_layouts((0, 4)) == [] and layouts.list_fitting_layouts(()) == ["offset"]
 
 
 @pytest.mark.parametrize("shape", [(5,), (3, 4), (2, 3, 4), (2, 3, 4, 5)], ids=str)
 def test_a_smaller_array_lies_in_memory_as_the_larger_one_did(shape: tuple[int, ...]) -> None:
-    for layout in layouts.list_fitting(shape):
+    for layout in layouts.list_fitting_layouts(shape):
         x, smaller = (
             np.ones(shape, np.float32),
             np.arange(np.prod(shape) / shape[-1] * (shape[-1] - 1)).reshape(*shape[:-1], -1),
         )
-        storage, spec = lay_out_like(smaller, laid_out(x, layout)[1])
+        storage, spec = lay_out_like(smaller, lay_out_array(x, layout)[1])
         assert identify_layout(spec) == layout
         assert (spec.view(storage) == (smaller[:1] if layout == EXPANDED else smaller)).all()
 
 
 def test_how_a_tensor_lies_in_memory_is_read_from_it() -> None:
     x = torch.arange(60.0)
-    assert torch_tree.place_of(x.view(6, 10)) == TensorSpec(0)
-    assert torch_tree.place_of(x.view(6, 10).t()) == TensorSpec(0, (10, 6), (1, 10), 0)
-    assert torch_tree.place_of(x.view(6, 10)[:, 2:8]) == TensorSpec(0, (6, 6), (10, 1), 2)
-    assert torch_tree.place_of(x[:10].expand(3, 10)) == TensorSpec(0, (3, 10), (0, 1), 0)
+    assert torch_tree.read_tensor_layout(x.view(6, 10)) == TensorSpec(0)
+    assert torch_tree.read_tensor_layout(x.view(6, 10).t()) == TensorSpec(0, (10, 6), (1, 10), 0)
+    assert torch_tree.read_tensor_layout(x.view(6, 10)[:, 2:8]) == TensorSpec(0, (6, 6), (10, 1), 2)
+    assert torch_tree.read_tensor_layout(x[:10].expand(3, 10)) == TensorSpec(0, (3, 10), (0, 1), 0)
     y = np.arange(60.0, dtype=np.float32).reshape(6, 10)
-    assert layouts.of_array(y) == TensorSpec(0)
-    assert layouts.of_array(y[:, ::-1]) == TensorSpec(0, (6, 10), (10, -1), 9)
-    assert layouts.of_array(y[:, 2:8]) == TensorSpec(0, (6, 6), (10, 1), 2)
-    assert layouts.of_array(np.asfortranarray(y)) == TensorSpec(0, (6, 10), (1, 6), 0)
-    assert layouts.of_array(y.astype(ml_dtypes.bfloat16)[::2]) == TensorSpec(0, (3, 10), (20, 1), 0)
+    assert layouts.read_array_layout(y) == TensorSpec(0)
+    assert layouts.read_array_layout(y[:, ::-1]) == TensorSpec(0, (6, 10), (10, -1), 9)
+    assert layouts.read_array_layout(y[:, 2:8]) == TensorSpec(0, (6, 6), (10, 1), 2)
+    assert layouts.read_array_layout(np.asfortranarray(y)) == TensorSpec(0, (6, 10), (1, 6), 0)
+    assert layouts.read_array_layout(y.astype(ml_dtypes.bfloat16)[::2]) == TensorSpec(0, (3, 10), (20, 1), 0)
 
 
 def test_the_form_of_contiguous_inputs_has_the_same_values() -> None:
-    args, kwargs, arrays = torch_tree.encode_args((), {"x": torch.arange(12.0).view(3, 4)[:, :3], "k": 2})
+    args, kwargs, arrays = torch_tree.encode_torch_args((), {"x": torch.arange(12.0).view(3, 4)[:, :3], "k": 2})
     form = Form("torch", "user:f", "float32", arrays, args=args, kwargs=kwargs)
-    assert contiguous.laid_out(form) == {0: "x has a gap between its rows (strides [4, 1] of shape [3, 3])"}
+    assert contiguous.find_laid_out_inputs(form) == {0: "x has a gap between its rows (strides [4, 1] of shape [3, 3])"}
     plain = contiguous.dense(form)
-    assert not contiguous.laid_out(plain) and plain.arrays[0].shape == (3, 3)
+    assert not contiguous.find_laid_out_inputs(plain) and plain.arrays[0].shape == (3, 3)
     assert plain.arrays[0].tolist() == [[0, 1, 2], [4, 5, 6], [8, 9, 10]]
-    assert not contiguous.laid_out(Form("onnx", "user:f", "float32", arrays, args=args, kwargs=kwargs))
+    assert not contiguous.find_laid_out_inputs(Form("onnx", "user:f", "float32", arrays, args=args, kwargs=kwargs))
 
 
 # --- kernels of the user's ----------------------------------------------------------------------------------------
@@ -128,11 +130,11 @@ def op_of(kernel: Callable[..., Any], **settings: Any) -> UserOp:
 
 
 def rows_of(op: UserOp, folder: Path, samples: int = 8, backend: str = "torch-cpu", **group: Any) -> list[Row]:
-    with load.lent(op, str(folder)):
-        _, made = prepare(Group(f"user:{op.name}", "", op.dtypes[0], samples, **group), folder)
+    with load.lend_op(op, str(folder)):
+        _, made = prepare_group(Group(f"user:{op.name}", "", op.dtypes[0], samples, **group), folder)
         one = BackendSpec.parse(backend).create()
-        runner = Runner(one, one.probe(), verdict.load("error_units"), lambda number, stage, span: None)
-        rows = [done.row for done in runner.run([ask_whole_group(made)])]
+        runner = Runner(one, one.probe(), verdict.load_policy("error_units"), lambda number, stage, span: None)
+        rows = [done.row for done in runner.run([make_item_of_whole_group(made)])]
     return sorted(rows, key=lambda row: row.sample)
 
 
@@ -148,7 +150,7 @@ def test_its_sound_twin_passes_with_each_layout_of_each_input(tmp_path: Path) ->
     rows = rows_of(op_of(honest), tmp_path)
     assert {row.status for row in rows} == {"pass"} and not any(row.refused_layout for row in rows)
     said = " ".join(row.layout or "" for row in rows)
-    for layout in layouts.list_fitting((8, 17)):
+    for layout in layouts.list_fitting_layouts((8, 17)):
         if layout != REVERSED:
             assert all(f"{name} has {LAYOUTS[layout].words}" in said for name in "xy"), layout
 
@@ -213,7 +215,9 @@ def test_a_case_that_is_drawn_without_its_last_choices_is_contiguous() -> None:
     arrays = {name: np.ones((3, 4), np.float32) for name in "xy"}
     assert input_layouts.draw_layouts(op, DrawnChoices.from_list([]))(arrays) == {}
     found = [
-        input_layouts.describe_layouts(arrays, input_layouts.draw_layouts(op, DrawnChoices.from_seed(seed))(arrays))
+        input_layouts.describe_input_layouts(
+            arrays, input_layouts.draw_layouts(op, DrawnChoices.from_seed(seed))(arrays)
+        )
         for seed in range(40)
     ]
     assert 10 < found.count("") < 35 and any("transposed" in said for said in found)
@@ -284,7 +288,7 @@ def test_strides_that_are_declared_are_the_inputs_only_layout(tmp_path: Path) ->
     ],
 )
 def test_a_mistaken_declaration_is_told_in_one_line(settings: dict[str, Any], said: str) -> None:
-    assert said in [text for _, text in mistakes(op_of(honest, **settings))]
+    assert said in [text for _, text in list_declaration_mistakes(op_of(honest, **settings))]
 
 
 def test_the_declaration_of_a_layout_is_part_of_a_configs_kernel() -> None:

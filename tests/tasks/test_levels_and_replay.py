@@ -15,8 +15,8 @@ from tasks.backends.base import Backend
 from tasks.checks.replay import _make_other_inputs
 from tasks.judge import verdict
 from tasks.model import Form, Group, Program, RuntimeInfo, Unsupported
-from tasks.prepare.cases import PreparedGroup, prepare
-from tasks.runner import Runner, ask_whole_group
+from tasks.prepare.cases import PreparedGroup, prepare_group
+from tasks.runner import Runner, make_item_of_whole_group
 
 SOFTMAX = Group("onnx:Softmax", "softmax_default_axis", "float32", 1)
 Kernel = Callable[[list[np.ndarray]], list[np.ndarray]]
@@ -62,10 +62,10 @@ class Planted(Backend):
 
 
 def row(backend: Backend, check: str, cache: Path, group: Group = SOFTMAX) -> dict[str, Any]:
-    _, made = prepare(Group(group.op, group.variant, group.dtype, 1, check=check), cache)
+    _, made = prepare_group(Group(group.op, group.variant, group.dtype, 1, check=check), cache)
     info = RuntimeInfo("1", "cpu")
-    runner = Runner(backend, info, verdict.load("error_units"), lambda *step: None)
-    return next(iter(runner.run([ask_whole_group(PreparedGroup(made.pack.path, check))]))).row.values()
+    runner = Runner(backend, info, verdict.load_policy("error_units"), lambda *step: None)
+    return next(iter(runner.run([make_item_of_whole_group(PreparedGroup(made.pack.path, check))]))).row.values()
 
 
 # -- levels ---------------------------------------------------------------------------------------------------------
@@ -257,7 +257,7 @@ def outputs(program: Program) -> Sequence[Any]:
 def test_a_program_is_run_on_other_inputs(name: str, tmp_path: Path) -> None:
     backend = BackendSpec.parse(name).create()
     backend.start()
-    _, made = prepare(SOFTMAX, tmp_path)
+    _, made = prepare_group(SOFTMAX, tmp_path)
     program = backend.build(made.samples[0].form("onnx"))
     assert np.allclose(outputs(program)[0], 1 / 5) and not np.allclose(program.run()[0], 1 / 5)
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tasks.backends.shared.onnx_form import one_add
-from tasks.graphs.cut import producers
+from tasks.backends.shared.onnx_form import make_smallest_model
+from tasks.graphs.cut import index_tensor_producers
 from tasks.graphs.evaluate import EvaluatedGraph
 from tasks.graphs.floor import reference_and_floor
 from tasks.hunt.dialogue import Ask, NotFailing, Ran
@@ -19,7 +19,7 @@ from tasks.hunt.localise.search import Culprit, search_culprit
 from tasks.hunt.localise.serving import read_onnx_form
 from tasks.hunt.localise.settings import NOTHING, BackendSettings
 from tasks.hunt.onnx_program import OnnxProgram
-from tasks.judge.plain import compare
+from tasks.judge.plain import compare_outputs
 from tasks.model import Form, Leaf, OpClass, Unsupported, culprit
 from tests import stand_in, tiny_models
 from tests.stand_in import Fault, Site, answered, driven, model_of
@@ -38,7 +38,7 @@ class Case:
 
     def fails(self, outputs: Sequence[np.ndarray]) -> bool:
         leaves = [Leaf("float32", y.shape, y, delta) for y, delta in zip(self.exact, self.floors)]
-        metrics = compare(outputs, leaves, OpClass.MODEL)
+        metrics = compare_outputs(outputs, leaves, OpClass.MODEL)
         return bool(metrics.kind) or float(metrics.error_units or 0) > nodes.LIMIT
 
     def question(self, model: Any = None, seconds: float = 60) -> CulpritQuestion:
@@ -56,7 +56,7 @@ class Case:
         return answered(search_culprit(self.question(), settings), self.model, self.feeds, run or backend)
 
     def fault(self, at: str, kind: str) -> Fault:
-        place = producers(self.graph)[at]
+        place = index_tensor_producers(self.graph)[at]
         shape = EvaluatedGraph(self.model).run(self.feeds, keep=[at])[at].shape
         return Fault(kind, at, dict(stand_in.kinds(Site(self.graph, place), shape))[kind])
 
@@ -90,7 +90,7 @@ FAULTS = [
 @pytest.mark.parametrize(("case", "at", "kind"), FAULTS, indirect=["case"])
 def test_a_fault_in_one_node_is_named_to_the_node(case: Case, at: str, kind: str) -> None:
     found = case.culprit(case.fault(at, kind))
-    node = case.graph.node[producers(case.graph)[at]]
+    node = case.graph.node[index_tensor_producers(case.graph)[at]]
     assert found.name == f"node {node.name} ({node.op_type})"
     assert found.effect == "same"
     assert found.alone and found.units is not None and found.units > nodes.LIMIT
@@ -129,7 +129,7 @@ def test_the_first_node_whose_own_error_reaches_the_output_is_the_culprit(text: 
     assert found.name == "node MatMul_31 (MatMul)"
     places = [place for place, node in enumerate(text.graph.node) if node.op_type != "Constant"]
     units = dict(zip(places, found.node_units))
-    assert units[producers(text.graph)["add7"]] > nodes.LIMIT  # it is seen, and not blamed
+    assert units[index_tensor_producers(text.graph)["add7"]] > nodes.LIMIT  # it is seen, and not blamed
 
 
 def test_errors_that_fail_only_together_are_no_single_node_s_fault(text: Case) -> None:
@@ -267,7 +267,7 @@ def test_a_tensor_that_is_garbage_only_where_it_is_asked_for_is_not_blamed(image
         return Ran([lies[name](x) if name in lies else x for name, x in found.items()])
 
     found = image.culprit(run=ran)
-    node = image.graph.node[producers(image.graph)["conv8"]]
+    node = image.graph.node[index_tensor_producers(image.graph)["conv8"]]
     assert (found.name, found.alone) == (f"node {node.name} (Conv)", True)
 
 
@@ -276,7 +276,7 @@ def test_a_node_that_errs_beside_its_neighbours_alone_is_a_window_with_them(imag
     fault = Fault("fused", "sigmoid5", stand_in.times(1.01), ())
 
     def ran(model: Any, feeds: Any) -> Ran:
-        together = {"conv4", "sigmoid5"} <= producers(model.graph).keys()
+        together = {"conv4", "sigmoid5"} <= index_tensor_producers(model.graph).keys()
         return stand_in.run(model, feeds, fault if together else None)
 
     found = image.culprit(run=ran)
@@ -287,7 +287,7 @@ def test_a_case_without_a_graph_of_several_nodes_has_nothing_to_localise() -> No
     with pytest.raises(Unsupported, match="the case has no ONNX form"):
         read_onnx_form(Form("torch", "user:mine", "float32", []), "float32")
     with pytest.raises(Unsupported, match="the graph has one node"):
-        read_onnx_form(one_add(), "float32")
+        read_onnx_form(make_smallest_model(), "float32")
 
 
 @pytest.mark.parametrize("case", ["image", "text"], indirect=True)
@@ -303,7 +303,7 @@ def test_the_floor_of_a_sum_of_products_is_what_draws_find(case: Case) -> None:
 
 @pytest.mark.parametrize(("first", "last"), [("Conv_4", "Conv_4"), ("a b/Conv (1)", "b/Relu")])
 def test_a_culprit_names_its_nodes(first: str, last: str) -> None:
-    text = culprit.of_node(first, "Conv") if first == last else culprit.of_window(first, last)
-    assert culprit.ends(text) == (first, last)
-    assert culprit.kind(text) == ("node" if first == last else "window")
-    assert culprit.ends("optimiser level O2, right at level O1") is None
+    text = culprit.name_node_culprit(first, "Conv") if first == last else culprit.name_window_culprit(first, last)
+    assert culprit.find_culprit_ends(text) == (first, last)
+    assert culprit.find_culprit_kind(text) == ("node" if first == last else "window")
+    assert culprit.find_culprit_ends("optimiser level O2, right at level O1") is None

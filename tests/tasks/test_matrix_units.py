@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tasks.matrix_units import ARCHITECTURES, UNITS, find_unit, multiply, published
-from tasks.matrix_units.adders import TruncatingAdder, powers_of, round_to_single
+from tasks.matrix_units import ARCHITECTURES, UNITS, find_matrix_unit, multiply, published
+from tasks.matrix_units.adders import TruncatingAdder, find_exponent_powers, round_to_single
 from tasks.matrix_units.table import SOURCES, MatrixUnit
-from tasks.model import np_dtype
+from tasks.model import get_numpy_dtype
 from tests.devices import products
 
 
 def unit(architecture: str, dtype: str, scale: str = "") -> MatrixUnit:
-    found = find_unit(architecture, dtype, scale)
+    found = find_matrix_unit(architecture, dtype, scale)
     assert found is not None, f"{architecture} takes no {dtype}"
     return found
 
@@ -25,7 +25,7 @@ def unit(architecture: str, dtype: str, scale: str = "") -> MatrixUnit:
 def dot(used: MatrixUnit, *pairs: tuple[float, float]) -> float:
     """The sum of some products, in their order."""
     a, b = np.array(pairs, np.float64).T
-    dtype = np_dtype(used.dtype)
+    dtype = get_numpy_dtype(used.dtype)
     narrow = a.astype(dtype), b.astype(dtype)
     assert (narrow[0] == a).all() and (narrow[1] == b).all(), "the dtype does not have these numbers"
     return float(multiply(used, narrow[0][None, :], narrow[1][:, None])[0, 0])
@@ -130,10 +130,10 @@ def test_four_bit_products_are_summed_exactly_in_groups_of_sixteen() -> None:
     used = unit("blackwell", "float4_e2m1fn", "float8_e4m3fn")
     rng = np.random.default_rng(1)
     a, b = (
-        rng.choice([0.5, 1, 1.5, 2, 3, 4, 6, -1, -6], shape).astype(np_dtype(used.dtype))
+        rng.choice([0.5, 1, 1.5, 2, 3, 4, 6, -1, -6], shape).astype(get_numpy_dtype(used.dtype))
         for shape in ((3, 64), (64, 5))
     )
-    one = np_dtype("float8_e4m3fn")
+    one = get_numpy_dtype("float8_e4m3fn")
     scales = np.full((3, 4), 1.5).astype(one), np.full((4, 5), 0.25).astype(one)
     exact = a.astype(np.float64) @ b.astype(np.float64) * 0.375
     assert (multiply(used, a, b, scales) == exact).all()
@@ -144,10 +144,10 @@ def test_four_bit_products_are_summed_exactly_in_groups_of_sixteen() -> None:
 def test_scales_are_those_of_their_block(dtype: str, scale: str) -> None:
     used = unit("blackwell", dtype, scale)
     rng = np.random.default_rng(2)
-    a, b = (rng.choice([-1, 0, 1, 2], shape).astype(np_dtype(dtype)) for shape in ((4, 128), (128, 3)))
+    a, b = (rng.choice([-1, 0, 1, 2], shape).astype(get_numpy_dtype(dtype)) for shape in ((4, 128), (128, 3)))
     sa, sb = (2.0 ** rng.integers(-3, 4, shape) for shape in ((4, 4), (4, 3)))
     wide = np.repeat(sa, 32, 1) * a.astype(np.float64), np.repeat(sb, 32, 0) * b.astype(np.float64)
-    found = multiply(used, a, b, (sa.astype(np_dtype(scale)), sb.astype(np_dtype(scale))))
+    found = multiply(used, a, b, (sa.astype(get_numpy_dtype(scale)), sb.astype(get_numpy_dtype(scale))))
     assert (found == wide[0] @ wide[1]).all()
 
 
@@ -209,13 +209,13 @@ def test_recorded_integers_and_most_of_the_other_products_are_the_emulated_ones(
 
 
 def matrices(shapes: Sequence[tuple[int, ...]], dtype: str) -> list[np.ndarray]:
-    return [np.ones(shape, np_dtype(dtype)) for shape in shapes]
+    return [np.ones(shape, get_numpy_dtype(dtype)) for shape in shapes]
 
 
 def test_what_a_unit_does_not_take_is_one_line() -> None:
     with pytest.raises(ValueError, match=r"^no architecture 'hoper'; did you mean hopper or ampere\?$"):
-        find_unit("hoper", "float16")
-    assert find_unit("volta", "bfloat16") is None
+        find_matrix_unit("hoper", "float16")
+    assert find_matrix_unit("volta", "bfloat16") is None
     used = unit("hopper", "float16")
     for shapes, dtype, words in (
         ([(2, 3), (4, 2)], "float16", "a has 3 columns and b has 4 rows"),
@@ -248,4 +248,4 @@ def test_a_sum_is_rounded_once() -> None:
     tie = np.array([1 + 2.0**-24])
     for low, expected in ((2.0**-80, 1 + 2.0**-23), (-(2.0**-80), 1.0), (0.0, 1.0)):
         assert round_to_single(tie, np.array([low]))[0] == expected
-    assert powers_of(np.array([0.0, 1.5, -6.0, 2.0**-20]), -14).tolist() == [0.0, 1.0, 4.0, 2.0**-14]
+    assert find_exponent_powers(np.array([0.0, 1.5, -6.0, 2.0**-20]), -14).tolist() == [0.0, 1.0, 4.0, 2.0**-14]

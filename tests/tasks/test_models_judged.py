@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.judge import verdict
-from tasks.judge.meaning import ModelMeaning, interpret, parse_meaning
-from tasks.judge.plain import Metrics, compare
-from tasks.judge.policy import judge
+from tasks.judge.meaning import ModelMeaning, interpret_meaning, parse_output_meaning
+from tasks.judge.plain import Metrics, compare_outputs
+from tasks.judge.policy import judge_by_policy
 from tasks.judge.prepared import (
     bfloat16_would_pass,
     constant_would_pass,
@@ -20,23 +20,23 @@ from tasks.judge.prepared import (
     others_would_pass,
     zero_would_pass,
 )
-from tasks.judge.worst import worst
-from tasks.model import EPS, Leaf, OpClass, row_floor
+from tasks.judge.worst import find_worst_element
+from tasks.model import EPS, Leaf, OpClass, compute_row_floor
 
-POLICY = verdict.load("error_units")
+POLICY = verdict.load_policy("error_units")
 
 
 def measured(actual: np.ndarray, leaf: Leaf, precision: str = "") -> Metrics:
     """All that is measured of one output."""
-    metrics = compare([actual], [leaf], OpClass.MODEL, precision)
-    interpret(
+    metrics = compare_outputs([actual], [leaf], OpClass.MODEL, precision)
+    interpret_meaning(
         metrics, [actual], [leaf], OpClass.MODEL, precision, POLICY.limit_value("models:tiny", "model", "float32")
     )
     return metrics
 
 
 def of(metrics: Metrics, dtype: str = "float32", precision: str = "") -> tuple[str, str]:
-    status, kind = judge(metrics, POLICY, "models:tiny", OpClass.MODEL, dtype, "float64", precision)
+    status, kind = judge_by_policy(metrics, POLICY, "models:tiny", OpClass.MODEL, dtype, "float64", precision)
     return status.value, kind
 
 
@@ -53,21 +53,21 @@ def off(leaf: Leaf, units: float, seed: int = 1) -> np.ndarray:
     """The reference, moved by up to so many of its rows' error units, in float32."""
     g = np.random.default_rng(seed)
     assert leaf.reference is not None and leaf.noise is not None
-    tolerance = EPS["float32"] * np.abs(leaf.reference) + row_floor(leaf.noise)
+    tolerance = EPS["float32"] * np.abs(leaf.reference) + compute_row_floor(leaf.noise)
     return np.asarray(leaf.reference + units * tolerance * g.uniform(-1, 1, leaf.shape), np.float32)
 
 
 def test_the_row_floor_is_the_larger_of_an_element_s_own_and_its_row_s_mean_square() -> None:
     noise = np.array([[3.0, 4.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]])
-    assert row_floor(noise).tolist() == [[3.0, 4.0, 2.5, 2.5], [0.0] * 4]
-    assert row_floor(np.array(2.0)) == 2.0 and row_floor(np.empty((3, 0))).shape == (3, 0)
+    assert compute_row_floor(noise).tolist() == [[3.0, 4.0, 2.5, 2.5], [0.0] * 4]
+    assert compute_row_floor(np.array(2.0)) == 2.0 and compute_row_floor(np.empty((3, 0))).shape == (3, 0)
 
 
 def test_a_quiet_element_is_no_false_alarm_in_a_model_and_stays_one_in_an_op() -> None:
     leaf = logits()
     healthy = off(leaf, 8)
-    assert of(compare([healthy], [leaf], OpClass.MODEL)) == ("pass", "")
-    strict = compare([healthy], [leaf], OpClass.COMPOSITE)
+    assert of(compare_outputs([healthy], [leaf], OpClass.MODEL)) == ("pass", "")
+    strict = compare_outputs([healthy], [leaf], OpClass.COMPOSITE)
     assert strict.error_units is not None and strict.error_units > 32
 
 
@@ -76,7 +76,7 @@ def test_beyond_the_limit_digits_are_lost_and_beyond_eight_times_it_the_model_is
     units: float, expected: str
 ) -> None:
     leaf = logits()
-    assert of(compare([off(leaf, units)], [leaf], OpClass.MODEL))[0] == expected
+    assert of(compare_outputs([off(leaf, units)], [leaf], OpClass.MODEL))[0] == expected
 
 
 def test_the_classic_tolerance_excuses_no_model() -> None:
@@ -84,7 +84,7 @@ def test_the_classic_tolerance_excuses_no_model() -> None:
     whole = logits()
     assert whole.reference is not None and whole.noise is not None
     small = Leaf("float32", whole.shape, whole.reference * 1e-7, whole.noise * 1e-7)
-    zeros = compare([np.zeros(small.shape, np.float32)], [small], OpClass.MODEL)
+    zeros = compare_outputs([np.zeros(small.shape, np.float32)], [small], OpClass.MODEL)
     assert zeros.classic and of(zeros) == ("wrong", "numbers")
 
 
@@ -94,12 +94,12 @@ def test_a_floor_that_is_not_finite_makes_the_case_invalid(noise: float) -> None
     assert leaf.noise is not None and leaf.reference is not None
     leaf.noise[2, 3] = noise
     for actual in (leaf.reference.astype(np.float32), np.zeros(leaf.shape, np.float32)):
-        for policy in map(verdict.load, verdict.names()):
-            metrics = compare([actual], [leaf], OpClass.MODEL)
-            status, kind = judge(metrics, policy, "models:tiny", OpClass.MODEL, "float32", "float64")
+        for policy in map(verdict.load_policy, verdict.list_policy_names()):
+            metrics = compare_outputs([actual], [leaf], OpClass.MODEL)
+            status, kind = judge_by_policy(metrics, policy, "models:tiny", OpClass.MODEL, "float32", "float64")
             assert (status.value, kind) == ("invalid", "oracle"), policy.name
     # What is of no right shape needs no floor to be wrong.
-    assert of(compare([np.zeros((2, 2), np.float32)], [leaf], OpClass.MODEL)) == ("wrong", "shape")
+    assert of(compare_outputs([np.zeros((2, 2), np.float32)], [leaf], OpClass.MODEL)) == ("wrong", "shape")
 
 
 def test_what_is_weak_excused_and_worst_is_so_by_the_row_floor_too() -> None:
@@ -109,8 +109,8 @@ def test_what_is_weak_excused_and_worst_is_so_by_the_row_floor_too() -> None:
     quiet = Leaf("float32", leaf.shape, y, np.where(np.arange(64) % 17 == 0, 0.0, 1e3))
     assert constant_would_pass(quiet, 32.0, OpClass.MODEL) and not constant_would_pass(quiet, 32.0)
     assert measure_excused_share(quiet, 32.0, OpClass.MODEL) == 1.0 > measure_excused_share(quiet, 32.0)
-    actual = np.asarray(y + row_floor(leaf.noise) * (np.arange(64) == 5), np.float32)
-    assert worst([actual], [leaf], OpClass.MODEL) == (0, (0, 5))
+    actual = np.asarray(y + compute_row_floor(leaf.noise) * (np.arange(64) == 5), np.float32)
+    assert find_worst_element([actual], [leaf], OpClass.MODEL) == (0, (0, 5))
     one = Leaf("float32", (1, 1), np.array([[3.0]]), np.array([[0.05]]))
     assert not zero_would_pass(one, 32.0, OpClass.MODEL) and zero_would_pass(one, 64.0, OpClass.MODEL)
 
@@ -121,29 +121,30 @@ def test_a_declared_precision_is_judged_in_it(precision: str, limit: float) -> N
     leaf: Any = logits()
     ratio = (EPS[precision] if precision else EPS["float32"]) / EPS["float32"]
     inside, outside = off(leaf, 0.5 * limit * ratio), off(leaf, 200 * limit * ratio)
-    assert of(compare([inside], [leaf], OpClass.MODEL, precision), precision=precision) == ("pass", "")
-    assert of(compare([outside], [leaf], OpClass.MODEL, precision), precision=precision)[0] == "wrong"
+    assert of(compare_outputs([inside], [leaf], OpClass.MODEL, precision), precision=precision) == ("pass", "")
+    assert of(compare_outputs([outside], [leaf], OpClass.MODEL, precision), precision=precision)[0] == "wrong"
 
 
 # --- what the outputs mean ----------------------------------------------------------------------------------------
 
 
 def test_a_meaning_is_stated_in_words_that_there_are() -> None:
-    assert parse_meaning("") is None and parse_meaning("logits") == ModelMeaning("logits")
-    assert parse_meaning("probabilities axis 1") == ModelMeaning("probabilities", axis=1)
-    assert parse_meaning("mask above 0.3") == ModelMeaning("mask", above=0.3) and parse_meaning(
+    assert parse_output_meaning("") is None and parse_output_meaning("logits") == ModelMeaning("logits")
+    assert parse_output_meaning("probabilities axis 1") == ModelMeaning("probabilities", axis=1)
+    assert parse_output_meaning("mask above 0.3") == ModelMeaning("mask", above=0.3) and parse_output_meaning(
         "embedding"
     ) == ModelMeaning("embedding")
     for text in ("logit", "mask axis 1", "logits above 2", "logits axis 1.5", "mask above", "logits "):
         with pytest.raises(ValueError, match="no meaning of an output"):
-            parse_meaning(text)
+            parse_output_meaning(text)
 
 
 def test_what_the_catalog_s_models_state_has_a_meaning() -> None:
     from tasks.catalogs.models.table import MODELS
 
     stated = {
-        label: {name: parse_meaning(text) for name, text in model.outputs.items()} for label, model in MODELS.items()
+        label: {name: parse_output_meaning(text) for name, text in model.outputs.items()}
+        for label, model in MODELS.items()
     }
     assert stated["unet", "small"] == {"logits": ModelMeaning("logits", axis=1)}  # classes by pixel
     assert stated["gpt2", "small"] == {"logits": ModelMeaning("logits")}

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tasks.arrays.tree import decode, spec_of
+from tasks.arrays.tree import decode_argument_tree, read_tensor_spec
 from tasks.backends import BackendSpec
 from tasks.backends.base import Backend
 from tasks.graphs import products
 from tasks.judge import verdict
 from tasks.model import Form, Group, Program, RuntimeInfo, Unsupported
-from tasks.prepare.cases import PreparedGroup, prepare
-from tasks.runner import Runner, ask_whole_group
+from tasks.prepare.cases import PreparedGroup, prepare_group
+from tasks.runner import Runner, make_item_of_whole_group
 from tests import prepared
 
 
@@ -30,7 +30,7 @@ class Product(Backend):
         self.really = really
 
     def build(self, form: Form) -> Program:
-        arrays = [form.arrays[spec_of(x).id].astype(np.float64) for x in form.args["v"]]
+        arrays = [form.arrays[read_tensor_spec(x).id].astype(np.float64) for x in form.args["v"]]
         if self.really:
             arrays = [_rounded(x, self.really) for x in arrays]
         return Program(lambda: [(arrays[0] @ arrays[1]).astype(np.float32)])
@@ -44,9 +44,9 @@ def _rounded(x: np.ndarray, precision: str) -> np.ndarray:
 
 
 def run(backend: Backend, info: RuntimeInfo, op: str, cache: Path, check: str = "forward") -> dict[str, Any]:
-    _, made = prepare(Group(f"critical:{op}", "", "float32", 1), cache)
-    runner = Runner(backend, info, verdict.load("error_units"), lambda *step: None)
-    return next(iter(runner.run([ask_whole_group(PreparedGroup(made.pack.path, check))]))).row.values()
+    _, made = prepare_group(Group(f"critical:{op}", "", "float32", 1), cache)
+    runner = Runner(backend, info, verdict.load_policy("error_units"), lambda *step: None)
+    return next(iter(runner.run([make_item_of_whole_group(PreparedGroup(made.pack.path, check))]))).row.values()
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ class Composed(Backend):
         import torch
 
         def wide(kind: str, node: Any) -> Any:
-            x = spec_of(node).view(form.arrays[spec_of(node).id])
+            x = read_tensor_spec(node).view(form.arrays[read_tensor_spec(node).id])
             if x.dtype != np.float32:
                 return torch.from_numpy(x)
             return torch.from_numpy(_rounded(x, self.loses) if self.loses else x.astype(np.float64))
@@ -123,8 +123,8 @@ class Composed(Backend):
 
         def compute() -> list[np.ndarray]:
             assert form.call is not None
-            with torch.no_grad(), products.in_torch(change):
-                found = form.call(*decode(form.args, wide), **decode(form.kwargs, wide))
+            with torch.no_grad(), products.watch_products_in_torch(change):
+                found = form.call(*decode_argument_tree(form.args, wide), **decode_argument_tree(form.kwargs, wide))
             return [found.numpy().astype(np.float32)]
 
         return Program(compute)
@@ -291,10 +291,10 @@ class Flushing(Backend):
 def test_what_is_flushed_is_right_where_the_device_does_so(
     below: float, declared: bool, right: bool, cache: Path
 ) -> None:
-    _, made = prepare(Group("critical:softmax", "", "float16", 1), cache)
+    _, made = prepare_group(Group("critical:softmax", "", "float16", 1), cache)
     info = RuntimeInfo("1", "cpu", flushes=("float16",) if declared else ())
-    runner = Runner(Flushing(below), info, verdict.load("error_units"), lambda *step: None)
-    (row,) = (x.row for x in runner.run([ask_whole_group(made)]))
+    runner = Runner(Flushing(below), info, verdict.load_policy("error_units"), lambda *step: None)
+    (row,) = (x.row for x in runner.run([make_item_of_whole_group(made)]))
     assert (row.status == "pass") == right, (row.status, row.error_units)
 
 

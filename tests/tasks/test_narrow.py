@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tasks.diagnose import narrow_sums
+from tasks.diagnose import explain_narrow_sums
 from tasks.model import Leaf
 
 Product = Callable[[np.ndarray, np.ndarray], np.ndarray]
@@ -123,7 +123,7 @@ def inputs(kind: str, dtype: str, k: int, seed: int) -> tuple[np.ndarray, np.nda
 def told(product: Product, a: np.ndarray, b: np.ndarray) -> str:
     y = a.astype(np.float64) @ b.astype(np.float64)
     dtype = next(name for name, x in DTYPES.items() if x == a.dtype)
-    return narrow_sums([a, b], [product(a, b)], [Leaf(dtype, y.shape, y)]).words
+    return explain_narrow_sums([a, b], [product(a, b)], [Leaf(dtype, y.shape, y)]).words
 
 
 @pytest.mark.parametrize("name", NARROW)
@@ -152,8 +152,8 @@ def test_sums_and_means_of_one_tensor(dtype: str) -> None:
     for scale in (1, 2048):  # a power of two: a mean is rounded no further
         y = x.astype(np.float64).sum(1) / scale
         narrow = (sums.astype(np.float64) / scale).astype(x.dtype)
-        assert narrow_sums([x], [narrow], [Leaf(dtype, y.shape, y)]).words == f"accumulated in {dtype}"
-        assert narrow_sums([x], [y.astype(x.dtype)], [Leaf(dtype, y.shape, y)]).words == ""
+        assert explain_narrow_sums([x], [narrow], [Leaf(dtype, y.shape, y)]).words == f"accumulated in {dtype}"
+        assert explain_narrow_sums([x], [y.astype(x.dtype)], [Leaf(dtype, y.shape, y)]).words == ""
 
 
 def test_what_is_added_and_many_matrices() -> None:
@@ -163,7 +163,7 @@ def test_what_is_added_and_many_matrices() -> None:
     y = a.astype(np.float64) @ b.astype(np.float64) + c.astype(np.float64)
     for product, says in ((one_by_one, "accumulated in float16"), (in_float32, "")):
         made = np.stack([product(x, z) for x, z in zip(a, b)]) + c  # rounded before and after what is added
-        assert narrow_sums([a, b, c], [made], [Leaf("float16", y.shape, y)]).words == says
+        assert explain_narrow_sums([a, b, c], [made], [Leaf("float16", y.shape, y)]).words == says
 
 
 def test_one_number_agrees_by_chance_with_one_of_many_orders() -> None:

@@ -20,21 +20,21 @@ from tasks.catalogs.user.ops import UserOp
 from tasks.graphs import module as modules
 from tasks.graphs.evaluate import EvaluatedGraph
 from tasks.graphs.floor import reference_and_floor
-from tasks.graphs.roundings import CastRoundings, uncast
+from tasks.graphs.roundings import CastRoundings, leave_out_cast
 from tasks.judge import verdict
-from tasks.judge.plain import compare
-from tasks.judge.policy import judge
-from tasks.model import DTYPES, Form, Group, Leaf, OpClass, Program, Status, np_dtype
-from tasks.model.dtypes import holds, integers
+from tasks.judge.plain import compare_outputs
+from tasks.judge.policy import judge_by_policy
+from tasks.model import DTYPES, Form, Group, Leaf, OpClass, Program, Status, get_numpy_dtype
+from tasks.model.dtypes import does_dtype_hold, get_integer_range
 from tasks.model.kind import CAUSE_CAST, KIND_CAST
-from tasks.prepare.cases import prepare
-from tasks.runner import Runner, ask_whole_group
+from tasks.prepare.cases import prepare_group
+from tasks.runner import Runner, make_item_of_whole_group
 
 onnx = pytest.importorskip("onnx")
 runtime = pytest.importorskip("onnxruntime")
 helper, FLOAT16, BFLOAT16, FLOAT = onnx.helper, 10, 16, 1
 MISSING = "a cast that was asked for is missing"
-POLICY = verdict.load("error_units")
+POLICY = verdict.load_policy("error_units")
 X = np.random.default_rng(0).uniform(1, 200, (16, 48)).astype(np.float32)
 W = np.random.default_rng(1).standard_normal((48, 32)).astype(np.float32)
 
@@ -136,7 +136,9 @@ def leaves(content: bytes, x: np.ndarray = X) -> list[Leaf]:
 
 
 def status(actual: Sequence[np.ndarray], expected: Sequence[Leaf], dtype: str = "float32") -> Status:
-    return judge(compare(actual, expected, OpClass.MODEL), POLICY, "models:m", "model", dtype, "float64")[0]
+    return judge_by_policy(
+        compare_outputs(actual, expected, OpClass.MODEL), POLICY, "models:m", "model", dtype, "float64"
+    )[0]
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -152,10 +154,10 @@ def test_a_cast_is_part_of_the_function_and_who_folds_it_is_wrong(name: str) -> 
 def test_the_cause_is_said_to_be_a_missing_cast(name: str) -> None:
     content = model(*PROGRAMS[name])
     expected, wrong = leaves(content), run(folded(content))
-    cause = diagnose.cause([X], wrong, expected, OpClass.MODEL, lambda: content)
+    cause = diagnose.find_error_model([X], wrong, expected, OpClass.MODEL, lambda: content)
     assert cause == diagnose.ErrorCause("a cast that was asked for is missing", CAUSE_CAST)
     other = [y * 1.5 for y in run(content)]
-    assert diagnose.cause([X], other, expected, OpClass.MODEL, lambda: content) == diagnose.ErrorCause()
+    assert diagnose.find_error_model([X], other, expected, OpClass.MODEL, lambda: content) == diagnose.ErrorCause()
 
 
 def test_one_of_several_casts_may_be_what_is_missing() -> None:
@@ -166,7 +168,7 @@ def test_one_of_several_casts_may_be_what_is_missing() -> None:
         one.input[:] = ["x" if name == "xh" else name for name in one.input]
     found, expected = run(model(kept, outputs)), leaves(content)
     assert status(found, expected) is Status.WRONG
-    assert diagnose.cause([X], found, expected, OpClass.MODEL, lambda: content).code == CAUSE_CAST
+    assert diagnose.find_error_model([X], found, expected, OpClass.MODEL, lambda: content).code == CAUSE_CAST
 
 
 def three_products(left: Sequence[str]) -> bytes:
@@ -185,7 +187,7 @@ def test_a_low_cast_that_is_missing_is_told_within_the_limit(left: Sequence[str]
     content, x = three_products(()), np.random.default_rng(seed).uniform(1, 200, X.shape).astype(np.float32)
     expected, found = leaves(content, x), run(three_products(left), x)
     assert status(found, expected) is Status.PASS or len(left) > 1
-    cause = diagnose.lost_cast([x], found, expected, lambda: content)
+    cause = diagnose.explain_lost_cast([x], found, expected, lambda: content)
     assert cause == (
         diagnose.ErrorCause("a cast that was asked for is missing", CAUSE_CAST) if left else diagnose.ErrorCause()
     )
@@ -195,7 +197,7 @@ def test_who_keeps_the_digits_of_a_cast_that_nothing_compensates_is_right() -> N
     nodes = [node("MatMul", "x w", "y"), *there_and_back("y", "h", BFLOAT16), node("Tanh", "h", "z")]
     content = model(nodes, ["z"])
     expected, found = leaves(content, X / 100), run(folded(content), X / 100)
-    assert not diagnose.lost_cast([X / 100], found, expected, lambda: content).words
+    assert not diagnose.explain_lost_cast([X / 100], found, expected, lambda: content).words
 
 
 def test_a_value_that_was_computed_may_round_either_way_and_one_that_was_given_may_not() -> None:
@@ -235,16 +237,26 @@ def test_a_cast_to_more_digits_rounds_nothing() -> None:
     content = model([node("Exp", "x", "e"), node("Cast", "e", "d", to=11), node("Cast", "d", "y", to=FLOAT)], ["y"])
     graph = EvaluatedGraph(onnx.load_from_string(content))
     assert list(graph.casts.values()) == ["float32"]  # the way down alone
-    assert holds("float64", "int32") and not holds("float32", "int32") and holds("float16", "int8")
-    assert not holds("float16", "bfloat16") and not holds("bfloat16", "float16") and holds("float32", "bfloat16")
+    assert (
+        does_dtype_hold("float64", "int32")
+        and not does_dtype_hold("float32", "int32")
+        and does_dtype_hold("float16", "int8")
+    )
+    assert (
+        not does_dtype_hold("float16", "bfloat16")
+        and not does_dtype_hold("bfloat16", "float16")
+        and does_dtype_hold("float32", "bfloat16")
+    )
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
 def test_what_a_dtype_holds_comes_back_from_it(dtype: str) -> None:
     for other in DTYPES:
-        if other.startswith(("int", "uint")) and holds(dtype, other):
-            ends = np.array(integers(other), object)
-            assert [int(x) for x in ends.astype(np.float64).astype(np_dtype(dtype)).astype(np.float64)] == list(ends)
+        if other.startswith(("int", "uint")) and does_dtype_hold(dtype, other):
+            ends = np.array(get_integer_range(other), object)
+            assert [int(x) for x in ends.astype(np.float64).astype(get_numpy_dtype(dtype)).astype(np.float64)] == list(
+                ends
+            )
 
 
 # --- modules
@@ -276,18 +288,18 @@ def module(call: Callable[[Any], Any]) -> Any:
 def test_a_module_rounds_where_it_casts(call: Callable[[Any], Any]) -> None:
     given = module(call)
     casts = CastRoundings()
-    (y,) = modules.exactly(given, [X], round=casts.first)
-    (eager,) = modules.run(given, [X])
+    (y,) = modules.evaluate_module_exactly(given, [X], round=casts.first)
+    (eager,) = modules.run_module(given, [X])
     np.testing.assert_array_equal(y, eager.numpy())
     assert not casts.open
     for draw in range(4):
-        (moved,) = modules.exactly(given, [X], draw, round=casts.either())
+        (moved,) = modules.evaluate_module_exactly(given, [X], draw, round=casts.either())
         assert np.abs(moved - y).max() <= 2.0**-22 * X.max()
 
 
 def test_a_module_without_its_casts_is_another_one() -> None:
     given = module(lambda x: x - x.half().float())
-    assert not np.any(modules.exactly(given, [X], round=uncast)[0])
+    assert not np.any(modules.evaluate_module_exactly(given, [X], round=leave_out_cast)[0])
 
 
 def test_a_copy_into_fewer_digits_rounds() -> None:
@@ -299,7 +311,9 @@ def test_a_copy_into_fewer_digits_rounds() -> None:
         return x - kept.float()
 
     given = module(stored)
-    np.testing.assert_array_equal(modules.exactly(given, [X])[0], modules.run(given, [X])[0].numpy())
+    np.testing.assert_array_equal(
+        modules.evaluate_module_exactly(given, [X])[0], modules.run_module(given, [X])[0].numpy()
+    )
 
 
 def test_autocast_rounds_the_factors_of_a_product() -> None:
@@ -309,7 +323,7 @@ def test_autocast_rounds_the_factors_of_a_product() -> None:
         with torch.autocast("cpu", torch.bfloat16):
             return x @ torch.ones(48, 1)
 
-    (y,) = modules.exactly(module(product), [X])
+    (y,) = modules.evaluate_module_exactly(module(product), [X])
     rounded = torch.from_numpy(X).bfloat16().double().numpy()
     np.testing.assert_allclose(y[:, 0], rounded.sum(1), rtol=1e-12)
 
@@ -342,27 +356,27 @@ def test_what_a_kernel_dispatches_tells_whether_it_computes_in_more_digits(
     kernel: Callable[..., Any], wide: bool
 ) -> None:
     pytest.importorskip("torch")
-    x = {"x": np.ones((4, 8), np_dtype("bfloat16"))}
-    assert inside.computes_in(declared(kernel), x, "bfloat16") == ("float32" if wide else "")
-    assert inside.computes_in(declared(kernel), {"x": np.ones((4, 8), np.float32)}, "float32") == ""
+    x = {"x": np.ones((4, 8), get_numpy_dtype("bfloat16"))}
+    assert inside.find_dtype_inside(declared(kernel), x, "bfloat16") == ("float32" if wide else "")
+    assert inside.find_dtype_inside(declared(kernel), {"x": np.ones((4, 8), np.float32)}, "float32") == ""
 
 
 def test_what_is_declared_needs_no_kernel_that_can_be_run() -> None:
     def kernel(x: Any) -> Any:
         raise RuntimeError("no driver")
 
-    x = {"x": np.ones((4, 8), np_dtype("bfloat16"))}
-    assert inside.computes_in(declared(kernel), x, "bfloat16") == ""
-    assert inside.computes_in(declared(kernel, compute="float32"), x, "bfloat16") == "float32"
-    assert inside.computes_in(declared(kernel, compute="float32"), x, "float32") == ""
+    x = {"x": np.ones((4, 8), get_numpy_dtype("bfloat16"))}
+    assert inside.find_dtype_inside(declared(kernel), x, "bfloat16") == ""
+    assert inside.find_dtype_inside(declared(kernel, compute="float32"), x, "bfloat16") == "float32"
+    assert inside.find_dtype_inside(declared(kernel, compute="float32"), x, "float32") == ""
 
 
 def test_a_declared_dtype_that_is_none_is_a_mistake(tmp_path: Path) -> None:
-    from tasks.catalogs.user.schema import mistakes
+    from tasks.catalogs.user.schema import list_declaration_mistakes
 
     def said(compute: str, dtypes: Sequence[str]) -> list[str]:
         op = UserOp("k", abs, np.abs, {"x": [4]}, dtypes=dtypes, compute=compute)
-        return [text for key, text in mistakes(op) if key == ("compute",)]
+        return [text for key, text in list_declaration_mistakes(op) if key == ("compute",)]
 
     assert said("float", ["bfloat16"])[0].startswith("unknown floating dtype 'float'")
     assert "the backend's to declare" in said("bfloat16", ["float32"])[0]
@@ -394,8 +408,8 @@ def test_a_runtime_that_drops_a_cast_has_a_row_that_says_so(
     np.savez(tmp_path / "x.npz", x=X)
     monkeypatch.setattr(user_definitions, "_told", [""])
     one = {"at": 0, "root": str(tmp_path), "name": "m", "model": str(tmp_path / "m.onnx"), "drawn": []}
-    user_definitions.announce(json.dumps({"models": [one | {"inputs": [str(tmp_path / "x.npz")]}]}))
-    _, made = prepare(Group("models:m", "", "float32", 1), tmp_path / "cache")
+    user_definitions.announce_definitions(json.dumps({"models": [one | {"inputs": [str(tmp_path / "x.npz")]}]}))
+    _, made = prepare_group(Group("models:m", "", "float32", 1), tmp_path / "cache")
     backend = Dropping("ort-cpu", "cpu", {})
-    (done,) = Runner(backend, backend.start(), POLICY, lambda *step: None).run([ask_whole_group(made)])
+    (done,) = Runner(backend, backend.start(), POLICY, lambda *step: None).run([make_item_of_whole_group(made)])
     assert (done.row.status, done.row.kind, done.row.cause or "") == verdict_of, done.row.error

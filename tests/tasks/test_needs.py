@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tasks.backends import BackendSpec, list_registered, needs
-from tasks.backends.needs import INSTALLERS, Missing, Need, install_line, secure_needs
+from tasks.backends import BackendSpec, list_backends, needs
+from tasks.backends.needs import INSTALLERS, Missing, Need, secure_backend_needs, write_install_line
 
 NOWHERE = Need("tool", str, {"apt-get": "tool-deb", "dnf": "tool-rpm"})
 HERE = Need("thing", lambda: "/here")
@@ -50,7 +50,7 @@ def test_all_that_is_missing_is_said_at_once_with_one_line_that_installs_it(
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     other = Need("driver", str, {"apt-get": "driver-deb", "plain": "driver-plain"})
     with pytest.raises(Missing) as end:
-        secure_needs([NOWHERE, HERE, other])
+        secure_backend_needs([NOWHERE, HERE, other])
     assert str(end.value) == "no tool, no driver on this machine: sudo apt install tool-deb driver-plain"
     assert end.value.installs == (("sudo apt install", "tool-deb"), ("sudo apt install", "driver-plain"))
     monkeypatch.setattr(os, "geteuid", lambda: 0)
@@ -63,17 +63,19 @@ def test_without_an_installer_that_is_known_only_the_need_is_named(installers: P
 
 def test_what_is_found_is_led_to_and_told() -> None:
     led: list[str] = []
-    assert secure_needs([Need("thing", lambda: "/here", use=led.append)]) == {"thing": "/here"} and led == ["/here"]
+    assert secure_backend_needs([Need("thing", lambda: "/here", use=led.append)]) == {"thing": "/here"} and led == [
+        "/here"
+    ]
 
 
 def test_packages_are_installed_once_and_by_one_line_per_installer() -> None:
     pairs = [["apt install", "a"], ["apt install", "b"], ["apt install", "a"], ["dnf install", "c"]]
-    assert install_line(pairs) == "apt install a b && dnf install c"
+    assert write_install_line(pairs) == "apt install a b && dnf install c"
 
 
 def test_every_need_of_a_built_in_backend_says_how_it_is_had() -> None:
     specs = [
-        BackendSpec(f"{r}-{d}", r, d) for r, p in list_registered().items() if not p.package for d in p.load().devices
+        BackendSpec(f"{r}-{d}", r, d) for r, p in list_backends().items() if not p.package for d in p.load().devices
     ]
     wanted = {need.what: need for spec in specs for need in spec.create().needs}
     assert wanted.keys() >= {"Vulkan driver", "C compiler (clang)", "OpenCL driver", "C++ compiler (g++)"}
@@ -106,20 +108,24 @@ def test_vulkan_is_found_beside_a_browser_and_offered_unless_drivers_were_chosen
     monkeypatch.setattr(needs, "_BROWSERS", (str(browser),))
     monkeypatch.setattr(needs, "_VULKAN_DRIVERS", (str(installed),))
     with pytest.raises(Missing, match="no Vulkan driver"):
-        secure_needs(needs.VULKAN[1:])
+        secure_backend_needs(needs.VULKAN[1:])
     driver = browser / "vk_swiftshader_icd.json"
     driver.touch()
     monkeypatch.setenv("VK_DRIVER_FILES", "mine.json")
-    assert secure_needs(needs.VULKAN[1:]) == {"Vulkan driver": "mine.json"} and "VK_ADD_DRIVER_FILES" not in os.environ
+    assert (
+        secure_backend_needs(needs.VULKAN[1:]) == {"Vulkan driver": "mine.json"}
+        and "VK_ADD_DRIVER_FILES" not in os.environ
+    )
     monkeypatch.delenv("VK_DRIVER_FILES")
-    assert secure_needs(needs.VULKAN[1:]) == {"Vulkan driver": str(driver)}
+    assert secure_backend_needs(needs.VULKAN[1:]) == {"Vulkan driver": str(driver)}
     assert os.environ.pop("VK_ADD_DRIVER_FILES") == str(driver)
     installed.parent.mkdir()
     installed.touch()  # which comes first, and is all that IREE is given; Dawn may find it too old
     assert (
-        secure_needs(needs.VULKAN[1:]) == {"Vulkan driver": str(installed)} and "VK_ADD_DRIVER_FILES" not in os.environ
+        secure_backend_needs(needs.VULKAN[1:]) == {"Vulkan driver": str(installed)}
+        and "VK_ADD_DRIVER_FILES" not in os.environ
     )
-    secure_needs(needs.VULKAN_FOR_WEBGPU[1:])
+    secure_backend_needs(needs.VULKAN_FOR_WEBGPU[1:])
     assert os.environ["VK_ADD_DRIVER_FILES"] == str(driver)
 
 
@@ -136,7 +142,7 @@ def test_a_clang_comes_from_cc_then_the_wheel_then_the_path(tmp_path: Path, monk
     (zig.parent / "__init__.py").touch()
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
     importlib.invalidate_caches()
-    assert secure_needs([needs.C_COMPILER]) == {"C compiler (clang)": str(zig)}
+    assert secure_backend_needs([needs.C_COMPILER]) == {"C compiler (clang)": str(zig)}
     said = subprocess.run([os.environ["CC"], "-c", "a b"], capture_output=True, text=True, check=True)
     assert said.stdout == "clang -c a b\n"
     monkeypatch.setenv("CC", str(program(bins / "gcc", "echo gcc 12\n")))

@@ -21,7 +21,7 @@ RNG = np.random.default_rng(5)
 
 @pytest.fixture(autouse=True)
 def torch_as_framework(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(network, "get_framework_functions", lambda framework: by_torch.find_function)
+    monkeypatch.setattr(network, "get_framework_functions", lambda framework: by_torch.find_torch_counterpart)
     monkeypatch.setattr(network, "_get_tensor_maker", lambda framework: lambda x: torch.from_numpy(np.array(x)))
 
 
@@ -54,16 +54,16 @@ def small_image_network(opset: int = 17) -> Any:
 
 
 def form_of(model: Any, *arrays: np.ndarray) -> Form:
-    from tasks.arrays.tree import TensorSpec, encode
+    from tasks.arrays.tree import TensorSpec, encode_argument_tree
 
-    args = encode(tuple(TensorSpec(id=i) for i in range(len(arrays))))
+    args = encode_argument_tree(tuple(TensorSpec(id=i) for i in range(len(arrays))))
     return Form("jax", "models:tiny", "float32", list(arrays), args=args, model=model.SerializeToString())
 
 
 def test_a_graph_is_walked_with_its_large_weights_as_inputs() -> None:
     model, x = small_image_network(), RNG.standard_normal((1, 3, 8, 7)).astype(np.float32)
     form = form_of(model, x)
-    arrays = function_form.input_arrays(form)
+    arrays = function_form.list_function_inputs(form)
     assert [a.shape for a in arrays] == [(1, 3, 8, 7), (4, 3, 3, 3)]  # the bias is small: a constant
     (y,) = function_form.invoke_counterpart(form, [torch.from_numpy(np.array(a)) for a in arrays], str)
     expected = EvaluatedGraph(model).run({"x": x})["y"]

@@ -35,7 +35,7 @@ def in_critical(seen: Seen, op_class: str, off: float, tmp_path: Path, monkeypat
 
     op = CriticalOp(op_class, lambda g: ((X.astype(np.float64),), {}), reference, lambda torch: lambda x: x.cumsum(0))
     monkeypatch.setitem(OPS, op_class, op)
-    list(catalogs.get("critical").samples(Group(f"critical:{op_class}", "", "float32", 1), 4))
+    list(catalogs.get_catalog("critical").samples(Group(f"critical:{op_class}", "", "float32", 1), 4))
 
 
 def in_user(seen: Seen, op_class: str, off: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,8 +48,8 @@ def in_user(seen: Seen, op_class: str, off: float, tmp_path: Path, monkeypatch: 
     kernel |= {"dims": {"n": [40]}, "op_class": op_class}
     given = {"deadline_s": 60.0, "sources": [{"at": 0, "root": str(tmp_path), "modules": [], "kernels": [kernel]}]}
     monkeypatch.setattr(user_definitions, "_told", [json.dumps(given)])
-    list(catalogs.get("user").samples(Group("user:op", "", "float32", 1), 4))
-    seen += load.load_ops()["op"].function("reference").__globals__["seen"]
+    list(catalogs.get_catalog("user").samples(Group("user:op", "", "float32", 1), 4))
+    seen += load.load_user_ops()["op"].function("reference").__globals__["seen"]
 
 
 def in_torch(seen: Seen, op_class: str, off: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,7 +80,7 @@ def in_onnx(seen: Seen, op_class: str, off: float, tmp_path: Path, monkeypatch: 
     graph = helper.make_graph([axis, helper.make_node("CumSum", ["x", "axis"], ["y"])], "g", [x], [y])
     stored = Leaf("float32", (40,), np.cumsum(X.astype(np.float64)) * (1 + off))
     sample = Sample(0, expected=[stored], op_class=OpClass(op_class))
-    float64.judge_by(sample, SimpleNamespace(name="case", model=helper.make_model(graph)), [X], 4)
+    float64.add_float64_oracle(sample, SimpleNamespace(name="case", model=helper.make_model(graph)), [X], 4)
     assert sample.oracle == "float64"
 
 
@@ -99,7 +99,7 @@ def drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., np.n
 
     def drawn(catalog: str, op_class: str = "reduction", off: float = 0.0) -> np.ndarray:
         placement = op_classes.Placement(OpClass(op_class), "planted")
-        monkeypatch.setattr(op_classes, "of", lambda *args, **kwargs: placement)
+        monkeypatch.setattr(op_classes, "find_op_class", lambda *args, **kwargs: placement)
         seen: Seen = []
         CATALOGS[catalog](seen, op_class, off, tmp_path, monkeypatch)
         exact = X.astype(np.float64)
@@ -117,7 +117,7 @@ def test_a_draw_is_one_evaluation_with_the_same_signs_and_sizes_in_every_catalog
     found = drawn(catalog)
     # Nobody has computed critical and user ops in the dtype under test: nothing shows that 4 draws are enough.
     assert len(found) == {"critical": 16, "user": 16, "torch": 4, "onnx": 4}[catalog]
-    expected = [noise.perturb_values(np.ones(40), EPS["float32"], draw, 1) for draw in range(len(found))]
+    expected = [noise.perturb_by_noise(np.ones(40), EPS["float32"], draw, 1) for draw in range(len(found))]
     np.testing.assert_allclose(found, (np.stack(expected) - 1) / EPS["float32"], atol=1e-8)
     assert (np.abs(found) >= 0.5 - 1e-8).all() and (np.abs(found) <= 1 + 1e-8).all()
     assert (np.sign(found[2:4]) == -np.sign(found[:2])).all()
@@ -139,15 +139,15 @@ def test_a_result_far_off_is_met_with_more_draws(catalog: str, drawn: Callable[.
 
 def test_many_draws_together_are_those_made_one_by_one() -> None:
     for x in (np.float64(3.0), np.linspace(1, 2, 7), np.ones((3, 5)) * (1 + 2j), np.empty(0)):
-        each = noise.moved_each(np.asarray(x), 1e-3, range(20), 3)
+        each = noise.perturb_by_each_draw(np.asarray(x), 1e-3, range(20), 3)
         for draw, y in enumerate(each):
-            assert y.shape == np.shape(x) and np.array_equal(y, noise.perturb_values(np.asarray(x), 1e-3, draw, 3))
+            assert y.shape == np.shape(x) and np.array_equal(y, noise.perturb_by_noise(np.asarray(x), 1e-3, draw, 3))
 
 
 def test_a_large_array_is_moved_as_its_first_elements_are() -> None:
     x = np.ones(300_000)
-    y = noise.perturb_values(x, 1e-3, 5, 2)
-    assert np.array_equal(y[:1000], noise.perturb_values(x[:1000], 1e-3, 5, 2))
+    y = noise.perturb_by_noise(x, 1e-3, 5, 2)
+    assert np.array_equal(y[:1000], noise.perturb_by_noise(x[:1000], 1e-3, 5, 2))
     assert 0.0005 <= np.abs(y - 1).min() and np.abs(y - 1).max() <= 0.001
 
 
@@ -188,14 +188,14 @@ def test_where_rows_of_a_kernel_s_result_jump_others_may() -> None:
     move."""
     y = np.ones((40, 8))
     quiet = np.full((40, 8), 1e-7)
-    (delta,) = noise.of_kernel([y], [quiet], [y], "float32")
+    (delta,) = noise.compute_kernel_floor([y], [quiet], [y], "float32")
     assert delta is not None and np.allclose(delta, quiet, rtol=1e-12)
     one, many = quiet.copy(), quiet.copy()
     one[3, :4] = 2.0
     many[::8, :4] = 2.0
-    (delta,) = noise.of_kernel([y], [one], [y], "float32")
+    (delta,) = noise.compute_kernel_floor([y], [one], [y], "float32")
     assert delta is not None and delta[3].min() > 1.0 and np.allclose(delta[4:], quiet[4:], rtol=1e-12)
-    (delta,) = noise.of_kernel([y], [many], [y], "float32")
+    (delta,) = noise.compute_kernel_floor([y], [many], [y], "float32")
     assert delta is not None and delta.min() > 0.3 and delta[0, 0] == 2.0
 
 
@@ -206,7 +206,7 @@ def test_a_row_of_many_magnitudes_jumps_where_few_of_it_keep_half_of_their_own_s
     for moved, jumps in ((8, True), (7, False)):
         delta = quiet.copy()
         delta[1, :moved] = 0.6 * y[1, :moved]
-        (found,) = noise.of_kernel([y], [delta], [y], "float32")
+        (found,) = noise.compute_kernel_floor([y], [delta], [y], "float32")
         assert found is not None and (found[1].min() > 0.1) == jumps
         assert np.allclose(found[::2], quiet[::2], rtol=1e-9, atol=1e-37)
 
@@ -214,9 +214,11 @@ def test_a_row_of_many_magnitudes_jumps_where_few_of_it_keep_half_of_their_own_s
 @pytest.mark.parametrize(("dtype", "lost"), [("float32", 2.0**-96), ("bfloat16", 2.0**-96), ("float64", 2.0**-992)])
 def test_what_a_factor_that_underflows_loses_is_in_the_floor(dtype: str, lost: float) -> None:
     """exp(-100) is 0 in float32: what it weighs is lost, however large."""
-    (delta,) = noise.of_kernel([np.ones(2)], [np.zeros(2)], [np.array([1.0, 2.0**30]), np.array([np.inf])], dtype)
+    (delta,) = noise.compute_kernel_floor(
+        [np.ones(2)], [np.zeros(2)], [np.array([1.0, 2.0**30]), np.array([np.inf])], dtype
+    )
     assert delta is not None and (delta == lost).all()
-    assert noise.of_kernel([np.ones(2)], [None], [np.ones(2)], dtype) == [None]
+    assert noise.compute_kernel_floor([np.ones(2)], [None], [np.ones(2)], dtype) == [None]
 
 
 def test_rows_of_zeros_and_rows_beside_higher_ones_do_not_widen_all() -> None:
@@ -224,16 +226,16 @@ def test_rows_of_zeros_and_rows_beside_higher_ones_do_not_widen_all() -> None:
     y, quiet = np.ones((20, 8)), np.full((20, 8), 1e-7)
     y[:4], quiet[:4] = 0.0, 0.0
     y[4:8], quiet[4:8] = 1e-3, 1e-2
-    (delta,) = noise.of_kernel([y], [quiet], [y], "float32")
+    (delta,) = noise.compute_kernel_floor([y], [quiet], [y], "float32")
     assert delta is not None and np.allclose(delta, quiet, rtol=1e-9, atol=1e-37)
 
 
 def test_one_element_makes_a_gradient_s_row_jump() -> None:
     y, quiet = np.ones((40, 8)), np.full((40, 8), 1e-9)
     quiet[0, 2] = 1.5
-    (found,) = noise.of_kernel([y], [quiet], [y], "float32", 0.0)
+    (found,) = noise.compute_kernel_floor([y], [quiet], [y], "float32", 0.0)
     assert found is not None and found[0].min() > 0.5 and found[1:].max() < 2e-9
-    (found,) = noise.of_kernel([y], [quiet], [y], "float32")
+    (found,) = noise.compute_kernel_floor([y], [quiet], [y], "float32")
     assert found is not None and found[0, 2] == 1.5 and found[0, 0] < 2e-9
 
 
@@ -244,7 +246,7 @@ def _jittered(draw: int, place: int) -> bytes:
 
 
 def _moved(draw: int, place: int) -> bytes:
-    return noise.perturb_values(np.ones(64), 1e-3, draw, place).tobytes()
+    return noise.perturb_by_noise(np.ones(64), 1e-3, draw, place).tobytes()
 
 
 def _rounded(draw: int, place: int) -> bytes:
@@ -261,7 +263,7 @@ def test_no_draw_of_a_tensor_is_that_of_another_draw(factors: Callable[[int, int
 def test_what_is_moved_beside_the_results_has_other_places() -> None:
     """An input and the result of the same number once had the same factors, so that their errors went together."""
     places = itertools.count(1)
-    given = noise.perturb_values(np.ones(64), 1e-3, 0, next(places))
+    given = noise.perturb_by_noise(np.ones(64), 1e-3, 0, next(places))
     with compute_in_float64(1e-3, 0, places=places):
         made = (torch.ones(64) * 1).numpy()
     assert not np.array_equal(given, made)

@@ -98,7 +98,7 @@ def through_bytes(x: np.ndarray) -> np.ndarray:
 )
 def test_what_a_reference_casts_to_is_told_and_rounds_as_numpy_does(reference: Callable[..., Any], rounds: str) -> None:
     told: list[str] = []
-    found = of_numpy.make_evaluator(reference, told)({"x": X}, None, None)
+    found = of_numpy.make_numpy_evaluator(reference, told)({"x": X}, None, None)
     assert ",".join(told) == rounds
     y = found[0] if isinstance(found, list) else found
     assert not rounds or y.dtype in (np.float64, np.bool_)
@@ -111,7 +111,7 @@ def test_what_was_cast_is_computed_with_in_float64() -> None:
         assert h.dtype == np.float16 and np.finfo(h.dtype).bits == 16
         return h / (1 + np.square(h).mean(-1, keepdims=True))
 
-    (found,) = of_numpy.make_evaluator(reference, [])({"x": X, "w": W}, None, None)
+    (found,) = of_numpy.make_numpy_evaluator(reference, [])({"x": X, "w": W}, None, None)
     h = (X @ W).astype(np.float16).astype(np.float64)
     np.testing.assert_allclose(found, h / (1 + np.square(h).mean(-1, keepdims=True)), rtol=1e-14)
 
@@ -119,7 +119,7 @@ def test_what_was_cast_is_computed_with_in_float64() -> None:
 def test_a_reference_in_float32_alone_is_left_to_be_refused() -> None:
     for reference in (lambda x: np.exp(np.float32(x) / 300), lambda x: np.sum(x, -1, dtype=np.float32)):
         told: list[str] = []
-        assert of_numpy.make_evaluator(reference, told)({"x": X}, None, None).dtype == np.float32 and not told
+        assert of_numpy.make_numpy_evaluator(reference, told)({"x": X}, None, None).dtype == np.float32 and not told
 
 
 def test_a_reference_that_takes_no_watched_arrays_is_called_as_it_is() -> None:
@@ -129,13 +129,13 @@ def test_a_reference_that_takes_no_watched_arrays_is_called_as_it_is() -> None:
         return x - x.astype(np.float16)
 
     told: list[str] = []
-    np.testing.assert_array_equal(of_numpy.make_evaluator(strict, told)({"x": X}, None, None), strict(X))
+    np.testing.assert_array_equal(of_numpy.make_numpy_evaluator(strict, told)({"x": X}, None, None), strict(X))
     assert not told and np.asarray is not None and np.array(1.0).dtype == np.float64  # NumPy is as it was
 
 
 def test_a_given_number_has_one_nearest_and_a_computed_one_may_take_its_neighbour() -> None:
     def cast(reference: Callable[..., Any]) -> tuple[np.ndarray, list[np.ndarray], bool]:
-        casts, evaluate = CastRoundings(), of_numpy.make_evaluator(reference, [])
+        casts, evaluate = CastRoundings(), of_numpy.make_numpy_evaluator(reference, [])
         (first,) = evaluate({"x": X}, casts.first, None)
         draws = [evaluate({"x": X * (1 + s * 2.0**-20)}, casts.either(), None)[0] for s in (-1, 1)]
         return first, draws, casts.open
@@ -162,7 +162,7 @@ def test_what_is_rounded_by_its_bits_is_rounded_as_by_a_cast(to: Callable[..., A
     """A draw moves inputs by less than such a rounding, which would leave no noise at all of the product of what it
     made."""
     casts, told, read = CastRoundings(), list[str](), list[np.ndarray]()
-    evaluate = of_numpy.make_evaluator(lambda x, w: to(x) @ to(x - to(x)).T, told)
+    evaluate = of_numpy.make_numpy_evaluator(lambda x, w: to(x) @ to(x - to(x)).T, told)
     (y,) = evaluate({"x": X, "w": W}, casts.first, None)
     np.testing.assert_array_equal(y, np.asarray(to(X), float) @ np.asarray(to(X - to(X)), float).T)
     assert told in (["bits"], ["bfloat16"])
@@ -172,7 +172,7 @@ def test_what_is_rounded_by_its_bits_is_rounded_as_by_a_cast(to: Callable[..., A
     )  # what was given, and is taken from it without an error, rounds one way
     evaluate({"x": X, "w": W}, casts.either(), lambda x: read.append(x) or x)  # type: ignore[func-returns-value]
     assert [x.shape for x in read] == [X.shape, X.shape, X.T.shape]
-    (y,) = of_numpy.make_evaluator(lambda x: to(x * 0.7), [])({"x": X}, casts.first, None)
+    (y,) = of_numpy.make_numpy_evaluator(lambda x: to(x * 0.7), [])({"x": X}, casts.first, None)
     assert casts.open
 
 
@@ -183,11 +183,11 @@ def test_an_operation_that_rounds_reads_what_its_own_rounding_may_make_of_a_cast
         read.append(x)
         return x * (1 + 2.0**-20)
 
-    evaluate = of_numpy.make_evaluator(lambda x: np.exp(x.astype(np.float16).T[::-1] / 300), [])
+    evaluate = of_numpy.make_numpy_evaluator(lambda x: np.exp(x.astype(np.float16).T[::-1] / 300), [])
     (y,) = evaluate({"x": X}, None, None)
     (moved,) = evaluate({"x": X}, None, seen)
     assert len(read) == 1 and (moved > y).all()
-    of_numpy.make_evaluator(lambda x: x == x.astype(np.float16), [])({"x": X}, None, seen)
+    of_numpy.make_numpy_evaluator(lambda x: x == x.astype(np.float16), [])({"x": X}, None, seen)
     assert len(read) == 1  # to compare rounds nothing
 
 
@@ -204,7 +204,7 @@ def test_what_a_reference_keeps_for_its_next_call_is_of_that_call() -> None:
     def reference(x: np.ndarray) -> Any:
         return (table(x.shape[-1]) * x).astype(np.float16)
 
-    f = of_numpy.make_evaluator(reference, [])
+    f = of_numpy.make_numpy_evaluator(reference, [])
     f({"x": X}, None, None)
     (found,) = f({"x": X}, lambda x, dtype, exact, node: x + 1e6, None)
     assert found.min() > 1e6
@@ -222,7 +222,7 @@ def test_another_thread_has_numpy_as_it_is() -> None:
         return x - x.astype(np.float16)
 
     told: list[str] = []
-    of_numpy.make_evaluator(reference, told)({"x": X}, None, None)
+    of_numpy.make_numpy_evaluator(reference, told)({"x": X}, None, None)
     assert told == ["float16"] and seen == [np.ndarray]
 
 
@@ -236,7 +236,7 @@ def test_a_module_that_a_reference_imports_keeps_numpy_as_it_is(
     def reference(x: np.ndarray) -> Any:
         return x.astype(np.float16) + importlib.import_module("imported_inside").made()[0]
 
-    of_numpy.make_evaluator(reference, [])({"x": X}, None, None)
+    of_numpy.make_numpy_evaluator(reference, [])({"x": X}, None, None)
     made = importlib.import_module("imported_inside").made()
     assert type(made) is np.ndarray and made.nbytes == 12
 
@@ -257,7 +257,7 @@ def test_float64s_own_rounding_is_seen_wherever_two_results_matter_alike() -> No
     for reference in (log_softmax, log_softmax_in_two_texts):
         y = reference(x)
         many = [
-            of_numpy.shaken(reference, {"x": x}, lambda x, dtype, exact, node: x, draw)
+            of_numpy.shake_numpy_reference(reference, {"x": x}, lambda x, dtype, exact, node: x, draw)
             for draw in range(noise.ROUNDOFF_DRAWS)
         ]
         apart = np.max([np.abs(made[0] - y) for made in many if made is not None], 0)
@@ -274,7 +274,7 @@ def test_what_torch_rounds_within_an_op_is_seen_as_well() -> None:
         lambda x: x - torch.logsumexp(x, -1, keepdim=True),
     ):
         y = reference(torch.from_numpy(x)).numpy()
-        many = [of_torch.shaken(reference, {"x": x}, draw) for draw in range(noise.ROUNDOFF_DRAWS)]
+        many = [of_torch.shake_torch_reference(reference, {"x": x}, draw) for draw in range(noise.ROUNDOFF_DRAWS)]
         apart = np.max([np.abs(made[0] - y) for made in many if made is not None], 0)
         assert (apart.reshape(500, -1)[:, 0] >= 2.0**-53).all() and apart.max() < 2.0**-45
-    assert of_torch.shaken(lambda x: x.half().double(), {"x": x}, 0) is None
+    assert of_torch.shake_torch_reference(lambda x: x.half().double(), {"x": x}, 0) is None

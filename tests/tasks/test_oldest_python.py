@@ -97,14 +97,14 @@ def test_nothing_in_tasks_asks_for_a_later_python() -> None:
 
 
 def test_the_oldest_python_imports_all_of_tasks(tmp_path: Path) -> None:
-    from farm.fleet.envs import EnvError, Environment, interpreter
+    from farm.fleet.envs import EnvError, Environment, build_interpreter
 
     name = f"python{'.'.join(map(str, OLDEST))}"
     found = shutil.which(name)
     if not found or subprocess.run([found, "-c", ""], capture_output=True).returncode:
         pytest.skip(f"no {name} here")
     try:
-        made = interpreter(Environment((), found), tmp_path / "cache")
+        made = build_interpreter(Environment((), found), tmp_path / "cache")
     except EnvError as error:
         pytest.skip(str(error))
     script = tmp_path / "imports.py"

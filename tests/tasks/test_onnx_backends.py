@@ -11,11 +11,17 @@ import numpy as np
 import pytest
 from ml_dtypes import bfloat16, float4_e2m1fn, float8_e4m3fn, float8_e5m2, float8_e5m2fnuz, int2, int4, uint4
 
-from tasks.arrays.tree import TensorSpec, encode
+from tasks.arrays.tree import TensorSpec, encode_argument_tree
 from tasks.backends import openvino as openvino_backend
 from tasks.backends.onnxruntime import OnnxRuntime
 from tasks.backends.openvino import OpenVino
-from tasks.backends.shared.onnx_form import PROBE_MODEL, input_values, inputs_by_name, pack_low_bits, unpack_low_bits
+from tasks.backends.shared.onnx_form import (
+    PROBE_MODEL,
+    list_onnx_input_values,
+    name_onnx_inputs,
+    pack_low_bits,
+    unpack_low_bits,
+)
 from tasks.model import Fallback, Form, Program, Unavailable, Unsupported
 
 onnx = pytest.importorskip("onnx")
@@ -161,7 +167,7 @@ def test_sequences_are_lists_in_and_flat_out() -> None:
         [sequence("y")],
     )
     tree = ([TensorSpec(0)], TensorSpec(1))
-    for args in (tree, encode(tree, lambda x: None)):
+    for args in (tree, encode_argument_tree(tree, lambda x: None)):
         out = build("ort", insert, a, b, args=args).run()
         assert [x.tolist() for x in out] == [[1, 2], [3]]
     assert [x.tolist() for x in build("ort", insert, b, args=([], TensorSpec(0))).run()] == [[3]]
@@ -217,7 +223,7 @@ def test_a_graph_input_with_a_default_is_no_input_of_the_form() -> None:
         [tensor("y", TensorProto.FLOAT, [1])],
         initializer=[default],
     )
-    assert list(inputs_by_name(Form("onnx", "Add", "float32", [f32([1])], model=add))) == ["a"]
+    assert list(name_onnx_inputs(Form("onnx", "Add", "float32", [f32([1])], model=add))) == ["a"]
     for runtime in BACKENDS:
         assert build(runtime, add, f32([1])).run()[0].tolist() == [4]
 
@@ -230,7 +236,7 @@ def test_a_wrong_number_of_inputs_is_an_error_of_the_form(runtime: str) -> None:
 
 def test_an_input_that_is_no_tensor_is_refused() -> None:
     with pytest.raises(TypeError, match="not int"):
-        input_values(Form("onnx", "onnx:test", "float32", [], args=[3], model=PROBE_MODEL))
+        list_onnx_input_values(Form("onnx", "onnx:test", "float32", [], args=[3], model=PROBE_MODEL))
 
 
 @pytest.mark.parametrize("runtime", BACKENDS)

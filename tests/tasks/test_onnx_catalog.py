@@ -18,8 +18,8 @@ from tasks.catalogs.base import Entry, Sample
 from tasks.catalogs.onnx import node_suite as onnx_node
 from tasks.catalogs.onnx import pooling
 from tasks.catalogs.onnx.node_suite import OnnxNode
-from tasks.judge.plain import classic_tolerance
-from tasks.model import Form, Group, OpClass, is_inexact, np_dtype, wide
+from tasks.judge.plain import get_classic_tolerance
+from tasks.model import Form, Group, OpClass, get_numpy_dtype, get_wide_dtype, is_inexact_dtype
 
 CATALOG = OnnxNode()
 
@@ -69,15 +69,16 @@ def test_every_case_becomes_a_sample_or_says_why_not(entries: dict[str, Entry]) 
         found.setdefault(made.op_class, set()).add(entry.op)
         for leaf in made.expected:
             assert leaf.reference is not None
-            assert leaf.reference.dtype == np_dtype(wide(leaf.dtype))
+            assert leaf.reference.dtype == get_numpy_dtype(get_wide_dtype(leaf.dtype))
             assert leaf.shape == leaf.reference.shape
             # The suite's own tolerance, but for stored outputs that were rounded to 16 bits on the way, and transforms.
-            inexact = is_inexact(leaf.dtype)
+            inexact = is_inexact_dtype(leaf.dtype)
             assert leaf.rtol == max(
-                classic_tolerance(leaf.dtype)[0], {"float16": 2**-8, "bfloat16": 2**-5}.get(leaf.dtype, 1e-3 * inexact)
+                get_classic_tolerance(leaf.dtype)[0],
+                {"float16": 2**-8, "bfloat16": 2**-5}.get(leaf.dtype, 1e-3 * inexact),
             )
             assert leaf.atol is not None
-            own = max(classic_tolerance(leaf.dtype)[1], 1e-7 * inexact)
+            own = max(get_classic_tolerance(leaf.dtype)[1], 1e-7 * inexact)
             assert leaf.atol > own if entry.op in ("onnx:DFT", "onnx:STFT") else leaf.atol == own
         for array in made.arrays:
             assert array.flags.c_contiguous
@@ -103,7 +104,7 @@ def test_sequences_optionals_and_strings_keep_their_structure() -> None:
 
 def test_low_bit_inputs_are_dense_arrays_of_their_dtype() -> None:
     made = sample("onnx:Cast", "cast_INT4_to_FLOAT", "int4")
-    assert made.arrays[0].dtype == np_dtype("int4")
+    assert made.arrays[0].dtype == get_numpy_dtype("int4")
     assert made.expected[0].dtype == "float32"
 
 
@@ -113,20 +114,22 @@ def test_an_unknown_case_is_a_key_error() -> None:
 
 
 def test_a_case_that_cannot_be_converted_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    case = onnx_node._find("test_add", "Add")
+    case = onnx_node._find_suite_case("test_add", "Add")
     broken = type("Case", (), {**vars(case), "data_sets": [([object(), object()], [])]})()
-    monkeypatch.setattr(onnx_node, "_find", lambda name, op: broken)
+    monkeypatch.setattr(onnx_node, "_find_suite_case", lambda name, op: broken)
     made = sample("onnx:Add", "add")
     assert made.failure is not None
     assert (made.failure.status, made.failure.stage) == ("invalid", "sample")
 
 
 def test_a_model_without_a_node_is_vacuous(monkeypatch: pytest.MonkeyPatch) -> None:
-    case = onnx_node._find("test_add", "Add")
+    case = onnx_node._find_suite_case("test_add", "Add")
     empty = type(case.model)()
     empty.CopyFrom(case.model)
     del empty.graph.node[:]
-    monkeypatch.setattr(onnx_node, "_find", lambda name, op: type("Case", (), {**vars(case), "model": empty})())
+    monkeypatch.setattr(
+        onnx_node, "_find_suite_case", lambda name, op: type("Case", (), {**vars(case), "model": empty})()
+    )
     made = sample("onnx:Add", "add")
     assert made.failure is not None
     assert made.failure.status == "vacuous"
@@ -160,7 +163,7 @@ def test_one_case_is_made_without_the_others_and_is_the_same(op: str, variant: s
 def test_making_samples_leaves_numpys_generator_alone() -> None:
     code = (
         "import numpy as np; np.random.seed(7); a = np.random.get_state()[1].tolist()\n"
-        "from tasks.catalogs.onnx.node_suite import _load, _CASES; _load((_CASES + '.softmax',))\n"
+        "from tasks.catalogs.onnx.node_suite import _load_suite_modules, _CASES; _load_suite_modules((_CASES + '.softmax',))\n"
         "assert np.random.get_state()[1].tolist() == a"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -178,7 +181,7 @@ def outcome(backend: OnnxRuntime, entry: Entry) -> str:
             assert value.tolist() == leaf.reference.tolist()
         else:
             assert value.dtype.name == leaf.dtype
-            np.testing.assert_allclose(value.astype(wide(leaf.dtype)), leaf.reference, rtol=1e-3, atol=1e-7)
+            np.testing.assert_allclose(value.astype(get_wide_dtype(leaf.dtype)), leaf.reference, rtol=1e-3, atol=1e-7)
     return "pass"
 
 
@@ -213,7 +216,7 @@ def test_the_cases_hold_on_onnxruntime(variant: str, entries: dict[str, Entry]) 
 @pytest.mark.parametrize("count_include_pad", [0, 1])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
 def test_pooling_has_the_bits_of_onnxs_own_loop(kind: str, count_include_pad: int, dtype: str) -> None:
-    pooling.install()
+    pooling.install_fast_pooling()
     (loop,) = pooling._loops
     random = np.random.default_rng(0)
     for kernel, strides, dilations, tail in (
@@ -228,4 +231,4 @@ def test_pooling_has_the_bits_of_onnxs_own_loop(kind: str, count_include_pad: in
         sizes = [n + pads[i] + pads[i + 2] - 1 - (kernel[i] - 1) * gaps[i] for i, n in enumerate(x.shape[2:])]
         out = [n // stride + 1 for n, stride in zip(sizes, strides)]
         given = (padded, x.shape, kernel, strides, out, kind, pads, pads, dilations, count_include_pad)
-        np.testing.assert_array_equal(pooling.pool(*given), loop(*given))
+        np.testing.assert_array_equal(pooling.pool_windows(*given), loop(*given))

@@ -122,7 +122,7 @@ def test_tensorrts_libraries_come_with_its_environment_and_are_loaded_before_a_s
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     loaded: list[str] = []
-    monkeypatch.setattr(module, "load_libraries", lambda package, names: loaded.append(package))
+    monkeypatch.setattr(module, "load_package_libraries", lambda package, names: loaded.append(package))
     made, ort = backend("tensorrt"), FakeOrt()
     ort.loaded = ["TensorrtExecutionProvider"]
     made._find_provider(ort)
@@ -162,7 +162,7 @@ def test_tensorrts_provider_finds_what_was_timed_before(monkeypatch: pytest.Monk
     ort = SimpleNamespace(SessionOptions=MagicMock, InferenceSession=Session)
     library = SimpleNamespace(getInferLibVersion=lambda: release[0])
     monkeypatch.setattr(ort_timings.ctypes, "CDLL", lambda name: {"libnvinfer.so.10": library}[name])
-    monkeypatch.setattr(cuda_driver, "load", lambda: None)
+    monkeypatch.setattr(cuda_driver, "load_cuda_driver", lambda: None)
     monkeypatch.setattr(cuda_driver, "describe_gpu", lambda library, ordinal: tuple(gpu))
     monkeypatch.setenv(artefacts.FOLDER, str(tmp_path / "kept"))
     process()

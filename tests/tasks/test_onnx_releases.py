@@ -19,8 +19,8 @@ from tasks.catalogs.onnx import node_suite, releases
 from tasks.judge import verdict
 from tasks.model import Group
 from tasks.prepare import cases
-from tasks.prepare.cases import prepare
-from tasks.runner import Runner, ask_whole_group
+from tasks.prepare.cases import prepare_group
+from tasks.runner import Runner, make_item_of_whole_group
 
 FOLDER = "onnx/backend/test/data/node"
 FILE = "onnx-0.1.0-py3-none-any.whl"
@@ -65,19 +65,19 @@ def release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     file.rename(kept)
     monkeypatch.setenv("FARM_CACHE", str(cache))
     monkeypatch.setattr(releases.Onnx116, "wheel", PinnedWheel(FILE, digest, "Apache-2.0"))
-    cases._catalog_version.cache_clear()
+    cases._find_catalog_version.cache_clear()
     return cache
 
 
 def row(op: str, variant: str, cache: Path) -> dict[str, Any]:
     backend = BackendSpec.parse("ort-cpu").create()
-    runner = Runner(backend, backend.start(), verdict.load("error_units"), lambda *step: None)
-    _, made = prepare(Group(f"onnx-1.16:{op}", variant, "float32", 1), cache)
-    return next(iter(runner.run([ask_whole_group(made)]))).row.values()
+    runner = Runner(backend, backend.start(), verdict.load_policy("error_units"), lambda *step: None)
+    _, made = prepare_group(Group(f"onnx-1.16:{op}", variant, "float32", 1), cache)
+    return next(iter(runner.run([make_item_of_whole_group(made)]))).row.values()
 
 
 def test_the_cases_of_a_release_are_read_out_of_its_wheel(release: Path) -> None:
-    found = {entry.label: entry.dtypes for entry in catalogs.get("onnx-1.16").entries()}
+    found = {entry.label: entry.dtypes for entry in catalogs.get_catalog("onnx-1.16").entries()}
     assert found == {
         "onnx-1.16:Cast.cast_old": ("float32",),
         "onnx-1.16:Relu.relu_old": ("float32",),
@@ -94,7 +94,7 @@ def test_what_was_stored_as_bits_is_a_bfloat16(release: Path) -> None:
 
 def test_a_release_that_has_changed_its_mind_is_nobodys_fault(release: Path) -> None:
     """The old case stores a wrong softmax; today's case of that name has the same input."""
-    now = node_suite._find("test_softmax_example", "Softmax")
+    now = node_suite._find_suite_case("test_softmax_example", "Softmax")
     assert np.array_equal(now.data_sets[0][0][0], np.array([[-1, 0, 1]], np.float32))
     made = row("Softmax", "softmax_example", release)
     assert (made["status"], made["kind"]) == ("invalid", "oracle"), made["error"]
@@ -109,4 +109,4 @@ def test_a_wheel_that_is_another_one_is_said_in_one_line(release: Path, monkeypa
     other = PinnedWheel(FILE, releases.Onnx116.wheel.sha256[:16] + "0" * 48, "Apache-2.0")
     monkeypatch.setattr(releases.Onnx116, "wheel", other)
     with pytest.raises(CatalogError, match=r"the catalog onnx-1\.16 is made of onnx==0\.1\.0: .*SHA-256"):
-        catalogs.get("onnx-1.16").entries()
+        catalogs.get_catalog("onnx-1.16").entries()

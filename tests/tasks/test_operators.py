@@ -35,13 +35,15 @@ def test_a_row_says_what_fits_the_schema(row: OnnxOperator) -> None:
 
 
 def test_an_operator_without_a_row_is_judged_as_composite() -> None:
-    row = table.of("com.acme.Whatever")
+    row = table.find_operator("com.acme.Whatever")
     assert (row.placement.op_class, row.evaluate, row.by_name, row.multiplies) == (OpClass.COMPOSITE, None, None, False)
 
 
 def test_two_rows_of_an_operator_are_refused() -> None:
     with pytest.raises(ValueError, match="Tile has two rows"):
-        table.index_rows([OnnxOperator("Tile", MOVES), OnnxOperator("Size", MOVES), OnnxOperator("Tile", MOVES)])
+        table.index_operator_rows(
+            [OnnxOperator("Tile", MOVES), OnnxOperator("Size", MOVES), OnnxOperator("Tile", MOVES)]
+        )
 
 
 @pytest.mark.parametrize(
@@ -57,7 +59,7 @@ def test_two_rows_of_an_operator_are_refused() -> None:
     ],
 )
 def test_what_a_class_says_is_in_no_column(name: str, of: str, multiplies: bool, draws: bool) -> None:
-    row = table.of(name)
+    row = table.find_operator(name)
     assert (row.sums, row.multiplies, row.draws) == (of, multiplies, draws)
 
 
@@ -108,7 +110,7 @@ def test_formulas_stay_in_their_dtype_and_do_not_overflow(dtype: str) -> None:
         formulas.compute_sigmoid(x),
         formulas.compute_softplus(x),
         formulas.compute_gelu(x),
-        formulas.standardise(x / x.dtype.type(8), -1, 1e-5),
+        formulas.compute_standardised(x / x.dtype.type(8), -1, 1e-5),
         formulas.compute_log_sum_exp(x, -1, keep=False),
     ):
         assert made.dtype == x.dtype and np.isfinite(made).all()

@@ -14,8 +14,8 @@ from tasks.judge import verdict
 from tasks.judging import judge_outputs
 from tasks.model import Group, RuntimeInfo, Status, Unsupported
 from tasks.prepare import onnx_export
-from tasks.prepare.cases import prepare
-from tasks.runner import Runner, ask_whole_group
+from tasks.prepare.cases import prepare_group
+from tasks.runner import Runner, make_item_of_whole_group
 
 torch = pytest.importorskip("torch")
 
@@ -64,8 +64,8 @@ def test_a_large_op_keeps_modes_sizes_and_number_of_its_samples_but_not_their_im
 
     from tasks.catalogs.torch import opinfo
 
-    info = opinfo._op_db()["grid_sampler_3d", ""]
-    ours = list(opinfo._unwrap_sampler(info)(info, "cpu", torch.float32, False))
+    info = opinfo._load_op_db()["grid_sampler_3d", ""]
+    ours = list(opinfo._unwrap_opinfo_sampler(info)(info, "cpu", torch.float32, False))
     own = common_methods_invocations.sample_inputs_grid_sampler_3d
     theirs = list(
         opinfo.with_make_tensor(own, lambda shape, **how: torch.empty(shape))(info, "cpu", torch.float32, False)
@@ -83,28 +83,31 @@ def test_a_dtype_that_only_devices_have_kernels_for_is_listed_for_them_and_can_b
     there = {op for (op, _), e in entries.items() if ("cuda", "float16") in e.on_devices}
     assert {"torch:nn.functional.avg_pool3d", "torch:polygamma", "torch:round"} <= there
     assert not any({d for _, d in e.on_devices} & set(e.dtypes) for e in entries.values())
-    made = prepare(Group("torch:nn.functional.avg_pool3d", "", "float16", 2), tmp_path)[1]
+    made = prepare_group(Group("torch:nn.functional.avg_pool3d", "", "float16", 2), tmp_path)[1]
     assert [s.failure for s in made.samples] == [None] * 2
     assert {leaf.dtype for s in made.samples for leaf in s.expected()} == {"float16"}
     pairs = [op for (op, _), e in entries.items() if ("cuda", "complex32") in e.on_devices]
     assert "torch:exp" in pairs and len(pairs) > 30 and not any(op.startswith("torch:fft.") for op in pairs)
-    made = prepare(Group("torch:exp", "", "complex32", 2), tmp_path)[1]
+    made = prepare_group(Group("torch:exp", "", "complex32", 2), tmp_path)[1]
     assert {leaf.dtype for s in made.samples for leaf in s.expected()} == {"complex32"}
 
 
 def test_complex_numbers_of_two_halves_are_judged_and_no_framework_without_them_is_given_them(tmp_path: Path) -> None:
     offered = [entry for entry in TorchOpInfo().entries() if "complex32" in entry.dtypes]
     assert len(offered) > 100
-    _, made = prepare(Group("torch:mul", "", "complex32", 2), tmp_path)
+    _, made = prepare_group(Group("torch:mul", "", "complex32", 2), tmp_path)
     sample = made.samples[1]
     assert sample.expected()[0].dtype == "complex32"
     backend = BackendSpec.parse("torch-cpu").create()
-    runner = Runner(backend, backend.probe(), verdict.load("error_units"), lambda *step: None)
-    assert {done.row.status for done in runner.run([ask_whole_group(made)])} == {Status.PASS}
+    runner = Runner(backend, backend.probe(), verdict.load_policy("error_units"), lambda *step: None)
+    assert {done.row.status for done in runner.run([make_item_of_whole_group(made)])} == {Status.PASS}
     right = sample.expected()[0].reference
     assert right is not None
     off = np.conj(right).astype(np.complex64)
-    assert judge_outputs(sample, [[off]], verdict.load("error_units"), RuntimeInfo("1", "cpu")).status is Status.WRONG
+    assert (
+        judge_outputs(sample, [[off]], verdict.load_policy("error_units"), RuntimeInfo("1", "cpu")).status
+        is Status.WRONG
+    )
     with pytest.raises(Unsupported, match="jax has no complex32"):
         sample.form("jax")
     with pytest.raises(ValueError, match="ONNX has no complex32"):

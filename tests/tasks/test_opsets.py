@@ -12,24 +12,24 @@ import pandas as pd
 import pytest
 from onnx import version_converter
 
-from farm.report.tables.opsets import count_opset_matrix, list_opsets
+from farm.report.tables.opsets import count_opset_matrix, list_opset_lines
 from tasks.backends import BackendSpec
 from tasks.backends.base import Backend
 from tasks.judge import verdict
 from tasks.model import Form, Group, Program, Unsupported
-from tasks.prepare.cases import prepare
-from tasks.runner import Runner, ask_whole_group
+from tasks.prepare.cases import prepare_group
+from tasks.runner import Runner, make_item_of_whole_group
 
 SOFTMAX = ("onnx:Softmax", "softmax_axis_0")
 
 
 def prepared(tmp_path: Path, op: str = SOFTMAX[0], variant: str = SOFTMAX[1]) -> Any:
-    return prepare(Group(op, variant, "float32", 7, check="opsets"), tmp_path)[1]
+    return prepare_group(Group(op, variant, "float32", 7, check="opsets"), tmp_path)[1]
 
 
 def rows(backend: Backend, made: Any) -> dict[int, dict[str, Any]]:
-    runner = Runner(backend, backend.start(), verdict.load("error_units"), lambda *step: None)
-    found = [done.row.values() | {"case_id": done.row.case_id} for done in runner.run([ask_whole_group(made)])]
+    runner = Runner(backend, backend.start(), verdict.load_policy("error_units"), lambda *step: None)
+    found = [done.row.values() | {"case_id": done.row.case_id} for done in runner.run([make_item_of_whole_group(made)])]
     return {row["sample"]: row for row in found}
 
 
@@ -149,7 +149,7 @@ def test_the_matrix_says_native_fallback_refused(tmp_path: Path) -> None:
             for row in some.values()
         ]
     )
-    table = list_opsets(both).set_index("backend")
+    table = list_opset_lines(both).set_index("backend")
     assert table.loc["elder", ["15", "16", "17", "19"]].tolist() == ["pass", "wrong", "fallback", "unsupported"]
     counts = count_opset_matrix(both).set_index(["backend", "opset"])
     assert counts.loc[("elder", 19), "refused"] == 1 and counts.loc[("ort", 19), "native"] == 1

@@ -16,13 +16,13 @@ from tasks import catalogs
 from tasks.backends import BackendSpec
 from tasks.backends.base import Backend
 from tasks.catalogs.base import ROUNDING, Catalog, Entry, Oracle, Sample
-from tasks.catalogs.torch.opinfo import TorchOpInfo, _op_db
+from tasks.catalogs.torch.opinfo import TorchOpInfo, _load_op_db
 from tasks.catalogs.torch.reference import _far_airy_ai
 from tasks.judge import verdict
-from tasks.judge.prepared import compare_oracles
+from tasks.judge.prepared import compare_two_oracles
 from tasks.model import Form, Group, Leaf, OpClass, Program, RuntimeInfo
-from tasks.prepare.cases import prepare
-from tasks.runner import Runner, ask_whole_group
+from tasks.prepare.cases import prepare_group
+from tasks.runner import Runner, make_item_of_whole_group
 
 X = np.arange(1, 9, dtype=np.float32)
 
@@ -76,11 +76,11 @@ def row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setitem(catalogs.BUILT_IN, "oracled", f"{__name__}:Oracled")
 
     def run(op: str, added: float = 1.0, policy: str = "error_units") -> dict[str, Any]:
-        _, prepared = prepare(Group(f"oracled:{op}", "", "float32", 1), tmp_path)
+        _, prepared = prepare_group(Group(f"oracled:{op}", "", "float32", 1), tmp_path)
         backend = Plus("plus-cpu", "cpu", {})
         backend.added = added
-        runner = Runner(backend, backend.probe(), verdict.load(policy), lambda *_: None)
-        (done,) = runner.run([ask_whole_group(prepared)])
+        runner = Runner(backend, backend.probe(), verdict.load_policy(policy), lambda *_: None)
+        (done,) = runner.run([make_item_of_whole_group(prepared)])
         made = done.row.values()
         return dict(made)
 
@@ -121,8 +121,8 @@ def test_rounding_of_float64_is_no_disagreement_where_an_op_sums() -> None:
     y = np.array([1.0, 0.0])
     leaf = Leaf("float32", (2,), y)
     off = [y + np.array([0, 1e-16])]
-    assert compare_oracles(off, [leaf], OpClass.COMPOSITE)["units"] > 1e20
-    assert compare_oracles(off, [leaf], OpClass.COMPOSITE, ROUNDING)["units"] <= 1
+    assert compare_two_oracles(off, [leaf], OpClass.COMPOSITE)["units"] > 1e20
+    assert compare_two_oracles(off, [leaf], OpClass.COMPOSITE, ROUNDING)["units"] <= 1
 
 
 # -- torch's references -----------------------------------------------------------------------------------
@@ -134,7 +134,7 @@ def samples(name: str, dtype: str = "float32", variant: str = "", count: int = 8
 
 def units(sample: Sample) -> float:
     (other,) = sample.others
-    return float(compare_oracles(other.references, sample.expected, sample.op_class, other.rounding)["units"])
+    return float(compare_two_oracles(other.references, sample.expected, sample.op_class, other.rounding)["units"])
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_the_reference_of_an_op_agrees_with_torch(name: str) -> None:
 
 
 def test_a_planted_wrong_reference_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_op_db()["exp", ""], "ref", np.exp2)
+    monkeypatch.setattr(_load_op_db()["exp", ""], "ref", np.exp2)
     assert max(map(units, samples("exp"))) > 1e4
 
 
@@ -163,7 +163,7 @@ def test_a_planted_wrong_reference_is_seen(monkeypatch: pytest.MonkeyPatch) -> N
     ],
 )
 def test_a_reference_that_says_nothing_comparable_is_no_oracle(reference: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_op_db()["exp", ""], "ref", reference)
+    monkeypatch.setattr(_load_op_db()["exp", ""], "ref", reference)
     made = samples("exp")
     assert made and all(not s.others and not s.failure for s in made)
 
@@ -190,7 +190,7 @@ def test_ai_has_a_reference_wherever_it_has_a_value() -> None:
 def test_where_torch_is_known_to_be_wrong_in_float64_the_reference_is_the_first_oracle() -> None:
     import torch
 
-    info = _op_db()["special.ndtr", ""]
+    info = _load_op_db()["special.ndtr", ""]
     far = torch.tensor([-9.0])
     from tasks.catalogs.torch.samples import OpInfoSampleMaker
 
@@ -210,7 +210,7 @@ def test_where_torch_is_known_to_be_wrong_in_float64_the_reference_is_the_first_
 
 @pytest.mark.parametrize("name", ["softmax", "embedding", "cross_entropy"])
 def test_torch_in_float64_is_the_second_oracle_of_the_critical_ops(name: str) -> None:
-    (made,) = catalogs.get("critical").samples(Group(f"critical:{name}", "", "float16", 1), 2)
+    (made,) = catalogs.get_catalog("critical").samples(Group(f"critical:{name}", "", "float16", 1), 2)
     assert (made.oracle, made.others[0].name) == ("numpy-float64", "torch-float64")
     assert units(made) <= 1
 
@@ -221,7 +221,7 @@ def test_a_wrong_critical_reference_is_seen(monkeypatch: pytest.MonkeyPatch) -> 
     planted = replace(
         OPS["layer_norm"], reference=lambda x, **kwargs: OPS["layer_norm"].reference(x, **kwargs | {"eps": 1e-2})
     )
-    catalog = catalogs.get("critical")
+    catalog = catalogs.get_catalog("critical")
     monkeypatch.setattr(catalog, "_op", lambda group: planted)
     (made,) = catalog.samples(Group("critical:layer_norm", "", "float32", 1), 2)
     assert units(made) > 1e3
@@ -231,7 +231,7 @@ def test_a_wrong_critical_reference_is_seen(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def case(op: str, variant: str) -> Sample:
-    (made,) = catalogs.get("onnx").samples(Group(f"onnx:{op}", variant, "float32", 1), 4)
+    (made,) = catalogs.get_catalog("onnx").samples(Group(f"onnx:{op}", variant, "float32", 1), 4)
     return made
 
 
@@ -245,7 +245,7 @@ def test_a_node_case_is_evaluated_in_float64_and_agrees_with_what_the_suite_stor
     leaf, other = made.expected[0], made.others[0].references[0]
     assert leaf.reference is not None and leaf.noise is not None and leaf.noise.max() < 1e-5
     assert (leaf.reference.astype(np.float32) != leaf.reference).any()  # more digits than float32 has
-    assert compare_oracles([other], made.expected[:1], made.op_class)["classic"]
+    assert compare_two_oracles([other], made.expected[:1], made.op_class)["classic"]
 
 
 def test_a_case_that_moves_rounds_or_selects_keeps_its_stored_output() -> None:
@@ -262,7 +262,7 @@ def test_a_float64_evaluation_of_another_op_disagrees_with_the_stored_output(mon
         onnx_float64.EvaluatedGraph, "run", lambda self, feeds: {k: y * 1.01 for k, y in run(self, feeds).items()}
     )
     made = case("Softmax", "softmax_axis_0")
-    found = compare_oracles(made.others[0].references, made.expected, made.op_class)
+    found = compare_two_oracles(made.others[0].references, made.expected, made.op_class)
     assert not found["classic"] and found["units"] > 1e3
 
 
@@ -305,16 +305,16 @@ class Refuses(Backend):
 def test_who_refuses_an_exported_graph_that_onnx_forbids_is_not_to_blame(
     tmp_path: Path, op: str, status: str, stage: str, says: str
 ) -> None:
-    from tasks.prepare.forms import export_forms
+    from tasks.prepare.forms import export_prepared_forms
 
-    prepared = prepare(Group(f"torch:{op}", "", "float16", 1), tmp_path)[1]
-    exported = str(export_forms(Path(prepared.pack.path), tmp_path, "onnx", 1, {}, lambda place: None))
+    prepared = prepare_group(Group(f"torch:{op}", "", "float16", 1), tmp_path)[1]
+    exported = str(export_prepared_forms(Path(prepared.pack.path), tmp_path, "onnx", 1, {}, lambda place: None))
     refuses = Refuses("refuses-cpu", "cpu", {})
     backends = {refuses: "no such graph", BackendSpec.parse("openvino-cpu").create(): "Div"}
     for backend, words in backends.items():
         info = RuntimeInfo("1", "none") if backend is refuses else backend.start()
-        runner = Runner(backend, info, verdict.load("error_units"), lambda *step: None)
-        (row,) = (done.row for done in runner.run([replace(ask_whole_group(prepared), exported=exported)]))
+        runner = Runner(backend, info, verdict.load_policy("error_units"), lambda *step: None)
+        (row,) = (done.row for done in runner.run([replace(make_item_of_whole_group(prepared), exported=exported)]))
         if status == "error" and backend is not refuses:
             assert row.status == "pass"
         else:
@@ -326,13 +326,13 @@ def test_who_refuses_an_exported_graph_that_onnx_forbids_is_not_to_blame(
 def test_a_graph_of_another_meaning_is_the_exporters_in_every_dtype(dtype: str, op: str, faithful: bool) -> None:
     from onnx import helper
 
-    from tasks.model.dtypes import ELEMENT_TYPE, np_dtype
+    from tasks.model.dtypes import ELEMENT_TYPE, get_numpy_dtype
     from tasks.prepare.onnx_export import NotFaithful, _check_by_evaluator
 
     ends = [helper.make_tensor_value_info(n, ELEMENT_TYPE[dtype], [8]) for n in ("x", "y")]
     graph = helper.make_graph([helper.make_node(op, ["x", "x"], ["y"])], "twice", ends[:1], ends[1:])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
-    x = X.astype(np_dtype(dtype))
+    x = X.astype(get_numpy_dtype(dtype))
     twice = [Leaf(dtype, (8,), 2 * x.astype(np.float64))]
     if faithful:
         _check_by_evaluator(model, [x], twice, [])
@@ -346,10 +346,10 @@ def test_a_graph_that_gives_a_number_where_nan_belongs_is_the_exporters(dtype: s
     """torch.onnx exports angle as Where(x < 0, π, 0)."""
     from onnx import helper, numpy_helper
 
-    from tasks.model.dtypes import ELEMENT_TYPE, np_dtype
+    from tasks.model.dtypes import ELEMENT_TYPE, get_numpy_dtype
     from tasks.prepare.onnx_export import NotFaithful, _check_by_evaluator
 
-    x = np.array([1, -1, np.nan], np_dtype(dtype))
+    x = np.array([1, -1, np.nan], get_numpy_dtype(dtype))
     one = numpy_helper.from_array(np.ones((), x.dtype), "one")
     ends = [helper.make_tensor_value_info(n, ELEMENT_TYPE[dtype], [3]) for n in ("x", "y")]
     nodes = [helper.make_node("Less", ["x", "one"], ["less"]), helper.make_node("Where", ["less", "x", "one"], ["y"])]

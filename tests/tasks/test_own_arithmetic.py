@@ -19,26 +19,33 @@ from tasks.checks.two_orders import explain_two_orders, explain_two_runs
 from tasks.judge import verdict
 from tasks.judging import Judgement, judge_outputs
 from tasks.model import EPS, Flushes, Form, Group, Leaf, OpClass, RuntimeInfo, Status
-from tasks.model.dtypes import np_dtype
+from tasks.model.dtypes import get_numpy_dtype
 from tasks.model.kind import CAUSE_ORDER, KIND_ACCUMULATOR, KIND_ARITHMETIC
 from tasks.passport.adder import SumAdder
-from tasks.passport.bounds import bound_sums
-from tasks.passport.explain import read_located
+from tasks.passport.bounds import bound_device_sums
+from tasks.passport.explain import read_located_sum
 from tasks.passport.known import KnownSum, Passport, choose_passport
-from tasks.passport.locate import locate_gated, locate_order, locate_sum
+from tasks.passport.locate import locate_gated_product, locate_order_terms, locate_sum_terms
 from tasks.passport.own import OwnArithmetic, hold_to_bounds
 from tasks.passport.predict import SumModel
 from tasks.passport.reading import NodeRule, SumReading
-from tasks.passport.trees import Tree, encode_tree, list_blocks, make_fused, make_pairwise, make_sequential
-from tasks.prepare.cases import PreparedGroup, PreparedSample, save_alone
+from tasks.passport.trees import (
+    Tree,
+    encode_tree,
+    list_term_blocks,
+    make_fused_tree,
+    make_pairwise_tree,
+    make_sequential_tree,
+)
+from tasks.prepare.cases import PreparedGroup, PreparedSample, save_sample_alone
 
-INFO, POLICY = RuntimeInfo("1", "cpu"), verdict.load("error_units")
+INFO, POLICY = RuntimeInfo("1", "cpu"), verdict.load_policy("error_units")
 ROWS, TERMS, COLUMNS = 8, 32, 6
 Run = Callable[[list[Any]], list[np.ndarray]]
 
 
 def in_order(count: int = TERMS) -> Tree:
-    return make_sequential(list(range(count)))
+    return make_sequential_tree(list(range(count)))
 
 
 def device(
@@ -63,22 +70,22 @@ def device(
         if drops >= 0:
             a[:, drops] = 0.0
         pairs = np.broadcast_arrays(a[:, None, :], b.T[None])
-        return [np.asarray(model.compute(*map(np.ascontiguousarray, pairs))).astype(np_dtype(output))]
+        return [np.asarray(model.compute(*map(np.ascontiguousarray, pairs))).astype(get_numpy_dtype(output))]
 
     return run
 
 
 def factors(dtype: str, rows: int = ROWS) -> list[np.ndarray]:
     g = np.random.default_rng(7)
-    return [g.standard_normal(shape).astype(np_dtype(dtype)) for shape in ((rows, TERMS), (TERMS, COLUMNS))]
+    return [g.standard_normal(shape).astype(get_numpy_dtype(dtype)) for shape in ((rows, TERMS), (TERMS, COLUMNS))]
 
 
 @functools.cache
 def passport_of(run: Run, dtype: str) -> tuple[SumReading, ...]:
     arrays = factors(dtype)
-    where = locate_sum(arrays, run(arrays)[0])
+    where = locate_sum_terms(arrays, run(arrays)[0])
     assert where is not None
-    reading, _ = read_located(run, arrays, where, 0, "first")
+    reading, _ = read_located_sum(run, arrays, where, 0, "first")
     assert reading.known, reading.words
     return (reading,)
 
@@ -94,7 +101,7 @@ def judge(
     output = run(arrays)[0]
     leaf = Leaf(output.dtype.name, output.shape, a @ b, floor)
     made = Sample(0, (TensorSpec(0), TensorSpec(1)), {}, arrays, [leaf], OpClass.CONTRACTION)
-    save_alone(tmp_path / "x.pack", Group("critical:matmul", "", dtype, 1), made)
+    save_sample_alone(tmp_path / "x.pack", Group("critical:matmul", "", dtype, 1), made)
     one: PreparedSample = PreparedGroup(tmp_path / "x.pack").samples[0]
     own = OwnArithmetic(tuple(readings), run if asks else None) if readings else None
     form = Form("torch", op="critical:matmul", dtype=dtype, arrays=arrays)
@@ -184,8 +191,8 @@ def test_what_no_reading_reproduces_is_not_excused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "run",
     [
-        device(make_pairwise(list(range(TERMS))), 24, "float32"),
-        device(make_fused(list(range(TERMS)), 8), 0, "float32", rule=NodeRule(24, "truncated", 25, "truncated")),
+        device(make_pairwise_tree(list(range(TERMS))), 24, "float32"),
+        device(make_fused_tree(list(range(TERMS)), 8), 0, "float32", rule=NodeRule(24, "truncated", 25, "truncated")),
         device(in_order(), 16, "bfloat16"),
         device(in_order(), 24, "float32", "truncated"),
     ],
@@ -205,7 +212,7 @@ def test_a_device_never_leaves_its_own_bound(run: Run) -> None:
         terms = (a[:, None, :] * b.T[None]).reshape(-1, TERMS)
         exact = (a @ b).reshape(-1)
         for known in (readings, [replace(x, rows=1) for x in readings]):
-            bounds = bound_sums(known, terms, exact, output, ROWS)
+            bounds = bound_device_sums(known, terms, exact, output, ROWS)
             far = np.abs(run(arrays)[0].astype(np.float64).reshape(-1) - exact)
             assert (far <= bounds.likely).all() and (bounds.likely <= bounds.certain).all()
 
@@ -226,24 +233,24 @@ def test_the_terms_of_an_output_are_told_from_its_numbers() -> None:
         ([draw(3, 5, 7), draw(3, 7, 9)], None, 7, None),
     ):
         y = np.matmul(*arrays) if output is None else output
-        found = locate_sum(arrays, y)
+        found = locate_sum_terms(arrays, y)
         assert found is not None and (found.terms, found.alone) == (terms, alone)
         left, right = found.factors(arrays, np.arange(y.size))
         assert right is not None
         np.testing.assert_allclose((left * right).sum(1), y.reshape(-1), rtol=1e-3, atol=1e-4)
-    mean = locate_sum([x], x.mean(0))
+    mean = locate_sum_terms([x], x.mean(0))
     assert mean is not None and (mean.terms, mean.divided) == (5, True)
-    assert locate_sum([x], x.max(1)) is None and locate_sum([x, w], x @ w.T + 40.0) is None
+    assert locate_sum_terms([x], x.max(1)) is None and locate_sum_terms([x, w], x @ w.T + 40.0) is None
     gate = x @ w.T
-    gated = locate_gated([x, w.T.copy(), -w.T], gate / (1 + np.exp(-gate)) * -gate)
+    gated = locate_gated_product([x, w.T.copy(), -w.T], gate / (1 + np.exp(-gate)) * -gate)
     assert gated is not None and (gated.x, gated.w, gated.v) == (0, 1, 2)
     weights = np.exp(x) / np.exp(x).sum(-1, keepdims=True)
     softmax, norm = (
-        locate_order([x], weights, 3),
-        locate_order([x], (x - x.mean(-1, keepdims=True)) / x.std(-1, keepdims=True), 3),
+        locate_order_terms([x], weights, 3),
+        locate_order_terms([x], (x - x.mean(-1, keepdims=True)) / x.std(-1, keepdims=True), 3),
     )
     assert softmax is not None and norm is not None and (softmax.of, norm.of) == ("exponentials", "deviations")
-    assert locate_order([x], np.tanh(x), 3) is None
+    assert locate_order_terms([x], np.tanh(x), 3) is None
 
 
 def test_the_terms_of_a_convolution_are_told_from_its_numbers() -> None:
@@ -251,7 +258,7 @@ def test_the_terms_of_a_convolution_are_told_from_its_numbers() -> None:
     x, w, bias = torch.randn(2, 8, 10, 10), torch.randn(6, 4, 3, 3), torch.randn(6)
     y = torch.nn.functional.conv2d(x, w, bias, stride=2, padding=1, groups=2).numpy()
     arrays = [x.numpy(), w.numpy(), bias.numpy()]
-    found = locate_sum(arrays, y)
+    found = locate_sum_terms(arrays, y)
     assert found is not None and found.terms == 36
     left, right = found.factors(arrays, np.arange(y.size))
     assert right is not None
@@ -263,12 +270,12 @@ def test_the_terms_of_a_convolution_are_told_from_its_numbers() -> None:
 def test_the_terms_of_running_sums_are_told_from_its_numbers() -> None:
     x = np.random.default_rng(0).standard_normal((3, 40, 2)).astype(np.float32)
     for axis in (0, 1, 2):
-        found = locate_sum([x], np.cumsum(x, axis))
+        found = locate_sum_terms([x], np.cumsum(x, axis))
         assert found is not None and found.terms == x.shape[axis]
         left, right = found.factors([x], np.arange(x.size))
         assert right is None
         np.testing.assert_allclose(left.sum(1), np.cumsum(x, axis).reshape(-1), rtol=1e-3, atol=1e-4)
-    assert locate_sum([x], np.tanh(x)) is None
+    assert locate_sum_terms([x], np.tanh(x)) is None
 
 
 # --- what is held ---------------------------------------------------------------------------------------------------
@@ -278,7 +285,7 @@ def compute_held(arrays: Sequence[np.ndarray], bits: int, drops: int = -1) -> np
     """What the located sum of these arrays is on a device that adds one term after another in so many bits. drops: a
     term that it forgets."""
     exact = HELD_CALLS[len(arrays)]([x.astype(np.float64) for x in arrays])
-    where = locate_sum(arrays, exact)
+    where = locate_sum_terms(arrays, exact)
     assert where is not None
     left, right = where.factors(arrays, np.arange(exact.size))
     left = left.copy()
@@ -332,7 +339,7 @@ def test_an_operator_of_onnx_is_held_against_the_readings_of_its_kind_of_sum() -
 
 def test_two_orders_are_named_only_where_they_give_both_results() -> None:
     alone = device(in_order(), 24, "float32")
-    split = device(make_pairwise([make_sequential(x) for x in list_blocks(TERMS, 8)]), 24, "float32")
+    split = device(make_pairwise_tree([make_sequential_tree(x) for x in list_term_blocks(TERMS, 8)]), 24, "float32")
     many = factors("float32", 17)
     one = [many[0][:1], many[1]]
 
@@ -357,7 +364,7 @@ def test_two_orders_are_named_only_where_they_give_both_results() -> None:
 def test_two_runs_that_differ_are_named_by_the_two_orders_between_which_the_device_changes() -> None:
     pair = [
         device(in_order(), 24, "float32"),
-        device(make_pairwise([make_sequential(x) for x in list_blocks(TERMS, 8)]), 24, "float32"),
+        device(make_pairwise_tree([make_sequential_tree(x) for x in list_term_blocks(TERMS, 8)]), 24, "float32"),
     ]
     arrays, draw = factors("float32"), random.Random(5)
 
@@ -385,7 +392,7 @@ def race_of(pair: Sequence[Run], draw: random.Random) -> Run:
 def test_a_passport_travels_to_where_results_are_judged() -> None:
     readings = tuple(KnownSum("matmul", "bfloat16", x) for x in passport_of(WIDE, "bfloat16"))
     passport = Passport("run", "1", "", "", "cpu", readings)
-    (there,) = wire.decode(wire.encode(wire.Hello(passports=(passport,)))).passports
+    (there,) = wire.decode_wire_message(wire.encode_wire_message(wire.Hello(passports=(passport,)))).passports
     assert there == passport and choose_passport([there], INFO) is there
     assert choose_passport([there], replace(INFO, device="another")) is None
     assert there.find("torch:nn.functional.matmul", "bfloat16") and not there.find("torch:bmm", "bfloat16")

@@ -31,7 +31,7 @@ from tasks.graphs.given import GivenError
     ],
 )
 def test_an_input_is_read(text: str, made: DrawnInput) -> None:
-    assert drawn_inputs.parse_input(text) == made
+    assert drawn_inputs.parse_drawn_input(text) == made
 
 
 @pytest.mark.parametrize(
@@ -54,13 +54,13 @@ def test_an_input_is_read(text: str, made: DrawnInput) -> None:
 )
 def test_what_is_malformed_is_said_with_the_fix(text: str, says: str) -> None:
     with pytest.raises(ValueError) as raised:
-        drawn_inputs.parse_input(text)
+        drawn_inputs.parse_drawn_input(text)
     assert says in str(raised.value) and repr(text) in str(raised.value)
 
 
 def test_the_same_names_have_the_same_bytes() -> None:
     given = [
-        drawn_inputs.parse_input(x)
+        drawn_inputs.parse_drawn_input(x)
         for x in ("x=float32[4,8]", "ids=int64[200]<7", "sr=int64[]", "m=bool[9]", "h=bfloat16[3]")
     ]
     first, again = drawn_inputs.draw_model_inputs(given, 0, 0), drawn_inputs.draw_model_inputs(reversed(given), 0, 0)
@@ -83,17 +83,17 @@ def graph(text: str) -> Any:
 
 def test_an_onnx_model_knows_what_its_inputs_are() -> None:
     model = graph("(float[2, 3] x, int64[4] ids)")
-    found = drawn_inputs.of_graph(model, {"ids": drawn_inputs.parse_input("ids<9")}, "m.onnx")
+    found = drawn_inputs.draw_inputs_of_graph(model, {"ids": drawn_inputs.parse_drawn_input("ids<9")}, "m.onnx")
     assert found == [DrawnInput("x", "float32", (2, 3)), DrawnInput("ids", "int64", (4,), 9.0)]
     for given, says in {
         "y=float32[2]": "the model has no input 'y'; valid: x, ids",
         "x=float64[2,3]": "'x' is float64, the model takes float32",
     }.items():
-        one = drawn_inputs.parse_input(given)
+        one = drawn_inputs.parse_drawn_input(given)
         with pytest.raises(GivenError, match=says):
-            drawn_inputs.of_graph(model, {one.name: one}, "m.onnx")
+            drawn_inputs.draw_inputs_of_graph(model, {one.name: one}, "m.onnx")
     with pytest.raises(GivenError, match=r"leaves sizes of 'x' open \(\[\?,3\]\).*--input 'x=float32\[4,3\]'"):
-        drawn_inputs.of_graph(graph("(float[N, 3] x)"), {}, "m.onnx")
+        drawn_inputs.draw_inputs_of_graph(graph("(float[N, 3] x)"), {}, "m.onnx")
 
 
 HEAD = "import torch\nclass Model(torch.nn.Module):\n    def forward(self, x, y=None):\n        return x\n"
@@ -191,13 +191,16 @@ def test_inputs_that_do_not_fit_are_said_so(tmp_path: Path, source: str, inputs:
 def test_arrays_of_a_file_go_to_the_arguments_of_their_names(tmp_path: Path) -> None:
     forward = torch.nn.Bilinear(2, 3, 4).forward
     a, b = np.ones((5, 2), np.float32), np.zeros((5, 3), np.float32)
-    assert list(of_file.order_inputs({"input2": b, "input1": a}, forward, "m.npz", strict=False)) == [
+    assert list(of_file.order_model_inputs({"input2": b, "input1": a}, forward, "m.npz", strict=False)) == [
         "input1",
         "input2",
     ]
-    assert list(of_file.order_inputs({"arr_0": a, "arr_1": b}, forward, "m.npz", strict=False)) == ["arr_0", "arr_1"]
+    assert list(of_file.order_model_inputs({"arr_0": a, "arr_1": b}, forward, "m.npz", strict=False)) == [
+        "arr_0",
+        "arr_1",
+    ]
     with pytest.raises(GivenError, match="forward has no argument 'arr_1'"):
-        of_file.order_inputs({"input1": a, "arr_1": b}, forward, "m.npz", strict=False)
+        of_file.order_model_inputs({"input1": a, "arr_1": b}, forward, "m.npz", strict=False)
 
 
 @pytest.mark.parametrize(
@@ -232,4 +235,4 @@ def test_a_part_of_a_package_is_named_as_one(tmp_path: Path) -> None:
         file.touch()
     (folder / "net.py").write_text("from ..layers import Layer\nclass Net: pass\n")
     with pytest.raises(GivenError, match=r"it is part of a package: write it as whole\.inner\.net:NAME, run"):
-        of_file.make_module("whole/inner/net.py:Net", str(tmp_path))
+        of_file.make_module_of_file("whole/inner/net.py:Net", str(tmp_path))

@@ -22,7 +22,7 @@ from tasks.graphs import module as modules
 from tasks.judge import verdict
 from tasks.model import Form, Group, Program
 from tasks.model.row import Row
-from tasks.prepare.cases import PreparedGroup, prepare
+from tasks.prepare.cases import PreparedGroup, prepare_group
 from tasks.runner import Runner
 
 torch = pytest.importorskip("torch")
@@ -40,16 +40,16 @@ def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., P
         (tmp_path / "own.py").write_text(BEGIN + source)
         np.savez(tmp_path / "x.npz", x=x)
         one = {"at": 0, "root": str(tmp_path), "name": "m", "model": "own.py:Model", "drawn": []}
-        user_definitions.announce(json.dumps({"models": [one | {"inputs": [str(tmp_path / "x.npz")]}]}))
-        return prepare(Group("models:m", "", "float32", 1, check=check), tmp_path / "cache")[1]
+        user_definitions.announce_definitions(json.dumps({"models": [one | {"inputs": [str(tmp_path / "x.npz")]}]}))
+        return prepare_group(Group("models:m", "", "float32", 1, check=check), tmp_path / "cache")[1]
 
     return made
 
 
 def judged(group: PreparedGroup, backend: str = "torch-cpu") -> Row:
     made = BackendSpec.parse(backend).create()
-    runner = Runner(made, made.start(), verdict.load("error_units"), lambda *step: None)
-    (done,) = runner.run([runners.ask_whole_group(group)])
+    runner = Runner(made, made.start(), verdict.load_policy("error_units"), lambda *step: None)
+    (done,) = runner.run([runners.make_item_of_whole_group(group)])
     return done.row
 
 
@@ -97,7 +97,7 @@ def test_what_a_module_draws_is_the_same_for_all(prepared: Callable[..., Prepare
     assert row.weights == module_state.digest_module_state(group.samples[0].state())
     from tasks.catalogs.models import own_models
 
-    own_models._load_module.cache_clear()  # as another process makes it
+    own_models._load_own_module.cache_clear()  # as another process makes it
     again = judged(group)
     assert (again.status, again.output_digest) == ("pass", row.output_digest)
 
@@ -120,7 +120,7 @@ def test_what_no_seed_decides_travels_or_is_said(
     group = prepared("G = np.random.default_rng()\n" + of(source))
     from tasks.catalogs.models import own_models
 
-    own_models._load_module.cache_clear()  # a factory that another process calls draws something else
+    own_models._load_own_module.cache_clear()  # a factory that another process calls draws something else
     row = judged(group)
     assert row.status == status and says in row.error
 
@@ -187,11 +187,11 @@ def test_a_module_is_exact_and_moves_by_the_rounding_of_its_own_dtype() -> None:
     z = X.astype(np.float64) @ weight.T + bias
     right = np.exp(z - z.max(-1, keepdims=True))
     right /= right.sum(-1, keepdims=True)
-    (exact,) = modules.exactly(made, [X])
+    (exact,) = modules.evaluate_module_exactly(made, [X])
     assert np.abs(exact - right).max() < 1e-14
-    (moved,) = modules.exactly(made, [X], draw=0)
+    (moved,) = modules.evaluate_module_exactly(made, [X], draw=0)
     assert 1e-8 < np.abs(moved - right).max() < 1e-5
-    (coarse,) = modules.exactly(made, [X], precision="bfloat16")
+    (coarse,) = modules.evaluate_module_exactly(made, [X], precision="bfloat16")
     assert 1e-5 < np.abs(coarse - right).max() < 1e-2
     assert made.model.l.weight.dtype == torch.float32
 
@@ -207,7 +207,7 @@ def test_attention_that_drops_nothing_out_is_exact(mask: str) -> None:
     scores = wide @ wide.mT / 2
     if "causal=True" in mask:
         scores = scores.masked_fill(~torch.ones(4, 4, dtype=torch.bool).tril(), -torch.inf)
-    (exact,) = modules.exactly(made, [x])
+    (exact,) = modules.evaluate_module_exactly(made, [x])
     assert np.abs(exact - (scores.softmax(-1) @ wide).numpy()).max() < 1e-14
 
 
@@ -215,21 +215,21 @@ def test_dropout_draws_what_eager_torch_draws() -> None:
     made = module("class Model(nn.Module):\n  def forward(s, x): return F.dropout(x, 0.5, True) + torch.rand(16)")
     with torch.random.fork_rng():
         torch.manual_seed(3)
-        (eager,) = modules.run(made, [X])
+        (eager,) = modules.run_module(made, [X])
         torch.manual_seed(3)
-        (exact,) = modules.exactly(made, [X])
+        (exact,) = modules.evaluate_module_exactly(made, [X])
     assert np.abs(exact - np.asarray(eager)).max() < 1e-6
 
 
 def test_a_narrow_module_moves_further() -> None:
     made = module(of("s.l = nn.Linear(16, 16).half()|s.l(x.half()).float()"))
-    (exact,), (moved,) = modules.exactly(made, [X]), modules.exactly(made, [X], draw=0)
+    (exact,), (moved,) = modules.evaluate_module_exactly(made, [X]), modules.evaluate_module_exactly(made, [X], draw=0)
     assert 1e-5 < np.abs(moved - exact).max() < 1e-2
 
 
 def test_whole_numbers_do_not_move() -> None:
     made = module("class Model(nn.Module):\n  def forward(s, x): return (torch.arange(16.0) * 3).long() + x.long() * 0")
-    assert all((modules.exactly(made, [X], draw)[0] == np.arange(16) * 3).all() for draw in range(8))
+    assert all((modules.evaluate_module_exactly(made, [X], draw)[0] == np.arange(16) * 3).all() for draw in range(8))
 
 
 def test_a_resized_view_is_evaluated_and_moved() -> None:
@@ -237,7 +237,7 @@ def test_a_resized_view_is_evaluated_and_moved() -> None:
         "class Model(nn.Module):\n  def forward(s, x):\n    y = x * 2; y.view(-1).resize_(1000); return y - 1"
     )
     for draw in (None, 0, 1):
-        assert np.abs(modules.exactly(made, [X], draw)[0] - (X.astype(np.float64) * 2 - 1)).max() < 1e-5
+        assert np.abs(modules.evaluate_module_exactly(made, [X], draw)[0] - (X.astype(np.float64) * 2 - 1)).max() < 1e-5
 
 
 @pytest.mark.parametrize(
@@ -272,13 +272,13 @@ def test_a_backend_that_accepts_what_eager_torch_refuses_is_wrong(prepared: Call
     row = judged(group)
     assert (row.status, row.stage) == ("invalid", "reference") and "cannot be multiplied (8x16 and 8x16)" in row.error
     made = BackendSpec.parse("torch-cpu").create()
-    runner = Runner(made, made.start(), verdict.load("error_units"), lambda *step: None)
+    runner = Runner(made, made.start(), verdict.load_policy("error_units"), lambda *step: None)
     build = made.build
     made.build = lambda form: replace(build(form), run=lambda: [np.zeros((8, 8), np.float32)])  # type: ignore[method-assign]
-    (done,) = runner.run([runners.ask_whole_group(group)])
+    (done,) = runner.run([runners.make_item_of_whole_group(group)])
     assert done.row.status == "invalid"  # eager torch itself accepts what it refuses where the module is to blame
     made.is_eager_cpu = False
-    (done,) = runner.run([runners.ask_whole_group(group)])
+    (done,) = runner.run([runners.make_item_of_whole_group(group)])
     assert (done.row.status, done.row.kind) == ("wrong", "accepted")
     assert "it returned a result where eager torch raises RuntimeError" in done.row.error
 
@@ -315,7 +315,7 @@ class Model(nn.Module):
     from tasks.catalogs.models import own_models
     from tasks.catalogs.models.modules import OwnModule
 
-    network = OwnModule(own_models.list_models()["m"])
+    network = OwnModule(own_models.list_own_models()["m"])
     for _ in range(4):
         with contextlib.suppress(RuntimeError):
             network.module(torch.zeros(8, 16))

@@ -16,14 +16,14 @@ from tasks.backends import BackendSpec
 from tasks.gradients import analytic, autograd
 from tasks.judge import verdict
 from tasks.model import Group
-from tasks.prepare.cases import prepare
-from tasks.runner import Runner, ask_whole_group
+from tasks.prepare.cases import prepare_group
+from tasks.runner import Runner, make_item_of_whole_group
 
 
 def rows(group: Group, cache: Path) -> list[dict[str, Any]]:
     backend = BackendSpec.parse("torch-cpu").create()
-    runner = Runner(backend, backend.probe(), verdict.load("error_units"), lambda number, stage, span: None)
-    return [done.row.values() for done in runner.run([ask_whole_group(prepare(group, cache)[1])])]
+    runner = Runner(backend, backend.probe(), verdict.load_policy("error_units"), lambda number, stage, span: None)
+    return [done.row.values() for done in runner.run([make_item_of_whole_group(prepare_group(group, cache)[1])])]
 
 
 # --- derivatives of torch's that are planted in its dispatcher: the reference has them as well as the backend -----
@@ -122,15 +122,15 @@ def _of_lgamma(x: np.ndarray) -> np.ndarray:
 def test_slopes_bear_out_a_right_gradient_and_trace_a_wrong_one(way: str, scale: float) -> None:
     function, slope = FUNCTIONS[way]
     x, c = torch.from_numpy(X), torch.ones(N, dtype=torch.float64)
-    problem = autograd.problem("backward", lambda x: scale * function(x), (x,), {}, (0,), [c])
+    problem = autograd.make_gradient_problem("backward", lambda x: scale * function(x), (x,), {}, (0,), [c])
     right = scale * slope(X)
     given = problem.function, problem.inputs, problem.cotangents
-    found = analytic.look_along(*given, [right], "complex")
+    found = analytic.compare_slopes_along(*given, [right], "complex")
     assert found is not None and found[0] == way and np.array_equal(found[1][0], right)
     wrong = right.copy()
     place = int(np.argmax(np.abs(right)))
     wrong[place] *= 1 + 1e-5
-    found = analytic.look_along(*given, [wrong], "complex")
+    found = analytic.compare_slopes_along(*given, [wrong], "complex")
     assert found is not None and found[0] == way
     (traced,) = found[1]
     assert traced[place] == pytest.approx(right[place], rel=1e-7)
@@ -141,9 +141,9 @@ def test_a_function_that_is_not_analytic_is_not_taken_for_one() -> None:
     """The complex step of Σ|x|² as torch has it is 0, or twice too much."""
     x, c = torch.from_numpy(X), torch.ones((), dtype=torch.float64)
     for function in (lambda x: (x * x.conj()).real.sum(), lambda x: torch.vdot(x, x), lambda x: x.abs().square().sum()):
-        problem = autograd.problem("backward", function, (x,), {}, (0,), [c])
+        problem = autograd.make_gradient_problem("backward", function, (x,), {}, (0,), [c])
         given = problem.function, problem.inputs, problem.cotangents
-        found = analytic.look_along(*given, [2 * X], "complex")
+        found = analytic.compare_slopes_along(*given, [2 * X], "complex")
         assert found is not None and found[0] == analytic.EXTRAPOLATED and np.array_equal(found[1][0], 2 * X)
 
 
@@ -155,16 +155,16 @@ def test_a_kernel_that_somebody_wrote_is_given_no_complex_numbers() -> None:
         return x.square()
 
     x, c = torch.from_numpy(X), torch.ones(N, dtype=torch.float64)
-    problem = autograd.problem("backward", kernel, (x,), {}, (0,), [c])
-    oracle, why = autograd.second_oracle(problem, [2 * X])
+    problem = autograd.make_gradient_problem("backward", kernel, (x,), {}, (0,), [c])
+    oracle, why = autograd.compute_second_gradient_oracle(problem, [2 * X])
     assert oracle is not None and not why and set(met) == {torch.float64}
 
 
 @pytest.mark.parametrize("off", [0.0, 1e-4])
 def test_second_derivatives_are_looked_at_by_the_complex_step_of_the_first(off: float) -> None:
     x, c, v = torch.from_numpy(X), torch.ones(N, dtype=torch.float64), torch.ones(N, dtype=torch.float64)
-    problem = autograd.problem("double_backward", lambda x: x * x * x, (x,), {}, (0,), [c, v])
+    problem = autograd.make_gradient_problem("double_backward", lambda x: x * x * x, (x,), {}, (0,), [c, v])
     right = [6 * X, 3 * X**2]
-    oracle, _ = autograd.second_oracle(problem, [g * (1 + off) for g in right], numbers="complex")
+    oracle, _ = autograd.compute_second_gradient_oracle(problem, [g * (1 + off) for g in right], numbers="complex")
     assert oracle is not None and oracle.name == analytic.COMPLEX
     assert bool(np.array_equal(oracle.references[0], right[0] * (1 + off))) is not bool(off)

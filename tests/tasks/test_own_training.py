@@ -14,8 +14,8 @@ from tasks.catalogs.training.own import OwnTraining
 from tasks.graphs.given import GivenError
 from tasks.judge import verdict
 from tasks.model import Group, RuntimeInfo
-from tasks.prepare.cases import prepare
-from tasks.runner import Runner, ask_whole_group
+from tasks.prepare.cases import prepare_group
+from tasks.runner import Runner, make_item_of_whole_group
 from tasks.training.phases import FIRST
 from tasks.training.recipe import FLOAT8
 from tests.bench.training_faults import judge_form
@@ -143,7 +143,7 @@ def test_what_cannot_be_judged_is_a_line(root: Path, name: str, said: str) -> No
 def test_what_only_the_steps_show_is_a_line_and_the_run_goes_on(
     root: Path, name: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(own, "list_trainings", lambda: {name: OwnTraining(name, f"mine.py:{name}", str(root))})
+    monkeypatch.setattr(own, "list_own_trainings", lambda: {name: OwnTraining(name, f"mine.py:{name}", str(root))})
     (sample,) = Training().samples(Group(f"training:{name}", "", "float32", 1, 0, "train"), 3)
     assert sample.failure is not None and said in sample.failure.error and "\n" not in sample.failure.error
 
@@ -151,11 +151,11 @@ def test_what_only_the_steps_show_is_a_line_and_the_run_goes_on(
 def test_a_training_without_a_product_that_can_be_in_fp8_is_not_supported_there(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(own, "list_trainings", lambda: {"good": OwnTraining("good", "mine.py:good", str(root))})
+    monkeypatch.setattr(own, "list_own_trainings", lambda: {"good": OwnTraining("good", "mine.py:good", str(root))})
     group = Group("training:good", "", FLOAT8, 1, 0, "train")
-    prepared, backend = prepare(group, tmp_path / "cache")[1], TorchEager("torch-cpu", "cpu", {})
-    runner = Runner(backend, RuntimeInfo("", "cpu"), verdict.load("error_units"), lambda *step: None)
-    (done,) = runner.run([ask_whole_group(prepared)])
+    prepared, backend = prepare_group(group, tmp_path / "cache")[1], TorchEager("torch-cpu", "cpu", {})
+    runner = Runner(backend, RuntimeInfo("", "cpu"), verdict.load_policy("error_units"), lambda *step: None)
+    (done,) = runner.run([make_item_of_whole_group(prepared)])
     assert (done.row.status, done.row.error_type) == ("unsupported", "")
     assert "no torch.nn.Linear whose sides are multiples of 16" in (done.row.error or "")
 
@@ -163,8 +163,8 @@ def test_a_training_without_a_product_that_can_be_in_fp8_is_not_supported_there(
 def test_an_optimiser_that_keeps_no_moments_is_judged_without_any(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(own, "list_trainings", lambda: {"plain": OwnTraining("plain", "mine.py:plain", str(root))})
-    sample = prepare(Group("training:plain", "", "float32", 1, 0, "train"), tmp_path / "cache")[1].samples[0]
+    monkeypatch.setattr(own, "list_own_trainings", lambda: {"plain": OwnTraining("plain", "mine.py:plain", str(root))})
+    sample = prepare_group(Group("training:plain", "", "float32", 1, 0, "train"), tmp_path / "cache")[1].samples[0]
     assert FIRST not in sample.record.phases
     found, _ = judge_form(sample, TorchEager("torch-cpu", "cpu", {}), sample.form("torch"))
     assert found.status.value == "pass", found.columns

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from tasks.arrays import pack
 from tasks.arrays.pack import ALIGN, MAGIC, ArrayPack, PackError, save_pack
-from tasks.model import np_dtype
+from tasks.model import get_numpy_dtype
 
 DTYPES = (
     "float64",
@@ -52,7 +52,7 @@ DTYPES = (
 @pytest.mark.parametrize("shape", ((3, 5), (), (0,), (2, 0, 3), (1,)))
 def test_round_trip(tmp_path: Path, dtype: str, shape: tuple[int, ...]) -> None:
     g = np.random.default_rng(0)
-    array = np.asarray(g.integers(0, 2, shape)).astype(np_dtype(dtype))
+    array = np.asarray(g.integers(0, 2, shape)).astype(get_numpy_dtype(dtype))
     save_pack(tmp_path / "a.pack", {"k": [1]}, [array, array])
     back = ArrayPack(tmp_path / "a.pack")
     assert back.header == {"k": [1]}
@@ -64,9 +64,9 @@ def test_round_trip(tmp_path: Path, dtype: str, shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("dtype", ("float32", "float16", "bfloat16", "float8_e5m2", "int4"))
 def test_every_bit_pattern_survives(tmp_path: Path, dtype: str) -> None:
-    size = np_dtype(dtype).itemsize
+    size = get_numpy_dtype(dtype).itemsize
     raw = np.random.default_rng(1).integers(0, 16 if dtype == "int4" else 256, 4096 * size).astype(np.uint8)
-    array = raw.view(np_dtype(dtype))  # NaN payloads and subnormals among them
+    array = raw.view(get_numpy_dtype(dtype))  # NaN payloads and subnormals among them
     save_pack(tmp_path / "a.pack", {}, [array])
     assert ArrayPack(tmp_path / "a.pack").array(0).tobytes() == array.tobytes()
 

@@ -16,28 +16,28 @@ from tasks.catalogs.critical.sums import SCALE
 from tasks.matrix_units import UNITS, multiply
 from tasks.matrix_units.adders import TruncatingAdder
 from tasks.matrix_units.table import MatrixUnit
-from tasks.model.dtypes import np_dtype
+from tasks.model.dtypes import get_numpy_dtype
 from tasks.passport import DeviceSum, NotReadable, SumTerms
 from tasks.passport.adder import SumAdder
-from tasks.passport.passport import make_model, read_alike, read_sum
+from tasks.passport.passport import make_sum_model, read_device_sum, read_sums_alike
 from tasks.passport.predict import SumModel
 from tasks.passport.reading import NodeRule
-from tasks.passport.reveal import reveal_tree
+from tasks.passport.reveal import reveal_sum_tree
 from tasks.passport.trees import (
     Tree,
     decode_tree,
-    draw_svg,
-    draw_text,
+    draw_tree_as_svg,
+    draw_tree_text,
     encode_tree,
-    list_blocks,
-    list_lanes,
-    list_terms,
-    make_folded,
-    make_fused,
-    make_halves,
-    make_pairwise,
-    make_sequential,
-    name_kind,
+    list_term_blocks,
+    list_term_lanes,
+    list_tree_terms,
+    make_folded_tree,
+    make_fused_tree,
+    make_halved_tree,
+    make_pairwise_tree,
+    make_sequential_tree,
+    name_tree_kind,
     order_tree,
 )
 
@@ -59,51 +59,51 @@ class Planted:
 
 
 def blocks(count: int, size: int, inner: Any, outer: Any) -> Tree:
-    return outer([inner(x) for x in list_blocks(count, size)])
+    return outer([inner(x) for x in list_term_blocks(count, size)])
 
 
-def lanes(count: int, many: int, outer: Any, inner: Any = make_sequential) -> Tree:
-    return outer([inner(x) for x in list_lanes(count, many)])
+def lanes(count: int, many: int, outer: Any, inner: Any = make_sequential_tree) -> Tree:
+    return outer([inner(x) for x in list_term_lanes(count, many)])
 
 
 N = 32
 terms = list(range(N))
-SEQUENTIAL = make_sequential(terms)
+SEQUENTIAL = make_sequential_tree(terms)
 TRUNCATED = NodeRule(24, "truncated")
 PLANTED = (
     Planted("sequential", SEQUENTIAL, "sequential"),
     Planted("sequential, FMA", SEQUENTIAL, "sequential", fused=True),
-    Planted("reversed", make_sequential(terms[::-1]), "reversed"),
-    Planted("pairwise", make_pairwise(terms), "pairwise"),
-    Planted("pairwise, FMA", make_pairwise(terms), "pairwise", fused=True),
-    Planted("halves of 27", make_halves(list(range(27))), "halves"),
-    Planted("folded", make_folded(terms), "folded"),
-    Planted("4 lanes", lanes(N, 4, make_sequential), "lanes"),
-    Planted("8 lanes folded", lanes(N, 8, make_folded), "lanes"),
-    Planted("8 lanes pairwise", lanes(N, 8, make_pairwise), "lanes", fused=True),
-    Planted("blocked by 8", blocks(N, 8, make_sequential, make_sequential), "blocks"),
-    Planted("blocked by 4, pairwise within", blocks(N, 4, make_pairwise, make_sequential), "blocks"),
-    Planted("split-K 2", blocks(N, 16, make_sequential, make_pairwise), "blocks", fused=True),
-    Planted("split-K 4 at 17 rows", blocks(64, 16, make_sequential, make_pairwise), "blocks"),
-    Planted("5 blocks of 7 with a smaller last", blocks(33, 7, make_sequential, make_sequential), "blocks"),
-    Planted("pairs swapped", make_sequential([t ^ 1 for t in terms]), "swapped"),
-    Planted("a tail", make_sequential([lanes(28, 4, make_folded), 28, 29, 30, 31]), "tail"),
+    Planted("reversed", make_sequential_tree(terms[::-1]), "reversed"),
+    Planted("pairwise", make_pairwise_tree(terms), "pairwise"),
+    Planted("pairwise, FMA", make_pairwise_tree(terms), "pairwise", fused=True),
+    Planted("halves of 27", make_halved_tree(list(range(27))), "halves"),
+    Planted("folded", make_folded_tree(terms), "folded"),
+    Planted("4 lanes", lanes(N, 4, make_sequential_tree), "lanes"),
+    Planted("8 lanes folded", lanes(N, 8, make_folded_tree), "lanes"),
+    Planted("8 lanes pairwise", lanes(N, 8, make_pairwise_tree), "lanes", fused=True),
+    Planted("blocked by 8", blocks(N, 8, make_sequential_tree, make_sequential_tree), "blocks"),
+    Planted("blocked by 4, pairwise within", blocks(N, 4, make_pairwise_tree, make_sequential_tree), "blocks"),
+    Planted("split-K 2", blocks(N, 16, make_sequential_tree, make_pairwise_tree), "blocks", fused=True),
+    Planted("split-K 4 at 17 rows", blocks(64, 16, make_sequential_tree, make_pairwise_tree), "blocks"),
+    Planted("5 blocks of 7 with a smaller last", blocks(33, 7, make_sequential_tree, make_sequential_tree), "blocks"),
+    Planted("pairs swapped", make_sequential_tree([t ^ 1 for t in terms]), "swapped"),
+    Planted("a tail", make_sequential_tree([lanes(28, 4, make_folded_tree), 28, 29, 30, 31]), "tail"),
     Planted("bfloat16 accumulator", SEQUENTIAL, "sequential", NodeRule(8, "nearest even"), dtype="bfloat16", fused=True),
     Planted("bfloat16 in, float32 kept", SEQUENTIAL, "sequential", dtype="bfloat16", fused=True, output="float32"),
     Planted("float16 accumulator", SEQUENTIAL, "sequential", NodeRule(11, "nearest even"), dtype="float16", fused=True),
-    Planted("float16 in float32", lanes(N, 2, make_sequential), "lanes", dtype="float16", fused=True),
+    Planted("float16 in float32", lanes(N, 2, make_sequential_tree), "lanes", dtype="float16", fused=True),
     Planted("13 bits", SEQUENTIAL, "sequential", NodeRule(13, "truncated"), dtype="bfloat16", fused=True, output="float32"),
-    Planted("truncated", make_pairwise(terms), "pairwise", TRUNCATED),
+    Planted("truncated", make_pairwise_tree(terms), "pairwise", TRUNCATED),
     Planted("rounded down", SEQUENTIAL, "sequential", NodeRule(24, "down")),
     Planted("rounded up", SEQUENTIAL, "sequential", NodeRule(24, "up")),
     Planted("ties away", SEQUENTIAL, "sequential", NodeRule(24, "nearest away")),
     Planted("float64 accumulator", SEQUENTIAL, "sequential", NodeRule(53, "nearest even"), fused=True),
-    Planted("float64", lanes(N, 4, make_folded), "lanes", NodeRule(53, "nearest even"), dtype="float64", fused=True),
-    Planted("groups of 4", make_fused(terms, 4), "fused", NodeRule(24, "truncated", 24, "truncated"), dtype="bfloat16", fused=True, output="float32"),
-    Planted("groups of 8, 25 bits", make_fused(terms, 8), "fused", NodeRule(24, "truncated", 25, "truncated"), dtype="bfloat16", fused=True, output="float32"),
-    Planted("groups of 16, 13 bits", make_fused(terms, 16), "fused", NodeRule(13, "truncated", 14, "truncated"), dtype="bfloat16", fused=True, output="float32"),
-    Planted("a plain sum in lanes", lanes(N, 8, make_folded), "lanes", products=False),
-    Planted("a plain sum in bfloat16 in 16 bits", make_pairwise(terms), "pairwise", NodeRule(16, "nearest even"), dtype="bfloat16", products=False),
+    Planted("float64", lanes(N, 4, make_folded_tree), "lanes", NodeRule(53, "nearest even"), dtype="float64", fused=True),
+    Planted("groups of 4", make_fused_tree(terms, 4), "fused", NodeRule(24, "truncated", 24, "truncated"), dtype="bfloat16", fused=True, output="float32"),
+    Planted("groups of 8, 25 bits", make_fused_tree(terms, 8), "fused", NodeRule(24, "truncated", 25, "truncated"), dtype="bfloat16", fused=True, output="float32"),
+    Planted("groups of 16, 13 bits", make_fused_tree(terms, 16), "fused", NodeRule(13, "truncated", 14, "truncated"), dtype="bfloat16", fused=True, output="float32"),
+    Planted("a plain sum in lanes", lanes(N, 8, make_folded_tree), "lanes", products=False),
+    Planted("a plain sum in bfloat16 in 16 bits", make_pairwise_tree(terms), "pairwise", NodeRule(16, "nearest even"), dtype="bfloat16", products=False),
 )  # fmt: skip
 
 
@@ -119,9 +119,9 @@ def device_of(planted: Planted) -> DeviceSum:
         wide = [np.asarray(x, np.float64) for x in arrays]
         with np.errstate(all="ignore"):
             found = model.compute(wide[0], wide[1] if planted.products else None)
-        return [np.asarray(found).astype(np_dtype(output)).reshape(1)]
+        return [np.asarray(found).astype(get_numpy_dtype(output)).reshape(1)]
 
-    kind = np_dtype(planted.dtype)
+    kind = get_numpy_dtype(planted.dtype)
     arrays = [np.ones(count, kind)] * (1 + planted.products)
     right = (1, places) if planted.products else ()
     return DeviceSum(run, arrays, SumTerms(0, (0, places), right, fill=(1.0, 1.0), where="first"), planted.dtype)
@@ -136,7 +136,7 @@ def _steps(tree: Tree) -> Any:
 
 @pytest.mark.parametrize("planted", PLANTED, ids=lambda p: p.name)
 def test_a_planted_arithmetic_is_recovered_exactly(planted: Planted) -> None:
-    found = read_sum(device_of(planted))
+    found = read_device_sum(device_of(planted))
     assert (found.code, found.words) == ("", None)
     assert decode_tree(found.tree or ()) == order_tree(planted.tree)
     assert (found.kind_code, found.bits, found.rounding) == (planted.kind, planted.rule.bits, planted.rule.rounding)
@@ -149,9 +149,9 @@ def make_sum(run: Any, count: int = 32, dtype: str = "float32", divided: bool = 
 
     def compute(arrays: Sequence[Any]) -> list[np.ndarray]:
         with np.errstate(all="ignore"):
-            return [np.asarray(run(np.asarray(arrays[0], np.float64))).astype(np_dtype(dtype)).reshape(1)]
+            return [np.asarray(run(np.asarray(arrays[0], np.float64))).astype(get_numpy_dtype(dtype)).reshape(1)]
 
-    arrays = [np.ones(count, np_dtype(dtype))]
+    arrays = [np.ones(count, get_numpy_dtype(dtype))]
     return DeviceSum(compute, arrays, SumTerms(0, (0, tuple(range(count))), fill=(1.0,), divided=divided), dtype)
 
 
@@ -160,15 +160,15 @@ def compute_in(tree: Tree, rule: NodeRule = NEAREST) -> Any:
 
 
 def test_an_order_that_changes_from_run_to_run_is_said() -> None:
-    turns = [compute_in(make_pairwise(terms)), compute_in(SEQUENTIAL)]
+    turns = [compute_in(make_pairwise_tree(terms)), compute_in(SEQUENTIAL)]
     draw = random.Random(1)
-    found = read_sum(make_sum(lambda x: draw.choice(turns)(x)))
+    found = read_device_sum(make_sum(lambda x: draw.choice(turns)(x)))
     assert found.code in ("changes", "wider than the masks", "not a sum") and found.bits is None
 
 
 def test_an_order_that_changes_once_it_is_known_is_said() -> None:
-    device = make_sum(lambda x: compute_in(SEQUENTIAL if device.calls < 60 else make_pairwise(terms))(x))
-    found = read_sum(device)
+    device = make_sum(lambda x: compute_in(SEQUENTIAL if device.calls < 60 else make_pairwise_tree(terms))(x))
+    found = read_device_sum(device)
     assert found.code in ("changes", "not a sum") and found.tree is None
 
 
@@ -178,18 +178,18 @@ def test_an_order_that_changes_once_it_is_known_is_said() -> None:
     ids=["largest", "nothing", "exact"],
 )
 def test_what_is_no_sum_or_loses_nothing_is_said_and_no_order_invented(run: Any, code: str) -> None:
-    found = read_sum(make_sum(run))
+    found = read_device_sum(make_sum(run))
     assert found.code == code and found.tree is None and found.words
 
 
 def test_a_dtype_with_too_few_values_asks_a_shorter_sum() -> None:
-    found = read_sum(make_sum(lambda x: x.sum(), 64, "float8_e4m3fn"))
+    found = read_device_sum(make_sum(lambda x: x.sum(), 64, "float8_e4m3fn"))
     assert found.code == "too few values" and "16" in str(found.words) and "shorter" in str(found.words)
 
 
 def test_whole_numbers_have_no_order() -> None:
     with pytest.raises(NotReadable, match="exactly in any order"):
-        reveal_tree(make_sum(lambda x: x.sum(), 8, "int32"), random.Random(0))
+        reveal_sum_tree(make_sum(lambda x: x.sum(), 8, "int32"), random.Random(0))
 
 
 def test_a_device_that_flushes_is_told_from_its_twin() -> None:
@@ -197,25 +197,25 @@ def test_a_device_that_flushes_is_told_from_its_twin() -> None:
         return np.where(np.abs(x) < 2.0**-126, 0.0, x)
 
     add = compute_in(SEQUENTIAL)
-    flushing, sound = read_sum(make_sum(lambda x: flush(add(flush(x))))), read_sum(make_sum(add))
+    flushing, sound = read_device_sum(make_sum(lambda x: flush(add(flush(x))))), read_device_sum(make_sum(add))
     assert (flushing.flushes_inputs, flushing.flushes_results) == (True, True)
     assert (sound.flushes_inputs, sound.flushes_results) == (False, False)
     assert flushing.tree == sound.tree and flushing.known and sound.known
 
 
 def test_a_mean_is_told_by_its_division() -> None:
-    add = compute_in(make_pairwise(terms))
-    found = read_sum(make_sum(lambda x: np.float32(add(x)) / np.float32(32), divided=True))
+    add = compute_in(make_pairwise_tree(terms))
+    found = read_device_sum(make_sum(lambda x: np.float32(add(x)) / np.float32(32), divided=True))
     assert found.known and found.kind == "pairwise" and found.finish in ("divide", "reciprocal")
 
 
 def test_a_second_width_in_the_last_steps_is_found() -> None:
     """split-K whose blocks are kept in float32 and joined in bfloat16."""
-    tree = order_tree(blocks(32, 8, make_sequential, make_sequential))
+    tree = order_tree(blocks(32, 8, make_sequential_tree, make_sequential_tree))
     nodes = list(_steps(tree))
     narrow = {k: NodeRule(8, "nearest even") for k, node in enumerate(nodes) if all(isinstance(x, tuple) for x in node)}
     model = SumModel(tree, SumAdder(NEAREST, narrow), "float32")
-    found = read_sum(make_sum(model.compute))
+    found = read_device_sum(make_sum(model.compute))
     assert found.known and found.bits == 24
     seen = dict(zip(found.others[::2], found.others[1::2]))  # type: ignore[index]
     assert seen == dict.fromkeys(narrow, 8)
@@ -224,35 +224,35 @@ def test_a_second_width_in_the_last_steps_is_found() -> None:
 def test_the_model_of_a_reading_computes_what_was_read() -> None:
     planted = PLANTED[1]
     device = device_of(planted)
-    found = read_sum(device)
+    found = read_device_sum(device)
     rng = np.random.default_rng(7)
     left, right = (rng.standard_normal((1000, N)).astype(np.float32).astype(np.float64) for _ in range(2))
-    model = make_model(found, "float32", N)
+    model = make_sum_model(found, "float32", N)
     assert np.array_equal(model.compute(left, right), [device.add(a, b) for a, b in zip(left, right)])
 
 
 def test_what_adds_as_one_that_is_known_is_asked_less_and_what_does_not_is_read_anew() -> None:
-    like = read_sum(make_sum(compute_in(SEQUENTIAL)))
-    longer = read_sum(make_sum(compute_in(make_sequential(range(64))), 64), likes=[like])
+    like = read_device_sum(make_sum(compute_in(SEQUENTIAL)))
+    longer = read_device_sum(make_sum(compute_in(make_sequential_tree(range(64))), 64), likes=[like])
     assert longer.known and longer.kind_code == "sequential" and (longer.calls or 0) < (like.calls or 0) / 2
     # The last two of 32 terms are added to each other first: pairs drawn at random may miss it, results do not.
-    late = order_tree((make_sequential(range(30)), (30, 31)))
-    for tree in (late, make_pairwise(terms)):
-        found = read_sum(make_sum(compute_in(tree)), likes=[like])
+    late = order_tree((make_sequential_tree(range(30)), (30, 31)))
+    for tree in (late, make_pairwise_tree(terms)):
+        found = read_device_sum(make_sum(compute_in(tree)), likes=[like])
         assert found.known and decode_tree(found.tree or ()) == order_tree(tree)
     narrow = SumModel(
         SEQUENTIAL, SumAdder(NEAREST, {k: NodeRule(20, "nearest even") for k in range(10, 20)}), "float32"
     )
-    other = read_sum(make_sum(narrow.compute), likes=[like])
+    other = read_device_sum(make_sum(narrow.compute), likes=[like])
     assert decode_tree(other.tree or ()) == order_tree(SEQUENTIAL) and (other.code == "not predicted" or other.others)
-    cut = read_sum(make_sum(compute_in(SEQUENTIAL, NodeRule(24, "truncated"))), likes=[like])
+    cut = read_device_sum(make_sum(compute_in(SEQUENTIAL, NodeRule(24, "truncated"))), likes=[like])
     assert cut.known and cut.rounding == "truncated"
 
 
 def make_rows(trees: Sequence[Tree], dtype: str, made: str = "", add: Any = None) -> Any:
     """Sums of the rows of a matrix, each in an order of its own, or as ``add`` does: makes the first of them beside
     some others."""
-    count = len(list_terms(trees[0]))
+    count = len(list_tree_terms(trees[0]))
     shape = (len(trees), count)
 
     def run(arrays: Sequence[Any]) -> list[np.ndarray]:
@@ -260,7 +260,7 @@ def make_rows(trees: Sequence[Tree], dtype: str, made: str = "", add: Any = None
         with np.errstate(all="ignore"):
             x = np.exp(x).astype(np.float32).astype(np.float64) if made else x
             found = np.array([(add or compute_in(tree))(row) for tree, row in zip(trees, x)])
-            return [(np.float32(1) / np.float32(found) if made else found).astype(np_dtype(dtype))]
+            return [(np.float32(1) / np.float32(found) if made else found).astype(get_numpy_dtype(dtype))]
 
     def make(beside: Sequence[int], together: bool = False) -> DeviceSum:
         rows = [
@@ -273,17 +273,19 @@ def make_rows(trees: Sequence[Tree], dtype: str, made: str = "", add: Any = None
             )
             for k in (0, *beside)
         ]
-        return DeviceSum(run, [np.ones(shape, np_dtype(dtype))], rows[0], dtype, beside=rows[1:], together=together)
+        return DeviceSum(
+            run, [np.ones(shape, get_numpy_dtype(dtype))], rows[0], dtype, beside=rows[1:], together=together
+        )
 
     return make
 
 
 @pytest.mark.parametrize(("dtype", "made"), [("float32", ""), ("bfloat16", ""), ("float32", "exponentials")])
 def test_sums_that_add_alike_are_asked_in_the_same_calls_and_one_that_does_not_is_told(dtype: str, made: str) -> None:
-    order, other = lanes(16, 4, make_folded), make_pairwise(range(16))
+    order, other = lanes(16, 4, make_folded_tree), make_pairwise_tree(range(16))
     besides = [(1, 2, 3, 4, 5, 6, 7), (7,), ()]
-    alone, _ = read_alike(make_rows([order] * 8, dtype, made), [()], 8, [])
-    found, beside = read_alike(make_rows([order] * 8, dtype, made), besides, 8, [])
+    alone, _ = read_sums_alike(make_rows([order] * 8, dtype, made), [()], 8, [])
+    found, beside = read_sums_alike(make_rows([order] * 8, dtype, made), besides, 8, [])
     assert beside == besides[0] and (found.calls or 0) < (alone.calls or 0) / (1 if made else 3)
     assert found.tree == alone.tree and (found.code, found.bits, found.rounding) == (
         alone.code,
@@ -292,7 +294,7 @@ def test_sums_that_add_alike_are_asked_in_the_same_calls_and_one_that_does_not_i
     )
     for at, right, likes in ((0, other, []), (3, order, []), (7, order, [alone])):
         trees = [other if k == at else order for k in range(8)]
-        apart, beside = read_alike(make_rows(trees, dtype, made), besides, 8, likes)
+        apart, beside = read_sums_alike(make_rows(trees, dtype, made), besides, 8, likes)
         assert decode_tree(apart.tree or ()) == order_tree(right) and apart.code == alone.code
         assert beside == (besides[1] if at == 3 else ())
 
@@ -300,8 +302,8 @@ def test_sums_that_add_alike_are_asked_in_the_same_calls_and_one_that_does_not_i
 def test_sums_that_none_can_read_are_read_once() -> None:
     """As each is asked in every call: read anew, they would cost a slow device its deadline."""
     besides, orders = [(1, 2, 3, 4, 5, 6, 7), (7,), ()], [SEQUENTIAL] * 8
-    alone, _ = read_alike(make_rows(orders, "float32", add=math.fsum), [()], 8, [])
-    found, beside = read_alike(make_rows(orders, "float32", add=math.fsum), besides, 8, [])
+    alone, _ = read_sums_alike(make_rows(orders, "float32", add=math.fsum), [()], 8, [])
+    found, beside = read_sums_alike(make_rows(orders, "float32", add=math.fsum), besides, 8, [])
     assert found.code == alone.code == "wider than the masks" and beside == besides[0]
     assert (found.calls or 0) < 2 * (alone.calls or 0)
 
@@ -309,27 +311,27 @@ def test_sums_that_none_can_read_are_read_once() -> None:
 def test_rows_that_add_in_two_orders_by_turns_are_each_read() -> None:
     """As those that begin at odd addresses do: the term that fills no lane is the last in one row, and the first in the
     next."""
-    one = make_sequential([lanes(32, 4, make_folded), 32])
-    other = (0, make_folded([make_sequential(range(k, 33, 4)) for k in range(1, 5)]))
+    one = make_sequential_tree([lanes(32, 4, make_folded_tree), 32])
+    other = (0, make_folded_tree([make_sequential_tree(range(k, 33, 4)) for k in range(1, 5)]))
     for orders in ([one, other], [other, one]):
-        found, beside = read_alike(make_rows(orders * 4, "float32"), [(1, 2, 3, 4, 5, 6, 7), (7,), ()], 8, [])
+        found, beside = read_sums_alike(make_rows(orders * 4, "float32"), [(1, 2, 3, 4, 5, 6, 7), (7,), ()], 8, [])
         assert (found.code, beside) == ("", ()) and decode_tree(found.tree or ()) == order_tree(orders[0])
 
 
 def test_a_model_that_misses_some_results_is_tried_on_more() -> None:
     """Of 100 results one may be missed by chance; of 300 not three."""
     add, rare = compute_in(SEQUENTIAL), random.Random(5)
-    found = read_sum(make_sum(lambda x: add(x) * (1 + 2.0**-20 * (rare.random() < 0.03 and x.max() < 100))))
+    found = read_device_sum(make_sum(lambda x: add(x) * (1 + 2.0**-20 * (rare.random() < 0.03 and x.max() < 100))))
     assert found.code in ("not predicted", "changes", "not a sum")
     assert found.code != "not predicted" or found.unseen == 300
 
 
 def test_a_tree_survives_its_numbers_and_is_drawn() -> None:
-    tree = order_tree(lanes(64, 8, make_folded))
+    tree = order_tree(lanes(64, 8, make_folded_tree))
     assert decode_tree(encode_tree(tree)) == tree
-    assert str(name_kind(tree)) == "8 lanes, joined folded"
-    assert max(map(len, draw_text(tree).splitlines())) <= 100 and "(0→56 by 8)" in draw_text(tree)
-    assert draw_svg(tree).count("M") == len(encode_tree(tree)) - 1  # a line for each but the last
+    assert str(name_tree_kind(tree)) == "8 lanes, joined folded"
+    assert max(map(len, draw_tree_text(tree).splitlines())) <= 100 and "(0→56 by 8)" in draw_tree_text(tree)
+    assert draw_tree_as_svg(tree).count("M") == len(encode_tree(tree)) - 1  # a line for each but the last
     with pytest.raises(ValueError, match="no tree"):
         decode_tree([1, 0])
 
@@ -343,17 +345,17 @@ def make_positive(
 ) -> DeviceSum:
     """A device that adds exponentials or squares of its inputs as planted; show: of the sum, what is seen of it."""
     model = SumModel(tree, SumAdder(rule), "float64" if rule.bits > 24 else "float32")
-    count = len(list_terms(tree))
+    count = len(list_tree_terms(tree))
 
     def compute(arrays: Sequence[Any]) -> list[np.ndarray]:
         x = np.asarray(arrays[0], np.float64)
         with np.errstate(all="ignore"):
             terms = np.exp(x).astype(np.float32) if made == "exponentials" else np.square(x)
-            return [np.asarray(show(model.compute(terms.astype(np.float64)))).astype(np_dtype(dtype)).reshape(1)]
+            return [np.asarray(show(model.compute(terms.astype(np.float64)))).astype(get_numpy_dtype(dtype)).reshape(1)]
 
     places = tuple(range(count))
     found = SumTerms(0, (0, places), fill=(0.0,), of=made, outputs=(0,), scale=64.0 if made == "squares" else 1.0)
-    return DeviceSum(compute, [np.zeros(count, np_dtype(dtype))], found, dtype)
+    return DeviceSum(compute, [np.zeros(count, get_numpy_dtype(dtype))], found, dtype)
 
 
 POSITIVE = [p for p in PLANTED if p.rule == NEAREST and not p.fused and p.dtype == "float32"]
@@ -363,7 +365,7 @@ POSITIVE = [p for p in PLANTED if p.rule == NEAREST and not p.fused and p.dtype 
 @pytest.mark.parametrize("planted", POSITIVE, ids=lambda p: p.name)
 def test_the_order_of_a_sum_without_negative_terms_is_recovered(planted: Planted, made: str) -> None:
     root = (lambda s: s - 64.0) if made == "squares" else (lambda s: np.float32(1.0) / np.float32(s))
-    found = read_sum(make_positive(planted.tree, made, show=root))
+    found = read_device_sum(make_positive(planted.tree, made, show=root))
     assert found.code == "order alone" and found.unseen is None
     assert decode_tree(found.tree or ()) == order_tree(planted.tree)
     assert (found.kind_code, found.bits, found.rounding) == (planted.kind, 24, "nearest even")
@@ -371,43 +373,43 @@ def test_the_order_of_a_sum_without_negative_terms_is_recovered(planted: Planted
 
 @pytest.mark.parametrize("rule", [NodeRule(24, "truncated"), NodeRule(11, "nearest even"), NodeRule(13, "truncated")])
 def test_the_bits_of_a_sum_without_negative_terms_are_read(rule: NodeRule) -> None:
-    found = read_sum(make_positive(lanes(N, 4, make_folded), rule=rule))
+    found = read_device_sum(make_positive(lanes(N, 4, make_folded_tree), rule=rule))
     assert (found.bits, found.rounding) == (rule.bits, rule.rounding)
-    assert decode_tree(found.tree or ()) == order_tree(lanes(N, 4, make_folded))
+    assert decode_tree(found.tree or ()) == order_tree(lanes(N, 4, make_folded_tree))
 
 
 def test_groups_that_one_step_takes_are_groups_without_negative_terms_too() -> None:
-    tree = make_fused(terms, 4)
-    found = read_sum(make_positive(tree, rule=NodeRule(24, "truncated", 24, "truncated")))
+    tree = make_fused_tree(terms, 4)
+    found = read_device_sum(make_positive(tree, rule=NodeRule(24, "truncated", 24, "truncated")))
     assert decode_tree(found.tree or ()) == order_tree(tree)
 
 
 def test_a_guess_is_confirmed_and_a_wrong_one_is_not_taken() -> None:
-    right = read_sum(make_positive(lanes(N, 4, make_folded)))
-    again = read_sum(make_positive(lanes(N, 4, make_folded)), likes=[right])
+    right = read_device_sum(make_positive(lanes(N, 4, make_folded_tree)))
+    again = read_device_sum(make_positive(lanes(N, 4, make_folded_tree)), likes=[right])
     assert again.tree == right.tree and (again.calls or 0) < (right.calls or 0)
-    swapped = make_sequential([lanes(N, 4, make_folded), 32])  # as many but one
-    for other in (lanes(N, 8, make_folded), make_pairwise(terms), swapped):
-        assert decode_tree(read_sum(make_positive(other), likes=[right]).tree or ()) == order_tree(other)
+    swapped = make_sequential_tree([lanes(N, 4, make_folded_tree), 32])  # as many but one
+    for other in (lanes(N, 8, make_folded_tree), make_pairwise_tree(terms), swapped):
+        assert decode_tree(read_device_sum(make_positive(other), likes=[right]).tree or ()) == order_tree(other)
 
 
 def test_a_sum_whose_result_has_fewer_bits_is_said_to_be_rounded_away() -> None:
     """A softmax in float16 that adds in float32: 1 and 1 + 2^-23 are one number of it."""
-    found = read_sum(make_positive(SEQUENTIAL, dtype="float16"))
+    found = read_device_sum(make_positive(SEQUENTIAL, dtype="float16"))
     assert found.code == "rounded away" and found.tree is None and "fewer bits" in str(found.words)
 
 
 def test_an_exact_sum_of_exponentials_loses_nothing() -> None:
     exact = make_positive(SEQUENTIAL, rule=NodeRule(24, "nearest even"), show=lambda s: s)
     exact._run = lambda arrays: [np.array([float(sum(map(Fraction, np.exp(np.asarray(arrays[0], np.float64)))))])]
-    assert read_sum(exact).code in ("wider than the masks", "rounded away")
+    assert read_device_sum(exact).code in ("wider than the masks", "rounded away")
 
 
 def test_an_order_of_exponentials_that_changes_is_said() -> None:
-    draw, one, other = random.Random(3), make_positive(SEQUENTIAL), make_positive(make_pairwise(terms))
+    draw, one, other = random.Random(3), make_positive(SEQUENTIAL), make_positive(make_pairwise_tree(terms))
     device = make_positive(SEQUENTIAL)
     device._run = lambda arrays: draw.choice((one, other))._run(arrays)
-    found = read_sum(device)
+    found = read_device_sum(device)
     assert found.code in ("changes", "not a sum", "rounded away") and found.tree is None
 
 
@@ -419,19 +421,19 @@ def make_standardised(mean: Any, dtype: str = "float32", count: int = N) -> Devi
         middle = mean(x)
         root = np.sqrt(np.square(x - middle).mean())
         with np.errstate(over="ignore"):
-            return [((x - middle) / root * weight).astype(np_dtype(dtype))]
+            return [((x - middle) / root * weight).astype(get_numpy_dtype(dtype))]
 
     places = tuple(range(count))
     found = SumTerms(0, (0, places), fill=(1.0, SCALE), of="deviations", outputs=places, scale=SCALE)
-    return DeviceSum(compute, [np.ones(count, np_dtype(dtype))] * 2, found, dtype)
+    return DeviceSum(compute, [np.ones(count, get_numpy_dtype(dtype))] * 2, found, dtype)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("planted", POSITIVE, ids=lambda p: p.name)
 def test_the_order_of_a_mean_is_read_through_a_norm(planted: Planted, dtype: str) -> None:
-    count = len(list_terms(planted.tree))
+    count = len(list_tree_terms(planted.tree))
     model = SumModel(planted.tree, SumAdder(NEAREST), "float32")
-    found = read_sum(make_standardised(lambda x: np.float32(model.compute(x)) / np.float32(count), dtype, count))
+    found = read_device_sum(make_standardised(lambda x: np.float32(model.compute(x)) / np.float32(count), dtype, count))
     assert found.code == "order alone", found.words
     assert decode_tree(found.tree or ()) == order_tree(planted.tree)
 
@@ -443,9 +445,9 @@ def test_a_running_mean_is_no_sum_and_a_short_dtype_says_so() -> None:
             middle += (value - middle) / np.float32(k + 1)
         return float(middle)
 
-    found = read_sum(make_standardised(run))
+    found = read_device_sum(make_standardised(run))
     assert found.code in ("not a sum", "wider than the masks") and found.tree is None
-    long = read_sum(make_standardised(lambda x: x.mean(), "bfloat16", 256))
+    long = read_device_sum(make_standardised(lambda x: x.mean(), "bfloat16", 256))
     assert long.code == "too few values" and "shorter" in str(long.words)
 
 
@@ -463,13 +465,13 @@ UNITS_READ = [
 def test_the_passport_of_an_emulated_unit_gives_its_results_to_the_bit(unit: MatrixUnit) -> None:
     """Also of one that takes float32 for TF32: its factors are cut off to 11 bits."""
     count = 64
-    places, kind = tuple(range(count)), np_dtype(unit.dtype)
+    places, kind = tuple(range(count)), get_numpy_dtype(unit.dtype)
 
     def run(arrays: Sequence[Any]) -> list[np.ndarray]:
         return [multiply(unit, arrays[0][None, :], arrays[1][:, None])]
 
     terms = SumTerms(0, (0, places), (1, places), fill=(1.0, 1.0))
-    found = read_sum(DeviceSum(run, [np.ones(count, kind)] * 2, terms, unit.dtype))
+    found = read_device_sum(DeviceSum(run, [np.ones(count, kind)] * 2, terms, unit.dtype))
     assert isinstance(unit.adder, TruncatingAdder)
     assert (found.code, found.predicted, found.unseen) == ("", 100, 100)
     assert (found.kind_code, found.size, found.aligned) == ("fused", unit.adder.fused, unit.adder.kept + 1)

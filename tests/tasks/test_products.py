@@ -14,7 +14,7 @@ from tasks.arrays.pack import PackError
 from tasks.catalogs.base import Sample
 from tasks.checks.base import Observation
 from tasks.graphs import products
-from tasks.graphs.coarse import CoarseProducts, rounded_to
+from tasks.graphs.coarse import CoarseProducts, round_to_precision
 from tasks.judge import verdict
 from tasks.judging import judge_outputs
 from tasks.model import EPS, Group, OpClass, RuntimeInfo, Status
@@ -24,7 +24,7 @@ from tests import residual_model
 
 
 def prepared(op: str, cache: Path, dtype: str = "float32", variant: str = "", check: str = "forward") -> Any:
-    _, made = cases.prepare(Group(op, variant, dtype, 1, check=check), cache)
+    _, made = cases.prepare_group(Group(op, variant, dtype, 1, check=check), cache)
     return made.samples[0]
 
 
@@ -55,7 +55,7 @@ def prepared(op: str, cache: Path, dtype: str = "float32", variant: str = "", ch
 )
 def test_products_are_told_by_what_is_run(op: str, expected: bool, cache: Path) -> None:
     pytest.importorskip({"onnx": "onnx"}.get(op.partition(":")[0], "torch"))
-    entry = next(x for x in catalogs.get(op.partition(":")[0]).entries() if x.op == op)
+    entry = next(x for x in catalogs.get_catalog(op.partition(":")[0]).entries() if x.op == op)
     assert prepared(op, cache, variant=entry.variant).products is expected
 
 
@@ -82,17 +82,20 @@ def test_a_chain_has_a_floor_of_its_own_and_a_single_product_has_none(cache: Pat
 def test_products_that_nobody_asks_for_are_not_looked_into_and_more_is_prepared_beside(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     group = Group("critical:swiglu", "", "float32", 1)
-    name, less = cases.prepare(group, tmp_path, with_products=False)
+    name, less = cases.prepare_group(group, tmp_path, with_products=False)
     with pytest.raises(
         PackError, match="critical:swiglu in float32 was prepared for backends that compute in the dtype"
     ):
         _ = less.samples[0].products
     with pytest.raises(PackError, match="prepare it again with products"):
         less.samples[0].expected(of_products=True)
-    assert cases.find_key(group, tmp_path, with_products=False) == name and cases.find_key(group, tmp_path) is None
-    other, more = cases.prepare(group, tmp_path)
+    assert (
+        cases.find_pack_key(group, tmp_path, with_products=False) == name
+        and cases.find_pack_key(group, tmp_path) is None
+    )
+    other, more = cases.prepare_group(group, tmp_path)
     assert more.samples[0].products and more.samples[0].expected(of_products=True)[0].of_products is not None
-    assert other != name and cases.find_key(group, tmp_path) == other
+    assert other != name and cases.find_pack_key(group, tmp_path) == other
     here, there = less.samples[0], more.samples[0]
     assert here.record.digest == there.record.digest
     for one, two in zip(here.expected(), there.expected(), strict=True):
@@ -102,17 +105,17 @@ def test_products_that_nobody_asks_for_are_not_looked_into_and_more_is_prepared_
 def test_what_has_more_than_is_asked_for_serves(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     group = Group("critical:swiglu", "", "float32", 1)
-    more, _ = cases.prepare(group, tmp_path)
-    assert cases.prepare(group, tmp_path, with_products=False)[0] == more
-    cases.pack_path(tmp_path, more).write_bytes(b"torn")  # a machine that crashed
-    assert cases.prepare(group, tmp_path, with_products=False)[0] != more
+    more, _ = cases.prepare_group(group, tmp_path)
+    assert cases.prepare_group(group, tmp_path, with_products=False)[0] == more
+    cases.find_pack_path(tmp_path, more).write_bytes(b"torn")  # a machine that crashed
+    assert cases.prepare_group(group, tmp_path, with_products=False)[0] != more
 
 
 def test_a_dtype_without_such_products_has_one_pack(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     group = Group("critical:swiglu", "", "float16", 1)
-    name, made = cases.prepare(group, tmp_path, with_products=False)
-    assert not made.samples[0].products and cases.key(group) == name
+    name, made = cases.prepare_group(group, tmp_path, with_products=False)
+    assert not made.samples[0].products and cases.make_pack_key(group) == name
 
 
 def swiglu(x: np.ndarray, w: np.ndarray, v: np.ndarray) -> np.ndarray:
@@ -134,19 +137,19 @@ def test_a_numpy_function_tells_its_products() -> None:
     by_hand(unseen.watch(x), unseen.watch(w))
     np.linalg.norm(unseen.watch(x))
     assert not unseen.found
-    changed = products.ProductsInNumpy(lambda factor, place: rounded_to(factor, "tfloat32"))
-    narrow = [rounded_to(y, "tfloat32") for y in (x, w, v)]
+    changed = products.ProductsInNumpy(lambda factor, place: round_to_precision(factor, "tfloat32"))
+    narrow = [round_to_precision(y, "tfloat32") for y in (x, w, v)]
     assert np.array_equal(np.asarray(swiglu(*map(changed.watch, (x, w, v)))), swiglu(*narrow))
 
 
 def test_an_added_matrix_is_no_factor() -> None:
     torch = pytest.importorskip("torch")
     c, a, b = (torch.ones(2, 2, dtype=torch.float64) for _ in range(3))
-    with products.in_torch(lambda x, place: x * 2.0) as found:
+    with products.watch_products_in_torch(lambda x, place: x * 2.0) as found:
         made = torch.addmm(c, a, b)
     assert found == ["addmm"] and made.tolist() == [[9.0, 9.0]] * 2  # 1 + 2·2·2
     image, kernel, bias = torch.ones(1, 1, 2, 2).double(), torch.ones(1, 1, 2, 2).double(), torch.ones(1).double()
-    with products.in_torch(lambda x, place: x * 2.0):
+    with products.watch_products_in_torch(lambda x, place: x * 2.0):
         assert torch.nn.functional.conv2d(image, kernel, bias).item() == 17.0
 
 
@@ -156,7 +159,7 @@ def test_a_graph_tells_its_products_and_takes_other_factors() -> None:
     graph = CoarseProducts(model)
     exact = graph.run(residual_model.inputs(model))
     assert graph.found.count("MatMul") == sum(x.op_type == "MatMul" for x in model.graph.node) > 2
-    coarse = CoarseProducts(model, lambda x, place: rounded_to(x, "tfloat32")).run(residual_model.inputs(model))
+    coarse = CoarseProducts(model, lambda x, place: round_to_precision(x, "tfloat32")).run(residual_model.inputs(model))
     apart = max(float(np.abs(coarse[x] - exact[x]).max()) for x in exact)
     assert 0 < apart < 100 * EPS["tfloat32"]
 
@@ -166,7 +169,7 @@ def test_what_nobody_can_look_inside_is_what_its_class_says(monkeypatch: pytest.
         def traced(self, group: Group) -> None:
             return None
 
-    monkeypatch.setattr(catalogs, "get", lambda name: Closed())
+    monkeypatch.setattr(catalogs, "get_catalog", lambda name: Closed())
     for op_class, expected in ((OpClass.CONTRACTION, True), (OpClass.COMPOSITE, False)):
         sample = Sample(0, op_class=op_class)
         told.fill_in_products(sample, Group("user:mine", "", "float32", 1), 4)
@@ -174,7 +177,7 @@ def test_what_nobody_can_look_inside_is_what_its_class_says(monkeypatch: pytest.
 
 
 def _round_factor(x: np.ndarray, place: int) -> np.ndarray:
-    return rounded_to(x, "tfloat32")
+    return round_to_precision(x, "tfloat32")
 
 
 def _scale_factor(x: np.ndarray, place: int) -> np.ndarray:
@@ -189,14 +192,14 @@ def test_other_inputs_and_the_sets_of_an_audit_have_floors_of_products(
     torch = pytest.importorskip("torch")
     info = RuntimeInfo("stand-in", "", compute_precision="tfloat32", of_products=True)
     sample = prepared("critical:swiglu", cache, check=check)
-    call = catalogs.get("critical").call(sample.owner.group)
+    call = catalogs.get_catalog("critical").call(sample.owner.group)
 
     def judge(one: Any, arrays: Sequence[Any], **part: Any) -> Status:
         given = [torch.from_numpy(np.array(x)).double() for x in arrays]
-        with products.in_torch(stand_in):
+        with products.watch_products_in_torch(stand_in):
             out = call(*given).float()
         step = Observation("", **part)
-        return judge_outputs(one, [[out.numpy()]], verdict.load("error_units"), info, step=step).status
+        return judge_outputs(one, [[out.numpy()]], verdict.load_policy("error_units"), info, step=step).status
 
     given, sets = sample.inputs(), sample.record.sets or ("",)
     count = len(given) // len(sets)
@@ -213,8 +216,8 @@ def test_a_case_that_stands_alone_is_told_its_products_where_its_origin_was(tmp_
     pytest.importorskip("torch")
     group = Group("critical:swiglu", "", "float32", 1)
     for with_products in (False, True):
-        sample = cases.prepare(group, tmp_path / str(with_products), with_products=with_products)[1].samples[0]
-        cases.save_alone(tmp_path / "alone.pack", group, sample.again(), with_products)
+        sample = cases.prepare_group(group, tmp_path / str(with_products), with_products=with_products)[1].samples[0]
+        cases.save_sample_alone(tmp_path / "alone.pack", group, sample.again(), with_products)
         alone = cases.PreparedGroup(tmp_path / "alone.pack")
         other = sample.of_other_inputs(sample.inputs())
         assert other is not None and alone.with_products is other.owner.with_products is with_products

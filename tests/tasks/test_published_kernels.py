@@ -13,7 +13,7 @@ import pytest
 
 from tasks.catalogs.user import dims, fuzzed_samples, interpreted
 from tasks.catalogs.user.ops import UserOp
-from tasks.catalogs.user.schema import mistakes
+from tasks.catalogs.user.schema import list_declaration_mistakes
 from tasks.draw.choices import DrawnChoices
 from tasks.model import FUZZ
 from tests.tasks.test_user_catalog import FIELDS, declare, outcome, rows  # noqa: F401  declare is a fixture
@@ -78,8 +78,10 @@ def test_a_fuzzed_sample_is_its_seeds_alone() -> None:
     op = UserOp(**FIELDS | {"dims": {"n": [1, 5000]}})
 
     def made(seed: int, index: int, dtype: str = "float32") -> tuple[Any, Any]:
-        choose = DrawnChoices.from_seed(fuzzed_samples.seed_of(seed, index))
-        made = fuzzed_samples.case(op, dtype, "forward", choose, lambda dims, arrays: 1 / 0)  # no input may be empty
+        choose = DrawnChoices.from_seed(fuzzed_samples.derive_kernel_case_seed(seed, index))
+        made = fuzzed_samples.draw_fuzzed_kernel_case(
+            op, dtype, "forward", choose, lambda dims, arrays: 1 / 0
+        )  # no input may be empty
         return made.dims, (made.structured.arrays if made.structured else made.plain)["x"]
 
     for index in range(4):
@@ -95,7 +97,7 @@ def test_a_fuzzed_sample_is_its_seeds_alone() -> None:
 
 @pytest.mark.parametrize(("size", "value"), [(4, 4), ("n", 6), ("3*n+1", 19), ("(n-2)//2", 2), ("n*m", 12)])
 def test_a_size_is_computed_of_others(size: Any, value: int) -> None:
-    assert dims.size_of(size, {"n": 6, "m": 2}) == value
+    assert dims.evaluate_dim_size(size, {"n": 6, "m": 2}) == value
 
 
 @pytest.mark.parametrize(
@@ -109,7 +111,7 @@ def test_a_size_is_computed_of_others(size: Any, value: int) -> None:
     ],
 )
 def test_a_size_that_cannot_be_meant_is_told(inputs: Any, says: str) -> None:
-    (found, *_) = [text for _, text in mistakes(UserOp(**FIELDS | {"inputs": inputs}))]
+    (found, *_) = [text for _, text in list_declaration_mistakes(UserOp(**FIELDS | {"inputs": inputs}))]
     assert says in found
 
 
@@ -255,7 +257,7 @@ def test_the_interpreter_computes_in_bfloat16_and_takes_the_first_configuration(
     rsqrt = library.rsqrt  # as a kernel's file has imported it
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     builder: Any = InterpreterBuilder()
-    with interpreted.prepare_interpreter():
+    with interpreted.prepare_triton_interpreter():
 
         def half(*values: float) -> Any:
             return builder.cast_impl(_Handle(np.array(values, np.float32), float32), bfloat16)

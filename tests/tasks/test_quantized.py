@@ -19,10 +19,10 @@ from tasks.catalogs.base import Catalog, Sample
 from tasks.judge import verdict
 from tasks.model import Form, Group, Leaf, OpClass, Program
 from tasks.prepare import cases
-from tasks.prepare.cases import PreparedGroup, prepare
+from tasks.prepare.cases import PreparedGroup, prepare_group
 from tasks.prepare.derived import quantized
 from tasks.prepare.derived.parts import Spoilt
-from tasks.runner import Runner, ask_whole_group
+from tasks.runner import Runner, make_item_of_whole_group
 
 GROUP = Group("tiny:perceptron", "", "float32", 2, check="quantized")
 
@@ -68,9 +68,9 @@ class Tiny(Catalog):
 
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalogs, "get", lambda name: Tiny())
-    monkeypatch.setattr(catalogs, "get_if_installed", lambda name: Tiny())
-    cases._catalog_version.cache_clear()
+    monkeypatch.setattr(catalogs, "get_catalog", lambda name: Tiny())
+    monkeypatch.setattr(catalogs, "get_catalog_if_installed", lambda name: Tiny())
+    cases._find_catalog_version.cache_clear()
 
 
 def rows(name: str, cache: Path, change: Callable[[Any], None] = lambda model: None) -> dict[int, dict[str, Any]]:
@@ -85,9 +85,11 @@ def rows(name: str, cache: Path, change: Callable[[Any], None] = lambda model: N
         return build(replace(form, model=model.SerializeToString()))
 
     backend.build = otherwise  # type: ignore[method-assign]
-    _, made = prepare(GROUP, cache)
-    runner = Runner(backend, info, verdict.load("error_units"), lambda *step: None)
-    found = [done.row.values() for done in runner.run([ask_whole_group(PreparedGroup(made.pack.path, "quantized"))])]
+    _, made = prepare_group(GROUP, cache)
+    runner = Runner(backend, info, verdict.load_policy("error_units"), lambda *step: None)
+    found = [
+        done.row.values() for done in runner.run([make_item_of_whole_group(PreparedGroup(made.pack.path, "quantized"))])
+    ]
     return {row["sample"]: row for row in found}
 
 

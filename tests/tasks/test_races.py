@@ -22,9 +22,9 @@ from tasks.catalogs.user.accesses import (
     AccessOrder,
     LaunchWatch,
     WatchedLaunch,
-    _thrown_away,
-    install,
-    unwrap_misbehaviour,
+    _is_result_thrown_away,
+    unwrap_kernel_misbehaviour,
+    watch_interpreter_accesses,
 )
 from tasks.model import Misbehaviour
 
@@ -165,7 +165,7 @@ def test_a_result_that_is_thrown_away_is_told_from_one_that_is_used() -> None:
     seen = []
 
     def here() -> bool:
-        seen.append(_thrown_away(sys._getframe(1)))
+        seen.append(_is_result_thrown_away(sys._getframe(1)))
         return False
 
     here()
@@ -218,7 +218,7 @@ def test_an_access_out_of_the_storage_is_kept_from_memory(index: int, where: str
         programs.load([0, index])
     assert raised.value.kind == OUT_OF_BOUNDS
     assert f"{where} (1 of 2 lanes), but its storage is y[0] to y[7]" in str(raised.value)
-    assert unwrap_misbehaviour(RuntimeError("wrapped")) is None
+    assert unwrap_kernel_misbehaviour(RuntimeError("wrapped")) is None
 
 
 def test_the_storage_counts_and_not_the_view() -> None:
@@ -271,8 +271,8 @@ from tasks.backends import BackendSpec
 from tasks.catalogs import user_definitions
 from tasks.judge import verdict
 from tasks.model import Group
-from tasks.prepare.cases import prepare
-from tasks.runner import Runner, ask_whole_group
+from tasks.prepare.cases import prepare_group
+from tasks.runner import Runner, make_item_of_whole_group
 root = Path(sys.argv[1])
 source = {"at": 0, "root": str(root), "modules": ["tasks.zoo.races"], "kernels": []}
 user_definitions.announce(json.dumps({"deadline_s": 60.0, "sources": [source]}))
@@ -281,8 +281,8 @@ runner = Runner(backend, backend.probe(), verdict.load("error_units"), lambda nu
 rows = []
 for theme in zoo.themes(("races",)):
     for op in theme.__farm_ops__:
-        _, made = prepare(Group(f"user:{op.name}", "", op.dtypes[0], 4), root)
-        rows += [done.row.values() for done in runner.run([ask_whole_group(made)])]
+        _, made = prepare_group(Group(f"user:{op.name}", "", op.dtypes[0], 4), root)
+        rows += [done.row.values() for done in runner.run([make_item_of_whole_group(made)])]
 print(json.dumps([{k: str(row[k]) for k in ("op", "status", "kind", "error", "execution")} for row in rows]))
 """
 
@@ -334,6 +334,6 @@ def test_launches_of_several_threads_run_one_after_another(monkeypatch: pytest.M
     launch()
     assert max(together) > 1, "the interpreter's own launches do not wait for one another"
     together.clear()
-    install(module)
+    watch_interpreter_accesses(module)
     launch()
     assert together == [1, 1, 1]

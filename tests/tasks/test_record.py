@@ -14,7 +14,7 @@ from tasks.arrays.pack import ArrayPack, PackError
 from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Failure, Sample
 from tasks.model import Group, Leaf, Oracle
-from tasks.prepare.cases import PreparedGroup, save_alone
+from tasks.prepare.cases import PreparedGroup, save_sample_alone
 from tasks.prepare.record import LeafRecord, SampleRecord
 
 GROUP = Group("user:f", "", "float32", 1)
@@ -55,13 +55,13 @@ def full() -> Sample:
 def stored(tmp_path: Path) -> dict[str, Any]:
     """The JSON of `full` in a pack."""
     path = tmp_path / "x.pack"
-    save_alone(path, GROUP, full())
+    save_sample_alone(path, GROUP, full())
     found: dict[str, Any] = json.loads(json.dumps(ArrayPack(path).header["samples"][0]))
     return found
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
-    save_alone(tmp_path / "x.pack", GROUP, made := full())
+    save_sample_alone(tmp_path / "x.pack", GROUP, made := full())
     sample = PreparedGroup(tmp_path / "x.pack").samples[0]
     again = sample.again()
     leaf, own = sample.expected(of_products=True)[0], made.expected[0]
@@ -87,7 +87,7 @@ def test_it_is_json_with_the_names_of_the_fields(tmp_path: Path) -> None:
 
 
 def test_what_holds_its_default_is_not_written(tmp_path: Path) -> None:
-    save_alone(tmp_path / "x.pack", GROUP, Sample(0, arrays=[X], expected=[Leaf("float32", X.shape, X)]))
+    save_sample_alone(tmp_path / "x.pack", GROUP, Sample(0, arrays=[X], expected=[Leaf("float32", X.shape, X)]))
     values = ArrayPack(tmp_path / "x.pack").header["samples"][0]
     needed = {x.name for x in fields(SampleRecord) if x.default is MISSING and x.default_factory is MISSING}
     assert values.keys() == needed

@@ -18,9 +18,9 @@ from tasks.catalogs.models import exporting
 from tasks.judge import verdict
 from tasks.model import Form, Group, Leaf, OpClass, Oracle, Program
 from tasks.prepare import cases
-from tasks.prepare.cases import PreparedGroup, prepare
+from tasks.prepare.cases import PreparedGroup, prepare_group
 from tasks.prepare.derived import roundtrip
-from tasks.runner import Runner, ask_whole_group
+from tasks.runner import Runner, make_item_of_whole_group
 
 torch = pytest.importorskip("torch")
 GROUP = Group("tiny:norm", "", "float32", 2, check="roundtrip")
@@ -40,7 +40,7 @@ class Norm(torch.nn.Module):  # type: ignore[misc]
 
 @pytest.fixture(scope="module")
 def exported() -> Any:
-    return exporting.export_module(Norm().eval(), [torch.zeros(4, 8)], ("x",), ("y",))
+    return exporting.export_model_module(Norm().eval(), [torch.zeros(4, 8)], ("x",), ("y",))
 
 
 @pytest.fixture(autouse=True)
@@ -72,10 +72,10 @@ def tiny(exported: Any, monkeypatch: pytest.MonkeyPatch) -> None:
             return Norm().eval()
 
     made = Tiny()
-    monkeypatch.setattr(catalogs, "get", lambda name: made)
-    monkeypatch.setattr(catalogs, "get_if_installed", lambda name: made)
+    monkeypatch.setattr(catalogs, "get_catalog", lambda name: made)
+    monkeypatch.setattr(catalogs, "get_catalog_if_installed", lambda name: made)
     monkeypatch.setattr(roundtrip, "_save_and_load", lambda module, base, first: exported)  # 5 s: one test does it
-    cases._catalog_version.cache_clear()
+    cases._find_catalog_version.cache_clear()
 
 
 def rows(cache: Path, change: Callable[[Program], Program] = lambda made: made) -> dict[int, dict[str, Any]]:
@@ -84,9 +84,11 @@ def rows(cache: Path, change: Callable[[Program], Program] = lambda made: made) 
     info = backend.start()
     build = backend.build
     backend.build = lambda form: change(build(form))  # type: ignore[method-assign]
-    _, made = prepare(GROUP, cache)
-    runner = Runner(backend, info, verdict.load("error_units"), lambda *step: None)
-    found = [done.row.values() for done in runner.run([ask_whole_group(PreparedGroup(made.pack.path, "roundtrip"))])]
+    _, made = prepare_group(GROUP, cache)
+    runner = Runner(backend, info, verdict.load_policy("error_units"), lambda *step: None)
+    found = [
+        done.row.values() for done in runner.run([make_item_of_whole_group(PreparedGroup(made.pack.path, "roundtrip"))])
+    ]
     return {row["sample"]: row for row in found}
 
 

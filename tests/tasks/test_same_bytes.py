@@ -11,21 +11,21 @@ import pytest
 
 from tasks.backends import BackendSpec
 from tasks.checks import batch_invariance, determinism
-from tasks.checks.batch_invariance import BATCHES, _make_batch, rows_of
-from tasks.checks.same import difference
+from tasks.checks.batch_invariance import BATCHES, _make_batch_of_rows, take_batch_row
+from tasks.checks.same import find_byte_difference
 from tasks.judge import verdict
 from tasks.model import Group
-from tasks.prepare.cases import PreparedGroup, prepare
-from tasks.runner import Runner, ask_whole_group
+from tasks.prepare.cases import PreparedGroup, prepare_group
+from tasks.runner import Runner, make_item_of_whole_group
 
 pytest.importorskip("torch")
 
 
 def rows(backend: str, check: str, cache: Path, *ops: str, explained: bool = True) -> list[dict[str, Any]]:
     made = BackendSpec.parse(backend).create()
-    runner = Runner(made, made.start(), verdict.load("error_units"), lambda *step: None)
-    groups = [prepare(Group(f"critical:{op}", "", "float32", 1, check=check), cache)[1] for op in ops]
-    asked = [replace(ask_whole_group(PreparedGroup(x.pack.path, check)), explained=explained) for x in groups]
+    runner = Runner(made, made.start(), verdict.load_policy("error_units"), lambda *step: None)
+    groups = [prepare_group(Group(f"critical:{op}", "", "float32", 1, check=check), cache)[1] for op in ops]
+    asked = [replace(make_item_of_whole_group(PreparedGroup(x.pack.path, check)), explained=explained) for x in groups]
     found = [d.row.values() for d in runner.run(asked)]
     runner.close()
     return found
@@ -85,18 +85,18 @@ def test_what_is_no_batch_is_vacuous_and_every_size_is_run(cache: Path) -> None:
 
 def test_an_op_that_takes_a_dtype_is_judged_too(cache: Path) -> None:
     made = BackendSpec.parse("torch-cpu").create()
-    runner = Runner(made, made.start(), verdict.load("error_units"), lambda *step: None)
-    _, group = prepare(Group("torch:softmax", "with_dtype", "float32", 1, check="batch_invariance"), cache)
-    (done,) = runner.run([ask_whole_group(PreparedGroup(group.pack.path, "batch_invariance"))])
+    runner = Runner(made, made.start(), verdict.load_policy("error_units"), lambda *step: None)
+    _, group = prepare_group(Group("torch:softmax", "with_dtype", "float32", 1, check="batch_invariance"), cache)
+    (done,) = runner.run([make_item_of_whole_group(PreparedGroup(group.pack.path, "batch_invariance"))])
     runner.close()
     assert done.row.status == "pass", done.row.error
 
 
 def test_the_row_stands_first_in_the_middle_and_last() -> None:
     arrays = [np.arange(12.0).reshape(4, 3), np.ones(3)]
-    made = [rows_of(arrays, (0,), k) for k in range(4)]
+    made = [take_batch_row(arrays, (0,), k) for k in range(4)]
     for m in BATCHES:
-        batch = _make_batch(made, (0,), m)
+        batch = _make_batch_of_rows(made, (0,), m)
         assert batch[0].shape == (m, 3) and batch[1] is arrays[1]
         same = (batch[0] == arrays[0][0]).all(axis=1)
         assert same[[0, m // 2, m - 1]].all() and (m < 4 or same.sum() == 3)
@@ -106,17 +106,17 @@ def test_a_distance_is_measured_against_the_size_of_the_output() -> None:
     a = np.float32([1e-9, 1.0, -1.0])
     b = a.copy()
     b[0] += np.float32(2.0**-23)
-    found = difference([a], [b])
+    found = find_byte_difference([a], [b])
     assert found is not None and found.units is not None and 1 < found.units < 1.5
-    assert difference([a], [a.copy()]) is None
-    assert (other := difference([a], [a.astype(np.float64)])) is not None and other.units is None
-    assert (signed := difference([np.float32([0.0])], [np.float32([-0.0])])) is not None and signed.units == 0
+    assert find_byte_difference([a], [a.copy()]) is None
+    assert (other := find_byte_difference([a], [a.astype(np.float64)])) is not None and other.units is None
+    assert (signed := find_byte_difference([np.float32([0.0])], [np.float32([-0.0])])) is not None and signed.units == 0
 
 
 def test_a_scalar_is_as_far_apart_as_one_element() -> None:
     for one, other in ((1.5, 2.5), (1.5 + 1j, 2.5 + 0j)):
         a, b = np.array(one), np.array(other)
-        scalar, element = (difference([x], [y]) for x, y in ((a, b), (a[None], b[None])))
+        scalar, element = (find_byte_difference([x], [y]) for x, y in ((a, b), (a[None], b[None])))
         assert scalar is not None and element is not None and scalar.units == element.units
         assert scalar.units is not None and scalar.units > 1000
 

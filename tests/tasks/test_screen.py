@@ -14,10 +14,10 @@ from tasks.backends import BackendSpec
 from tasks.model import Form, Program
 from tasks.model.dtypes import TABLE
 from tasks.screen.decide import COMMON, DISSENT, RIGHT, WRONG, decide_devices
-from tasks.screen.exercises import CORE, list_exercises
+from tasks.screen.exercises import CORE, list_screen_exercises
 from tasks.screen.forms import make_call_form
 from tasks.screen.observed import ObservedExercise, OutputVariant
-from tasks.screen.passes import as_bits, describe_output, screen_device
+from tasks.screen.passes import describe_exercise_output, screen_device, view_as_bits
 from tasks.screen.probe import probe_device_features
 from tests.bench.screening import Made, blame_sound, flush, is_found, make_all, make_honest, truncate_bits
 from tests.plugin.planted_screen import Fault, compute
@@ -36,7 +36,7 @@ def test_an_exact_answer_is_that_of_every_honest_arithmetic(made: list[Made]) ->
     for one in made:
         if one.answer.bound is None:
             outputs = make_honest(one)
-            off = {name: describe_output(one.answer, x).wrong for name, x in outputs.items()}
+            off = {name: describe_exercise_output(one.answer, x).wrong for name, x in outputs.items()}
             assert set(off.values()) == {0}, one.exercise.label
 
 
@@ -46,7 +46,7 @@ def test_every_bit_of_an_answer_takes_both_values_on_each_datapath(made: list[Ma
     for one in made:
         path = (one.exercise.unit, one.exercise.dtype)
         if one.answer.bound is None:
-            bits = as_bits(one.answer.expected)
+            bits = view_as_bits(one.answer.expected)
             ones[path] = ones.get(path, 0) | int(np.bitwise_or.reduce(bits))
             zeros[path] = zeros.get(path, 0) | int(np.bitwise_or.reduce(~bits))
     for path in ones:
@@ -62,12 +62,14 @@ def test_turned_operands_have_the_turned_answer(made: list[Made]) -> None:
     for one in made:
         if one.answer.bound is None:
             form = one.exercise.form("torch", one.exercise.turn(one.operands, 5), one.answer.expected.shape)
-            assert (as_bits(compute(form)) == as_bits(np.roll(one.answer.expected, 5, 0))).all(), one.exercise.label
+            assert (view_as_bits(compute(form)) == view_as_bits(np.roll(one.answer.expected, 5, 0))).all(), (
+                one.exercise.label
+            )
 
 
 def test_operands_are_those_of_the_seed() -> None:
     def first(seed: int) -> bytes:
-        return next(iter(list_exercises(CORE, seed))).make()[0][0].tobytes()
+        return next(iter(list_screen_exercises(CORE, seed))).make()[0][0].tobytes()
 
     assert first(1) == first(1) != first(2)
 
@@ -77,7 +79,7 @@ def test_a_sound_backend_is_right_in_all_that_it_runs(name: str) -> None:
     backend = BackendSpec.parse(name).create()
     info = backend.start()
     seen = list(screen_device(backend, info.compute_precision, 0.01))
-    assert {one.label for one in seen} == {x.label for x in list_exercises(CORE)}
+    assert {one.label for one in seen} == {x.label for x in list_screen_exercises(CORE)}
     ran = [one for one in seen if one.variants]
     assert len(ran) >= 10 and all(decide_devices({"it": one})["it"].kind == RIGHT for one in ran)
     assert all(one.passes == 1 and one.pass_s > 0 for one in ran)
@@ -151,7 +153,7 @@ def test_what_all_equals_get_wrong_alike_is_no_device_s_fault() -> None:
 
 def test_observations_travel() -> None:
     one = seen(inexact("a"), inexact("b", 0.5))
-    assert wire.decode(wire.encode(one)) == one
+    assert wire.decode_wire_message(wire.encode_wire_message(one)) == one
 
 
 # --- how a device computes ------------------------------------------------------------------------------------------

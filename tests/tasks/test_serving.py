@@ -14,7 +14,7 @@ import pytest
 
 from tasks.catalogs.engine import catalog
 from tasks.catalogs.engine.samplers import SAMPLERS
-from tasks.checks.engine_float64 import compute_logits
+from tasks.checks.engine_float64 import compute_decoder_logits
 from tasks.engines.plain import PlainEngine
 from tasks.zoo.engines import FAULTS, SAMPLER_FAULTS
 from tests.bench.engine_faults import PLAIN, find_fault, judge_engine
@@ -66,12 +66,14 @@ def test_right_samplers_pass(engine: str, cache: Path) -> None:
 
 def test_logits_of_a_window_hang_on_no_token_before_it() -> None:
     decoder = catalog.DECODERS["window"]
-    weights = catalog.draw_weights(decoder, 1)
+    weights = catalog.draw_decoder_weights(decoder, 1)
     tokens = list(range(40))
     other = [7, *tokens[1:]]
     # Through two layers a token reaches two windows far.
     reach = 2 * (decoder.window - 1)
-    apart = (compute_logits(decoder, weights, tokens) != compute_logits(decoder, weights, other)).any(-1)
+    apart = (compute_decoder_logits(decoder, weights, tokens) != compute_decoder_logits(decoder, weights, other)).any(
+        -1
+    )
     assert apart[: reach + 1].all() and not apart[reach + 1 :].any()
 
 

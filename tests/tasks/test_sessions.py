@@ -13,12 +13,12 @@ from tasks import wire
 from tasks.backends import BackendSpec
 from tasks.catalogs.user import load
 from tasks.catalogs.user.ops import UserOp
-from tasks.catalogs.user.schema import mistakes
+from tasks.catalogs.user.schema import list_declaration_mistakes
 from tasks.judge import verdict
 from tasks.model import Form, Group, Misbehaviour, Program, Replayed, RuntimeInfo, Unsupported, run_session
 from tasks.model.trace import TraceStep, describe_first_wrong
-from tasks.prepare.cases import PreparedGroup, prepare
-from tasks.runner import Runner, ask_whole_group
+from tasks.prepare.cases import PreparedGroup, prepare_group
+from tasks.runner import Runner, make_item_of_whole_group
 
 torch = pytest.importorskip("torch")
 
@@ -82,10 +82,10 @@ def run(
 ) -> list[wire.Done]:
     """What comes of the cases of a session."""
     made = BackendSpec.parse(backend).create()
-    with load.lent(op(kernel), str(cache)):
-        group = prepare(Group("user:session", "", "float32", samples), cache)[1]
-        runner = Runner(made, made.start(), verdict.load("error_units"), lambda *step: None)
-        return list(runner.run([ask_whole_group(PreparedGroup(group.pack.path, check))]))
+    with load.lend_op(op(kernel), str(cache)):
+        group = prepare_group(Group("user:session", "", "float32", samples), cache)[1]
+        runner = Runner(made, made.start(), verdict.load_policy("error_units"), lambda *step: None)
+        return list(runner.run([make_item_of_whole_group(PreparedGroup(group.pack.path, check))]))
 
 
 def test_every_step_of_a_sound_session_passes_whatever_the_layout(tmp_path: Path) -> None:
@@ -96,7 +96,9 @@ def test_every_step_of_a_sound_session_passes_whatever_the_layout(tmp_path: Path
         assert [x.name for x in done.trace] == [f"step {k}" for k in range(6)]
         assert len({x.output_digest for x in done.trace}) == len({x.state_digest for x in done.trace}) == 6
         assert all(x.error_units is not None and x.ms is not None and x.ms > 0 for x in done.trace)
-        assert describe_first_wrong(done.trace) == "" and done == wire.decode(wire.encode(done))
+        assert describe_first_wrong(done.trace) == "" and done == wire.decode_wire_message(
+            wire.encode_wire_message(done)
+        )
     assert Sum.closed > before
 
 
@@ -148,16 +150,16 @@ def _without_session() -> Callable[..., Program]:
 
 
 def test_declarations_that_cannot_be_meant() -> None:
-    assert not list(mistakes(op(Sum)))
-    ((key, text),) = mistakes(op(Sum, steps="m"))
+    assert not list(list_declaration_mistakes(op(Sum)))
+    ((key, text),) = list_declaration_mistakes(op(Sum, steps="m"))
     assert key == ("steps",) and "no input has 'm' as its first size" in text
-    (found,) = mistakes(op(Sum, framework="numpy"))
+    (found,) = list_declaration_mistakes(op(Sum, framework="numpy"))
     assert found[0] == ("framework",)
     with (
-        load.lent(op(running_sum), "."),
+        load.lend_op(op(running_sum), "."),
         pytest.raises(Exception, match="running_sum has no method step.*one row of x"),
     ):
-        load.load_ops()["session"].function("kernel")
+        load.load_user_ops()["session"].function("kernel")
 
 
 # --- any program is a session ---------------------------------------------------------------------------------------
@@ -177,9 +179,9 @@ def test_a_program_that_keeps_nothing_is_a_session_of_calls() -> None:
 def test_replays_are_steps_of_a_trace(tmp_path: Path) -> None:
     def trace(kernel: Any) -> tuple[TraceStep, ...]:
         backend = Planted(kernel)
-        group = prepare(SOFTMAX, tmp_path)[1]
-        runner = Runner(backend, RuntimeInfo("1", "cpu"), verdict.load("error_units"), lambda *step: None)
-        (done,) = runner.run([ask_whole_group(PreparedGroup(group.pack.path, "replay"))])
+        group = prepare_group(SOFTMAX, tmp_path)[1]
+        runner = Runner(backend, RuntimeInfo("1", "cpu"), verdict.load_policy("error_units"), lambda *step: None)
+        (done,) = runner.run([make_item_of_whole_group(PreparedGroup(group.pack.path, "replay"))])
         return done.trace
 
     steps = trace(sound)

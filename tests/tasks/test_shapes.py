@@ -20,9 +20,9 @@ from tasks.catalogs.base import Sample
 from tasks.catalogs.models import exporting
 from tasks.judge import verdict
 from tasks.model import Form, Group, Leaf, Program, RuntimeInfo, Vacuous
-from tasks.prepare.cases import PreparedGroup, prepare
+from tasks.prepare.cases import PreparedGroup, prepare_group
 from tasks.prepare.derived import shapes
-from tasks.runner import Runner, ask_whole_group
+from tasks.runner import Runner, make_item_of_whole_group
 
 SOFTMAX = Group("onnx:Softmax", "softmax_axis_0", "float32", 1, check="shapes")
 #: "open": the model says no sizes; "fixed": it does.
@@ -55,10 +55,10 @@ class Planted(Backend):
 
 
 def row(backend: Backend, cache: Path, group: Group = SOFTMAX) -> dict[str, Any]:
-    _, made = prepare(group, cache)
+    _, made = prepare_group(group, cache)
     info = RuntimeInfo("1", "cpu")
-    runner = Runner(backend, info, verdict.load("error_units"), lambda *step: None)
-    return next(iter(runner.run([ask_whole_group(PreparedGroup(made.pack.path, "shapes"))]))).row.values()
+    runner = Runner(backend, info, verdict.load_policy("error_units"), lambda *step: None)
+    return next(iter(runner.run([make_item_of_whole_group(PreparedGroup(made.pack.path, "shapes"))]))).row.values()
 
 
 def sound() -> Kernel:
@@ -185,7 +185,9 @@ def test_what_torch_exports_for_one_batch_is_exported_again_with_open_dimensions
     base = Sample(0, (TensorSpec(0),), arrays=[x], expected=[Leaf("float32", (1, 6), exact(x))])
     group = Group("tiny:flat", "", "float32", 1)
     hows = (exporting.PLAIN, exporting.ModelExport(any_size=True))
-    static, any_size = (exporting.export_module(Flat(), [torch.from_numpy(x)], ("x",), ("y",), how) for how in hows)
+    static, any_size = (
+        exporting.export_model_module(Flat(), [torch.from_numpy(x)], ("x",), ("y",), how) for how in hows
+    )
     with pytest.raises(Vacuous, match="no dimension"):
         shapes.derive(replace(base, model=static.SerializeToString()), 0, group, 1)
     made = shapes.derive(replace(base, model=any_size.SerializeToString()), 0, group, 1)
@@ -209,10 +211,10 @@ def test_what_the_model_leaves_open_is_what_is_varied() -> None:
     open_, *fewer = shapes._list_open_dimensions(helper.make_model(graph), own)
     assert open_ == {"x": ["N", "T", ""], "m": ["T", ""]}
     assert fewer == [{"x": ["", "T", ""], "m": ["T", ""]}, {"x": ["N", "", ""], "m": ["", ""]}]
-    grown = shapes.resize_inputs(own, open_, lambda n: 2 * n)
+    grown = shapes.resize_sample_inputs(own, open_, lambda n: 2 * n)
     assert {k: v.shape for k, v in grown.items()} == {"x": (4, 6, 4), "m": (6, 1)}
     assert (grown["x"][:2, :3] == own["x"]).all() and (grown["x"][2:, :3] == own["x"][::-1]).all()
-    assert shapes.resize_inputs(own, open_, lambda n: max(1, n // 2))["x"].tolist() == own["x"][1:, 2:].tolist()
+    assert shapes.resize_sample_inputs(own, open_, lambda n: max(1, n // 2))["x"].tolist() == own["x"][1:, 2:].tolist()
 
 
 def test_a_constant_that_is_empty_by_itself_is_none_of_the_sizes() -> None:
@@ -247,6 +249,6 @@ def test_shapes_are_written_into_a_models_bytes() -> None:
         [node], "g", [value, other], [helper.make_tensor_value_info("y", TensorProto.FLOAT16, ["M"])]
     )
     model = helper.make_model(graph, producer_name="a maker")
-    made = onnx.load_model_from_string(onnx_graph.with_shapes(model.SerializeToString(), {"x": (300, 3)}))
+    made = onnx.load_model_from_string(onnx_graph.put_onnx_shapes(model.SerializeToString(), {"x": (300, 3)}))
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 300
     assert made == model

@@ -28,7 +28,7 @@ def by_the_largest(x: Any) -> Any:
 def _follow(function: Any, inputs: dict[str, np.ndarray], cotangents: list[np.ndarray]) -> tuple[Graph, Exact]:
     """The graph of a NumPy function, and the oracle of its gradient."""
     op: Any = types.SimpleNamespace(inputs={"x": 0}, gradient=["x"], kwargs={}, reference_framework="numpy", kept=False)
-    call = of_torch.of_arrays(function)
+    call = of_torch.make_tensor_function(function)
     reference = KernelReference(op, "backward", "float32", lambda a: [function(a["x"])], function, call)
     derivative, point = reference.derivative(), Point(inputs, cotangents)
     found = by_autograd(derivative, point, derivative.follow(point), reference.values(inputs))

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from farm.fleet.child_process import tasks_alone
-from tasks.catalogs.user.load import resolve_name
+from farm.fleet.child_process import link_tasks_folder
+from tasks.catalogs.user.load import resolve_user_name
 from tests.conftest import here
 
 KERNEL = """
@@ -42,7 +42,7 @@ def two(tmp_path: Path) -> Path:
 
 
 def test_each_folder_has_its_own_module_of_a_name(two: Path) -> None:
-    assert [resolve_name(f"{x}/k.py:kernel", str(two))(1) for x in "ab"] == [2, 3]
+    assert [resolve_user_name(f"{x}/k.py:kernel", str(two))(1) for x in "ab"] == [2, 3]
 
 
 def test_a_kernel_is_not_blamed_for_another_folders_module(two: Path) -> None:
@@ -54,7 +54,7 @@ def test_a_kernel_is_not_blamed_for_another_folders_module(two: Path) -> None:
 def test_a_module_imported_in_a_call_is_its_own_folders(two: Path) -> None:
     for folder in "ab":
         (two / folder / "late.py").write_text("def kernel():\n    import utils\n    return utils.SCALE\n")
-    called = [resolve_name(f"{x}/late.py:kernel", str(two)) for x in "ab"]
+    called = [resolve_user_name(f"{x}/late.py:kernel", str(two)) for x in "ab"]
     assert [f() for f in called] == [2, 3]
 
 
@@ -70,13 +70,13 @@ def test_a_package_beside_finds_its_own_modules(tmp_path: Path) -> None:
             "import parts_of_mine.deep.values\nfrom parts_of_mine import base, VALUE\n"
             "def kernel():\n    return base.BASE, VALUE, parts_of_mine.deep.values.VALUE\n"
         )
-    assert [resolve_name(f"{x}/k.py:kernel", str(tmp_path))() for x in "ab"] == [(10, 11, 11), (20, 22, 22)]
+    assert [resolve_user_name(f"{x}/k.py:kernel", str(tmp_path))() for x in "ab"] == [(10, 11, 11), (20, 22, 22)]
 
 
 def test_a_file_called_as_a_module_of_python_hides_it_from_nobody(tmp_path: Path) -> None:
     (tmp_path / "json.py").write_text("MINE = True\n")
     (tmp_path / "k.py").write_text("import json\ndef kernel():\n    return json.dumps([1])\n")
-    assert resolve_name("k.py:kernel", str(tmp_path))() == "[1]"
+    assert resolve_user_name("k.py:kernel", str(tmp_path))() == "[1]"
 
 
 @pytest.mark.parametrize("on", ["processes", "inline"])
@@ -106,10 +106,10 @@ def test_where_only_tasks_is_farm_op_declares_too(tmp_path: Path) -> None:
     (tmp_path / "k.py").write_text(
         "import farm\n@farm.op(reference=abs, inputs={'x': ['N']}, dims={'N': [4]})\ndef kernel(x):\n    return x\n"
     )
-    text = "from tasks.catalogs.user.load import resolve_name as f; print(len(f('k.py:kernel', '.').__farm_ops__))"
+    text = "from tasks.catalogs.user.load import resolve_user_name as f; print(len(f('k.py:kernel', '.').__farm_ops__))"
     # As in the environment of a runtime: numpy and ml_dtypes, and of the farm the package tasks.
     folders = [str(Path(m.__file__ or "").parents[1]) for m in map(__import__, ["numpy", "ml_dtypes"])]
-    code = f"import sys; sys.path += {folders!r}; sys.path.insert(0, {str(tasks_alone())!r}); {text}"
+    code = f"import sys; sys.path += {folders!r}; sys.path.insert(0, {str(link_tasks_folder())!r}); {text}"
     done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, cwd=tmp_path)
     assert done.stdout == "1\n", done.stderr
 

@@ -51,7 +51,12 @@ def test_an_edit_is_another_key(tmp_path: Path, edited: str, changes: list[bool]
 #: Modules that run cases though their names are not in `sources.RUNNING`, and constants of rows that preparing writes
 #: as well.
 RUN_CASES = ("tasks.canary", "tasks.screen", "tasks.twin")
-CONSTANTS = ("tasks.model.row.INTERPRETED", "tasks.model.row.Row", "tasks.model.row.YOUR_OWN", "tasks.model.row.column")
+CONSTANTS = (
+    "tasks.model.row.INTERPRETED",
+    "tasks.model.row.Row",
+    "tasks.model.row.YOUR_OWN",
+    "tasks.model.row.declare_row_column",
+)
 
 
 def imported(tree: ast.AST) -> Iterator[str]:
@@ -118,10 +123,10 @@ def test_another_packages_catalog_counts_with_its_own_sources(tmp_path: Path, mo
     found = set()
     for text in ("a = 1", "a = 2"):
         (tmp_path / "somebodys.py").write_text(text)
-        sources.digest.cache_clear()
-        found.add(sources.of_cases("somebodys"))
-    assert len(found) == 2 and sources.of_cases("tasks.catalogs.torch") not in found
+        sources.digest_sources.cache_clear()
+        found.add(sources.digest_case_sources("somebodys"))
+    assert len(found) == 2 and sources.digest_case_sources("tasks.catalogs.torch") not in found
 
 
 def test_a_module_that_is_not_there_is_no_error() -> None:
-    assert sources.digest("no_such_module_at_all") == sources.digest("no_such.module_at_all")
+    assert sources.digest_sources("no_such_module_at_all") == sources.digest_sources("no_such.module_at_all")

@@ -15,17 +15,17 @@ import numpy as np
 import pytest
 
 from farm import lake
-from farm.report.tables.coverage import distinct
-from farm.report.tables.speedups import list_speedups, speedup_view
-from farm.report.tables.view import Report, cell
-from tasks.arrays.varied import next_inputs, vary_inputs
+from farm.report.tables.coverage import keep_distinct_rows
+from farm.report.tables.speedups import list_speedup_lines, view_speedups
+from farm.report.tables.view import Report, make_view_cell
+from tasks.arrays.varied import vary_inputs, vary_inputs_by_digest
 from tasks.backends.base import Backend
 from tasks.checks import paired
 from tasks.checks.speedup import BASELINE, PROGRAM, Speedup, SpeedupRace, _make_race_columns, find_hidden_time
 from tasks.judge.plain import Metrics
 from tasks.judging import Judgement
 from tasks.model import Form, Misbehaviour, Status, Timed, Unsupported, Vacuous
-from tasks.run_queue import RunQueueClock, subtract_readings
+from tasks.run_queue import RunQueueClock, subtract_run_queue_seconds
 from tests.conftest import here
 from tests.farm.test_report import frame, make_row
 
@@ -52,7 +52,7 @@ class Clock:
 def raced(**seconds: Callable[[], float]) -> paired.RaceTimes:
     clock = Clock()
     arms = {name: clock.takes(what, name) for name, what in seconds.items()}
-    return paired.race(lambda turn: arms, lambda turn, found: None, budget_s=1e9, clock=clock)
+    return paired.race_arms(lambda turn: arms, lambda turn, found: None, budget_s=1e9, clock=clock)
 
 
 def test_the_ratio_of_an_arm_that_takes_half_the_time_is_two_and_its_interval_holds_it() -> None:
@@ -60,7 +60,7 @@ def test_the_ratio_of_an_arm_that_takes_half_the_time_is_two_and_its_interval_ho
     taken = raced(eager=lambda: noise.lognormal(0, 0.1), program=lambda: noise.lognormal(0, 0.1) / 2)
     for clock in ("wall", "seen"):
         times = taken.seconds(clock)
-        found = paired.ratio(times["eager"], times["program"])
+        found = paired.compute_speed_ratio(times["eager"], times["program"])
         assert found is not None and found.low < 2 < found.high
     assert taken.seconds("device") == {}, "no device, no times of one"
     assert found is not None and found.low < 2 < found.high and found.low > 1.5 and found.certain
@@ -71,7 +71,7 @@ def test_an_arm_against_itself_says_nothing_though_the_machine_is_loaded() -> No
     noise = np.random.default_rng(1)
     for _ in range(20):
         times = noise.lognormal(0, 1.0, (2, 41)) * (1 + 9 * (noise.random((2, 41)) < 0.2))
-        found = paired.ratio(*times)
+        found = paired.compute_speed_ratio(*times)
         assert found is not None and not found.certain
 
 
@@ -108,7 +108,7 @@ def race_on_a_busy_machine(program: float, baseline: float, claimed: float | Non
         return lambda: run
 
     arms = {name: make(name, program if name == PROGRAM else baseline) for name in (PROGRAM, BASELINE, "null")}
-    taken = paired.race(lambda turn: arms, lambda turn, found: None, 0, 1e9, clock, queued=lambda: waited[0])
+    taken = paired.race_arms(lambda turn: arms, lambda turn, found: None, 0, 1e9, clock, queued=lambda: waited[0])
     race = SpeedupRace(list, given=eager, arrays=[X])
     believed = _make_race_columns(race, taken, False)
     assert race.columns["call_ms"] == pytest.approx(1e3 * float(np.median(believed[PROGRAM])))
@@ -133,8 +133,10 @@ def test_nobody_waits_longer_than_the_system_says() -> None:
 def test_a_call_takes_its_cpu_time_though_its_own_threads_kept_it_waiting() -> None:
     running = {(9.0, 8.0): 8.0, (9.0, 0.5): 1.0, (1.0, 20.0): 10.0, (None, 8.0): None, (9.0, None): None}
     for (waited_s, cpu_s), found in running.items():
-        assert paired._find_running(Timed([], 10.0, cpu_s, waited_s=waited_s), 9.5) == found
-    assert paired._find_running(Timed([], 10.0, 0.5, waited_s=9.0, calls=2), 4.0) == 8.0, "the system counted less"
+        assert paired._find_running_seconds(Timed([], 10.0, cpu_s, waited_s=waited_s), 9.5) == found
+    assert paired._find_running_seconds(Timed([], 10.0, 0.5, waited_s=9.0, calls=2), 4.0) == 8.0, (
+        "the system counted less"
+    )
 
 
 def test_the_system_counts_what_a_thread_waits_for_a_processor() -> None:
@@ -150,7 +152,11 @@ def test_the_system_counts_what_a_thread_waits_for_a_processor() -> None:
         begin, wall, cpu = own.read(), time.perf_counter(), time.thread_time()
         while time.thread_time() < cpu + 0.1:
             pass
-        waited, wall, cpu = subtract_readings(own.read(), begin), time.perf_counter() - wall, time.thread_time() - cpu
+        waited, wall, cpu = (
+            subtract_run_queue_seconds(own.read(), begin),
+            time.perf_counter() - wall,
+            time.thread_time() - cpu,
+        )
         assert waited is not None and wall - waited == pytest.approx(cpu, rel=0.2) and waited > 0.05
         time.sleep(0.05)
         assert RunQueueClock(others[0].pid).read()
@@ -205,9 +211,9 @@ def test_cpu_time_by_the_judge_s_own_clock_is_believed_as_it_is() -> None:
 
 def test_too_few_rounds_are_refused_and_a_clock_that_stands_still_says_nothing() -> None:
     with pytest.raises(ValueError, match="10 rounds are too few"):
-        paired.ratio([1.0] * 10, [1.0] * 10)
-    assert paired.ratio([1.0] * 11, [0.0] * 11) is None
-    assert paired.ratio([2.0] * 11, [1.0] * 11) == paired.SpeedRatio(2, 2, 2)
+        paired.compute_speed_ratio([1.0] * 10, [1.0] * 10)
+    assert paired.compute_speed_ratio([1.0] * 11, [0.0] * 11) is None
+    assert paired.compute_speed_ratio([2.0] * 11, [1.0] * 11) == paired.SpeedRatio(2, 2, 2)
 
 
 def test_arms_run_in_random_order_once_a_round_each_made_ready_just_before() -> None:
@@ -220,7 +226,7 @@ def test_arms_run_in_random_order_once_a_round_each_made_ready_just_before() -> 
 
         return make
 
-    paired.race(lambda turn: {name: ready(name, turn) for name in "abc"}, lambda turn, found: None, budget_s=0)
+    paired.race_arms(lambda turn: {name: ready(name, turn) for name in "abc"}, lambda turn, found: None, budget_s=0)
     runs = ran[1::2]
     assert [x.removeprefix("ready ") for x in ran[::2]] == runs
     rounds = [tuple(runs[k : k + 3]) for k in range(0, len(runs), 3)]
@@ -320,7 +326,7 @@ def test_inputs_differ_from_round_to_round_and_stay_valid() -> None:
     assert len({x.tobytes() for x, _, _ in seen}) == 20
     for x, moved, hidden in seen:
         assert x.dtype == X.dtype and np.abs(x).max() <= 2 and sorted(moved) == list(range(12)) and hidden.sum() == 3
-    for some in (seen[1][0], next_inputs([X], "5" * 64, True)[0]):
+    for some in (seen[1][0], vary_inputs_by_digest([X], "5" * 64, True)[0]):
         factors = np.sort(some, axis=None) / np.sort(X, axis=None)
         assert factors.min() < 0.9 * factors.max(), (
             "the order of the numbers is another one, not the same times a factor"
@@ -349,7 +355,7 @@ def test_rows_of_a_run_name_their_eager_arm_and_the_report_shows_them(tmp_path: 
     assert done.returncode == 0, done.stdout + done.stderr
     rows = lake.read(results, lake.run_ids(results)[-1])
     assert set(rows["status"]) == {"pass"} and set(rows["check"]) == {"speedup"}
-    table = list_speedups(distinct(rows)).set_index("backend")
+    table = list_speedup_lines(keep_distinct_rows(rows)).set_index("backend")
     assert set(table["baseline"]) == {"torch-cpu"}
     assert (table["speedup_low"] <= table["speedup_high"]).where(table["says"] != "unsure", True).all()
     assert set(rows["baseline"]) == {"torch-cpu"}
@@ -370,7 +376,7 @@ def test_rows_of_a_run_name_their_eager_arm_and_the_report_shows_them(tmp_path: 
 def test_what_is_said_needs_an_interval_beyond_one(intervals: dict[str, tuple[float, ...]], says: str) -> None:
     ends = {f"{clock}{end}": x for clock, found in intervals.items() for end, x in zip(("", "_low", "_high"), found)}
     rows = frame(make_row(check="speedup", baseline="torch-cpu", flags="rounds=11", **ends), make_row(op="torch:mul"))
-    (line,) = list_speedups(distinct(rows)).to_dict("records")
+    (line,) = list_speedup_lines(keep_distinct_rows(rows)).to_dict("records")
     assert (line["says"], line["baseline"]) == (says, "torch-cpu")
 
 
@@ -385,10 +391,12 @@ def test_what_is_said_needs_an_interval_beyond_one(intervals: dict[str, tuple[fl
 )
 def test_the_table_names_the_clock_of_every_time(intervals: dict[str, tuple[float, ...]], said: str) -> None:
     ends = {f"{clock}{end}": x for clock, found in intervals.items() for end, x in zip(("", "_low", "_high"), found)}
-    view = speedup_view(Report.of(frame(make_row(check="speedup", baseline="torch-cpu", call_ms=1.5, **ends)), {}))
+    view = view_speedups(Report.of(frame(make_row(check="speedup", baseline="torch-cpu", call_ms=1.5, **ends)), {}))
     assert view is not None
     shown = {
-        column.words: cell(column, line).text for line in view.all_lines() for column in view.columns_for("terminal")
+        column.words: make_view_cell(column, line).text
+        for line in view.all_lines()
+        for column in view.columns_for("terminal")
     }
     assert shown["result"] == said
     assert {"speedup, wall time", "speedup, CPU time", "ms, wall time"} <= set(shown)
@@ -396,7 +404,7 @@ def test_the_table_names_the_clock_of_every_time(intervals: dict[str, tuple[floa
 
 def test_rows_of_older_lakes_name_their_baseline_in_the_flags() -> None:
     rows = frame(make_row(check="speedup", flags="baseline=torch-cpu rounds=11"))
-    assert list(list_speedups(distinct(rows))["baseline"]) == ["torch-cpu"]
+    assert list(list_speedup_lines(keep_distinct_rows(rows))["baseline"]) == ["torch-cpu"]
 
 
 def test_what_lies_in_the_gaps_of_a_tensor_stays_there() -> None:
@@ -407,5 +415,5 @@ def test_what_lies_in_the_gaps_of_a_tensor_stays_there() -> None:
         made, alone = (vary_inputs([x], turn, moved=True)[0] for x in (stored, stored[::2].copy()))
         assert np.isnan(made[1::2]).all()
         assert (made[::2] == alone).all(), "they vary as without gaps"
-    (next_one,) = next_inputs([stored], "f" * 64, True)
+    (next_one,) = vary_inputs_by_digest([stored], "f" * 64, True)
     assert np.isnan(next_one[1::2]).all() and (next_one[::2] != stored[::2]).any()

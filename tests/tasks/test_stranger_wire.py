@@ -203,7 +203,9 @@ def test_errors_keep_their_name_text_and_class() -> None:
     broken.outputs = [np.arange(3)]
     for error in (ValueError("a"), KeyError("k"), Own("b"), Fallback("c", raises=True), broken, MemoryError("m")):
         arrays: list[object] = []
-        found = records.read_error(json.loads(json.dumps(records.write_error(error, None, arrays))), arrays)
+        found = records.read_error_record(
+            json.loads(json.dumps(records.write_error_record(error, None, arrays))), arrays
+        )
         assert (type(found).__name__, str(found)) == (type(error).__name__, str(error))
         assert isinstance(found, next(x for x in type(error).__mro__ if x is not Own))
         if isinstance(found, Misbehaviour):
@@ -228,8 +230,8 @@ def test_results_that_are_no_arrays_are_refused_whoever_gives_the_digests() -> N
     digests = (first, digest_outputs([x], first))
     places = [[0, 1], [1, 2]]
     for chain, told in ((own, digests), (following, ())):
-        assert records.read_results(places, [x, x], chain, told) == [[x], [x]]
+        assert records.read_timed_results(places, [x, x], chain, told) == [[x], [x]]
         with pytest.raises(Garbled, match="no array"):
-            records.read_results(places, [x, None], chain, told)
+            records.read_timed_results(places, [x, None], chain, told)
     with pytest.raises(Garbled, match="did not have"):
-        records.read_results(places, [x, 2 * x], own, digests)
+        records.read_timed_results(places, [x, 2 * x], own, digests)

@@ -14,13 +14,13 @@ from tasks.backends import BackendSpec
 from tasks.catalogs import user_definitions
 from tasks.catalogs.user import samples
 from tasks.catalogs.user.ops import UserOp
-from tasks.catalogs.user.schema import mistakes
+from tasks.catalogs.user.schema import list_declaration_mistakes
 from tasks.draw import structure
 from tasks.draw.structure import KINDS, PLAIN, WORDS, StructuredInput
 from tasks.judge import verdict
 from tasks.model import FUZZ, Group
-from tasks.prepare.cases import prepare
-from tasks.runner import Runner, ask_whole_group
+from tasks.prepare.cases import prepare_group
+from tasks.runner import Runner, make_item_of_whole_group
 
 #: An input of each kind.
 INPUTS = {
@@ -41,7 +41,7 @@ INPUTS = {
 
 def plain(given: StructuredInput) -> np.ndarray:
     values = np.arange(np.prod(given.shape)) * 37 % 101 - 50.0
-    return values.reshape(given.shape).astype(structure.np_dtype(given.dtype))
+    return values.reshape(given.shape).astype(structure.get_numpy_dtype(given.dtype))
 
 
 def test_every_kind_has_an_example_and_every_structure_words() -> None:
@@ -56,20 +56,20 @@ def test_a_structured_sample_is_of_its_kind(kind: str) -> None:
     made = 0
     for code in (*KINDS[kind].structures, PLAIN):
         for seed in range(5):
-            x = structure.fill(given, code, seed, plain(given))
+            x = structure.draw_structure(given, code, seed, plain(given))
             if x is None:
                 continue
             made += 1
-            assert x.shape == given.shape and x.dtype == structure.np_dtype(given.dtype)
-            assert structure.contradiction(given, x) == "", (code, seed)
-            again = structure.fill(given, code, seed, plain(given))
+            assert x.shape == given.shape and x.dtype == structure.get_numpy_dtype(given.dtype)
+            assert structure.find_structure_contradiction(given, x) == "", (code, seed)
+            again = structure.draw_structure(given, code, seed, plain(given))
             assert again is not None and again.tobytes() == x.tobytes()
     assert made >= 5 * (len(KINDS[kind].structures) - 2)
 
 
 def test_structures_are_what_they_are_called() -> None:
     def made(kind: str, code: str, seed: int = 1) -> np.ndarray:
-        found = structure.fill(INPUTS[kind], code, seed, plain(INPUTS[kind]))
+        found = structure.draw_structure(INPUTS[kind], code, seed, plain(INPUTS[kind]))
         assert found is not None
         return found
 
@@ -91,11 +91,18 @@ def test_structures_are_what_they_are_called() -> None:
 def test_a_seed_makes_the_same_bytes_in_any_language() -> None:
     """Vectors for an implementation elsewhere: the numbers are those of splitmix64, shifted right by one, modulo the
     bound."""
-    assert structure.fill(StructuredInput("index", (6,), "int64", 0, 10), PLAIN, 42).tolist() == [6, 5, 9, 2, 5, 1]  # type: ignore[union-attr]
+    assert structure.draw_structure(StructuredInput("index", (6,), "int64", 0, 10), PLAIN, 42).tolist() == [
+        6,
+        5,
+        9,
+        2,
+        5,
+        1,
+    ]  # type: ignore[union-attr]
     digest = hashlib.sha256()
     for kind, given in INPUTS.items():
         for code in KINDS[kind].structures:
-            x = structure.fill(given, code, 7, plain(given))
+            x = structure.draw_structure(given, code, 7, plain(given))
             digest.update(b"" if x is None else x.tobytes())
     assert digest.hexdigest()[:16] == "3ad961a708e6276a"
 
@@ -117,7 +124,7 @@ def test_a_seed_makes_the_same_bytes_in_any_language() -> None:
     ],
 )
 def test_what_an_input_is_follows_from_dtype_bounds_and_name(name: str, given: StructuredInput, kind: str) -> None:
-    assert structure.infer(name, given).kind == kind
+    assert structure.infer_structure(name, given).kind == kind
 
 
 @pytest.mark.parametrize(
@@ -149,7 +156,7 @@ def test_what_an_input_is_follows_from_dtype_bounds_and_name(name: str, given: S
 )
 def test_mistakes_of_a_kind_are_one_line(spec: dict[str, Any], key: str, says: str) -> None:
     op = UserOp("op", "k.py:f", "k.py:g", {"x": ["n"], "i": spec}, {"n": [6]})
-    found = {".".join(map(str, at)): text for at, text in mistakes(op)}
+    found = {".".join(map(str, at)): text for at, text in list_declaration_mistakes(op)}
     assert says in found[key]
 
 
@@ -165,10 +172,10 @@ def declare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def rows(cache: Path, count: int, distribution: str = "own") -> list[dict[str, Any]]:
-    _, made = prepare(Group("user:op", "", "float32", count, distribution=distribution), cache)
+    _, made = prepare_group(Group("user:op", "", "float32", count, distribution=distribution), cache)
     backend = BackendSpec.parse("torch-cpu").create()
-    runner = Runner(backend, backend.probe(), verdict.load("error_units"), lambda number, stage, span: None)
-    return [done.row.values() for done in runner.run([ask_whole_group(made)])]
+    runner = Runner(backend, backend.probe(), verdict.load_policy("error_units"), lambda number, stage, span: None)
+    return [done.row.values() for done in runner.run([make_item_of_whole_group(made)])]
 
 
 MOE = """
@@ -251,7 +258,11 @@ def test_every_sample_of_a_declared_kind_is_of_it() -> None:
     op = UserOp("op", "", "", inputs, {"n": [5, 33]})
     for distribution in ("own", "regular", "boundary", "adversarial", "nan"):
         for index in range(4):
-            made = samples.arrays(op, {"n": 33}, Group("user:op", "", "float32", 9, distribution=distribution), index)
-            assert samples.outside(op, {"n": 33}, made) == ""
+            made = samples.make_sample_arrays(
+                op, {"n": 33}, Group("user:op", "", "float32", 9, distribution=distribution), index
+            )
+            assert samples.explain_values_outside(op, {"n": 33}, made) == ""
     made["p"][0] = made["p"][1]
-    assert samples.outside(op, {"n": 33}, made).startswith("p is declared as permutation, and does not have each")
+    assert samples.explain_values_outside(op, {"n": 33}, made).startswith(
+        "p is declared as permutation, and does not have each"
+    )

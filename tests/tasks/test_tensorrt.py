@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from farm.reproduction.folder import RUN, FindingCase, write_folder
+from farm.reproduction.folder import RUN, FindingCase, write_finding_folder
 from tasks.backends import tensorrt
 from tasks.backends.shared import artefacts, onnx_graph, tensorrt_network
-from tasks.backends.shared.onnx_form import PROBE_MODEL, with_constants
+from tasks.backends.shared.onnx_form import PROBE_MODEL, put_onnx_constants
 from tasks.backends.tensorrt import TensorRt, TensorRtError
 from tasks.backends.tensorrt_rtx import TensorRtRtx
 from tasks.canary import Canary
@@ -40,7 +40,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Install:
         gpu = fake_tensorrt.Gpu()
         module = fake_tensorrt.module(version, gpu)
         monkeypatch.setitem(sys.modules, "tensorrt", module)
-        monkeypatch.setattr(cuda_driver, "load", lambda: None)
+        monkeypatch.setattr(cuda_driver, "load_cuda_driver", lambda: None)
         monkeypatch.setattr(cuda_driver, "CudaDevice", lambda library, ordinal=0: gpu)
         backend = TensorRt("tensorrt-cuda", "cuda", options)
         backend.probe()
@@ -281,7 +281,7 @@ def test_without_a_driver_or_package_it_is_unavailable(monkeypatch: pytest.Monke
     def missing() -> Any:
         raise OSError("libcuda.so.1: cannot open shared object file")
 
-    monkeypatch.setattr(cuda_driver, "load", missing)
+    monkeypatch.setattr(cuda_driver, "load_cuda_driver", missing)
     with pytest.raises(Unavailable, match=r"no NVIDIA driver: libcuda.so.1"):
         TensorRt("t", "cuda", {}).probe()
 
@@ -409,7 +409,7 @@ TRT = types.SimpleNamespace(
 
 def test_casts_reach_inputs_constants_and_outputs() -> None:
     net = Net()
-    tensorrt_network.cast(TRT, net, "HALF")
+    tensorrt_network.cast_tensorrt_network(TRT, net, "HALF")
     _, cast, add, last = net.layers[:4]
     assert [t.dtype for t in add.inputs] == ["HALF", "HALF"] and [t.dtype for t in last.inputs] == ["HALF", "HALF"]
     assert cast.to_type == "FLOAT" and cast.inputs == [net.n] and last.inputs[1].name == "CAST n_float"  # integers stay
@@ -418,11 +418,13 @@ def test_casts_reach_inputs_constants_and_outputs() -> None:
 
 def test_quantisation_takes_its_step_from_the_values() -> None:
     net = Net()
-    tensorrt_network.quantize(TRT, net, {"x": np.array([1, -254, np.inf], np.float32), "n": np.array([900])})
+    tensorrt_network.quantize_tensorrt_network(
+        TRT, net, {"x": np.array([1, -254, np.inf], np.float32), "n": np.array([900])}
+    )
     add = net.layers[2]
     assert net.scales == [2.0] and add.inputs[0].name.startswith("DEQUANTIZE QUANTIZE x") and add.inputs[1].name == "c"
     empty = Net()
-    tensorrt_network.quantize(TRT, empty, {"x": np.empty(0, np.float32), "n": np.array([1])})
+    tensorrt_network.quantize_tensorrt_network(TRT, empty, {"x": np.empty(0, np.float32), "n": np.array([1])})
     assert empty.scales == [1.0]
 
 
@@ -433,7 +435,7 @@ def test_constants_are_added_to_a_models_bytes() -> None:
     import onnx
 
     reduce = model("ReduceSum", {"x": (1, (2, 3)), "axes": (TensorProto.INT64, (1,))}, {"y": (1, (2, 1))})
-    fixed = onnx.load_from_string(with_constants(reduce, {"axes": np.array([-1])}))
+    fixed = onnx.load_from_string(put_onnx_constants(reduce, {"axes": np.array([-1])}))
     onnx.checker.check_model(fixed)
     assert onnx.numpy_helper.to_array(fixed.graph.initializer[0]).tolist() == [-1]
     assert [x.name for x in fixed.graph.input] == ["x", "axes"] and len(fixed.graph.node) == 1
@@ -553,8 +555,8 @@ ROW = {"status": "wrong", "kind": "numbers", "op_class": "composite", "limit": 3
 
 
 def written(backend: TensorRt, made: Form, *leaves: Leaf) -> dict[str, bytes]:
-    group, policy = Group("onnx:Op", "", "float32", 1), verdict.load("error_units")
-    return write_folder(FindingCase("A title.", made, group, backend, policy, ROW, leaves), ["tensorrt-cu13"])
+    group, policy = Group("onnx:Op", "", "float32", 1), verdict.load_policy("error_units")
+    return write_finding_folder(FindingCase("A title.", made, group, backend, policy, ROW, leaves), ["tensorrt-cu13"])
 
 
 @pytest.mark.parametrize("open_sizes", [False, True])

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tasks.catalogs.torch.differentiable import PROCESS, processing
+from tasks.catalogs.torch.differentiable import PROCESS, make_output_processing
 from tasks.catalogs.torch.gradient_samples import GradientSampleMaker
-from tasks.judge.plain import compare
+from tasks.judge.plain import compare_outputs
 from tasks.model import Group, Leaf, OpClass
-from tasks.model.leaf import reorder_ties
+from tasks.model.leaf import reorder_leaf_ties
 
 torch = pytest.importorskip("torch")
 
@@ -20,7 +20,9 @@ torch = pytest.importorskip("torch")
 def _sample(call, *inputs, check="backward"):  # type: ignore[no-untyped-def]
     info = types.SimpleNamespace(name="sort", variant_test_name="", op=call, ref=None)
     first, *rest = inputs
-    source = types.SimpleNamespace(input=first, args=tuple(rest), kwargs={}, **{PROCESS: processing(info, None)})
+    source = types.SimpleNamespace(
+        input=first, args=tuple(rest), kwargs={}, **{PROCESS: make_output_processing(info, None)}
+    )
     return GradientSampleMaker(info, Group("critical:sort", "", "float32", 1, check=check), 4, call).make(0, source)
 
 
@@ -74,8 +76,8 @@ def test_pooling_chooses() -> None:
 
 def _units(actual: np.ndarray, leaf: Leaf) -> float:
     array = actual.astype(np.float32)
-    units = compare(
-        [reorder_ties(array, leaf)], [Leaf(leaf.dtype, leaf.shape, leaf.reference)], OpClass.COMPOSITE
+    units = compare_outputs(
+        [reorder_leaf_ties(array, leaf)], [Leaf(leaf.dtype, leaf.shape, leaf.reference)], OpClass.COMPOSITE
     ).error_units
     assert units is not None
     return units

@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 
 from tasks.arrays import torch_tree
-from tasks.arrays.tree import TensorSpec, encode, encode_tensor
+from tasks.arrays.tree import TensorSpec, encode_argument_tree, encode_tensor_spec
 from tasks.backends.inductor import Inductor
 from tasks.backends.shared import torch_devices, torch_switches
-from tasks.backends.shared.torch_devices import says_unsupported
-from tasks.backends.torch import TorchEager, _add_advice
+from tasks.backends.shared.torch_devices import says_torch_unsupported
+from tasks.backends.torch import TorchEager, _add_torch_advice
 from tasks.devices import TORCH, TORCH_DEVICES
 from tasks.model import Flushes, Form, Program, Unavailable
 
@@ -42,8 +42,10 @@ def fake_npu(monkeypatch: pytest.MonkeyPatch, synchronize: Callable[[], None] = 
     )
     monkeypatch.setattr(torch, "npu", npu, raising=False)
     monkeypatch.setitem(sys.modules, "torch_npu", types.ModuleType("torch_npu"))
-    real = torch_tree.decoder
-    monkeypatch.setattr(torch_tree, "decoder", lambda arrays, device, place=None: real(arrays, "cpu", place))
+    real = torch_tree.make_tensor_decoder
+    monkeypatch.setattr(
+        torch_tree, "make_tensor_decoder", lambda arrays, device, place=None: real(arrays, "cpu", place)
+    )
     monkeypatch.setattr(TorchEager, "_try", lambda self: None)
     return npu
 
@@ -55,7 +57,7 @@ def doubled(call: Callable[..., Any]) -> Form:
         "float32",
         [np.ones(2, np.float32)],
         call=call,
-        args={"$": "tuple", "v": [encode_tensor(TensorSpec(0))]},
+        args={"$": "tuple", "v": [encode_tensor_spec(TensorSpec(0))]},
         kwargs={"$": "dict", "v": []},
     )
 
@@ -126,7 +128,7 @@ def test_who_chooses_one_of_several_devices_is_told_the_variable(name: str, mean
     ],
 )
 def test_what_a_device_says_that_this_torch_is_not_for_comes_with_what_to_do(words: str, advice: str) -> None:
-    said = _add_advice(RuntimeError(words))
+    said = _add_torch_advice(RuntimeError(words))
     assert said.startswith(words.splitlines()[0]) and (advice in said if advice else said == words)
 
 
@@ -145,10 +147,10 @@ def test_what_rocm_torch_was_built_with_is_no_version_of_a_driver(monkeypatch: p
     backend = eager("rocm")
     for name in ("_accelerator", "_try"):
         monkeypatch.setattr(backend, name, lambda: "AMD Instinct MI300X")
-    monkeypatch.setattr(torch_switches, "set_precision", lambda *how: None)
-    monkeypatch.setattr(torch_switches, "architecture", lambda: "gfx942")
-    monkeypatch.setattr(torch_switches, "identity", lambda target: [])
-    monkeypatch.setattr("tasks.backends.torch.driver_version", lambda label: "")
+    monkeypatch.setattr(torch_switches, "set_precision_switches", lambda *how: None)
+    monkeypatch.setattr(torch_switches, "name_torch_architecture", lambda: "gfx942")
+    monkeypatch.setattr(torch_switches, "describe_torch_device_identity", lambda target: [])
+    monkeypatch.setattr("tasks.backends.torch.find_driver_version", lambda label: "")
     monkeypatch.setattr(torch.version, "hip", "7.2.26015")
     monkeypatch.setattr("tasks.backends.torch.flushing.DTYPES", ())
     before = torch.is_warn_always_enabled()
@@ -200,10 +202,10 @@ def test_rocm_is_told_by_a_variable_that_tf32_may_be_taken(monkeypatch: pytest.M
     told: list[str | None] = []
     monkeypatch.setattr(TorchEager, "_accelerator", lambda self: told.append(os.environ.get(allowed)) or "MI300X")
     monkeypatch.setattr(TorchEager, "_try", lambda self: None)
-    monkeypatch.setattr(torch_switches, "set_precision", lambda *asked: None)
-    monkeypatch.setattr(torch_switches, "architecture", lambda: "gfx942")
-    monkeypatch.setattr(torch_switches, "libraries", lambda: "")
-    monkeypatch.setattr("tasks.backends.shared.flushing.measure_flushing", lambda *asked: Flushes())
+    monkeypatch.setattr(torch_switches, "set_precision_switches", lambda *asked: None)
+    monkeypatch.setattr(torch_switches, "name_torch_architecture", lambda: "gfx942")
+    monkeypatch.setattr(torch_switches, "list_torch_libraries", lambda: "")
+    monkeypatch.setattr("tasks.backends.shared.flushing.measure_backend_flushing", lambda *asked: Flushes())
     for options in ({}, {"tf32": True}):
         eager("rocm", **options).probe()
     assert told == [None, "1"]
@@ -222,14 +224,14 @@ def test_products_and_sums_on_a_gpu_are_as_coarse_as_its_options_say(
     monkeypatch.setenv("HIPBLASLT_ALLOW_TF32", "1")
     for name, answer in (("_accelerator", "GPU"), ("_try", None)):
         monkeypatch.setattr(TorchEager, name, lambda self, answer=answer: answer)
-    monkeypatch.setattr(torch_switches, "architecture", lambda: "sm_90")
-    monkeypatch.setattr("tasks.backends.shared.flushing.measure_flushing", lambda *asked: Flushes())
+    monkeypatch.setattr(torch_switches, "name_torch_architecture", lambda: "sm_90")
+    monkeypatch.setattr("tasks.backends.shared.flushing.measure_backend_flushing", lambda *asked: Flushes())
     try:
         for tf32, reduced in ((True, True), (False, False), (False, True), (True, False)):
             eager(device, tf32=tf32, reduced_precision_reduction=reduced).probe()
             assert [getattr(*switch) for switch in switches] == [tf32, tf32, reduced, reduced]
     finally:
-        with torch_switches.settable():
+        with torch_switches.allow_setting_flags():
             for switch, value in zip(switches, before, strict=True):
                 setattr(*switch, value)
 
@@ -242,7 +244,7 @@ def test_products_on_an_intel_gpu_are_as_coarse_as_its_option_says(
     monkeypatch.setattr(type(switches), "allow_tf32", not tf32)  # a build for CPUs keeps no such switch
     for name, answer in (("_accelerator", "GPU"), ("_try", None)):
         monkeypatch.setattr(TorchEager, name, lambda self, answer=answer: answer)
-    monkeypatch.setattr("tasks.backends.shared.flushing.measure_flushing", lambda *asked: Flushes())
+    monkeypatch.setattr("tasks.backends.shared.flushing.measure_backend_flushing", lambda *asked: Flushes())
     properties = types.SimpleNamespace(driver_version="1.6.33578+15")
     monkeypatch.setattr(torch.xpu, "get_device_properties", lambda index: properties)
     info = eager("xpu", tf32=tf32).probe()
@@ -378,9 +380,9 @@ def test_what_torch_says_without_a_kernel_of_attention_counts_where_one_was_aske
 
 
 def test_what_python_raises_is_told_by_its_class_and_not_by_words() -> None:
-    assert says_unsupported("cuda", "NotImplementedError", "whatever")
-    assert not says_unsupported("cuda", "ValueError", "reduce is not implemented")
-    assert says_unsupported("cuda", "ValueError", "Multiplication of two Float8_e5m2 matrices is not supported")
+    assert says_torch_unsupported("cuda", "NotImplementedError", "whatever")
+    assert not says_torch_unsupported("cuda", "ValueError", "reduce is not implemented")
+    assert says_torch_unsupported("cuda", "ValueError", "Multiplication of two Float8_e5m2 matrices is not supported")
 
 
 @pytest.mark.parametrize(
@@ -572,25 +574,27 @@ def test_what_inductor_does_once_is_done_before_the_first_case(monkeypatch: pyte
 def test_the_version_of_what_computes_is_in_the_row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91000)
-    assert torch_switches.libraries() == ", CUDA 13.0, cuDNN 91000"
+    assert torch_switches.list_torch_libraries() == ", CUDA 13.0, cuDNN 91000"
 
 
 def test_a_row_says_which_driver_and_which_gpu_it_is_of(monkeypatch: pytest.MonkeyPatch) -> None:
     backend = eager("cuda")
     for name in ("_accelerator", "_try"):
         monkeypatch.setattr(backend, name, lambda: "NVIDIA H200")
-    monkeypatch.setattr(torch_switches, "set_precision", lambda *how: None)
-    monkeypatch.setattr("tasks.backends.torch.driver_version", lambda label: {"nvidia": "580.95"}[label])
-    monkeypatch.setattr(torch_switches, "architecture", lambda: "sm_90")
-    monkeypatch.setattr(torch_switches, "libraries", lambda: ", CUDA 13.0, cuDNN 91000")
+    monkeypatch.setattr(torch_switches, "set_precision_switches", lambda *how: None)
+    monkeypatch.setattr("tasks.backends.torch.find_driver_version", lambda label: {"nvidia": "580.95"}[label])
+    monkeypatch.setattr(torch_switches, "name_torch_architecture", lambda: "sm_90")
+    monkeypatch.setattr(torch_switches, "list_torch_libraries", lambda: ", CUDA 13.0, cuDNN 91000")
     monkeypatch.setattr(torch.version, "hip", None)
     monkeypatch.setattr("tasks.backends.torch.flushing.DTYPES", ())
     monkeypatch.setattr("tasks.devices.nvidia.metadata.version", lambda name: "13.1.0")
-    monkeypatch.setattr("tasks.devices.nvidia.system_libraries", tuple)  # a test before this one loads a library
-    monkeypatch.setattr("tasks.devices.cuda_driver.load", lambda: None)
+    monkeypatch.setattr(
+        "tasks.devices.nvidia.list_system_cuda_libraries", tuple
+    )  # a test before this one loads a library
+    monkeypatch.setattr("tasks.devices.cuda_driver.load_cuda_driver", lambda: None)
     monkeypatch.setattr("tasks.devices.cuda_driver.describe_gpu", lambda library, at: ("NVIDIA H200", "sm_90"))
-    monkeypatch.setattr("tasks.devices.cuda_driver.identity", lambda library, at: ["uuid=GPU-1", "ecc=on"])
-    monkeypatch.setattr("tasks.devices.cuda_driver.memory", lambda library, at: 141 << 30)
+    monkeypatch.setattr("tasks.devices.cuda_driver.describe_gpu_identity", lambda library, at: ["uuid=GPU-1", "ecc=on"])
+    monkeypatch.setattr("tasks.devices.cuda_driver.measure_gpu_memory", lambda library, at: 141 << 30)
     before = torch.is_warn_always_enabled()
     info = backend.start()
     torch.set_warn_always(before)
@@ -615,21 +619,21 @@ def test_a_row_says_which_of_the_cards_it_is_of(
     properties: dict[str, str], words: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.xpu, "get_device_properties", lambda index: types.SimpleNamespace(**properties))
-    assert torch_switches.identity("xpu") == words
+    assert torch_switches.describe_torch_device_identity("xpu") == words
 
 
 def test_the_version_of_a_plug_in_is_that_of_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     """Habana's is a module of a namespace, which has none; Huawei's says less of itself than its package."""
     monkeypatch.setitem(sys.modules, "habana_frameworks", types.ModuleType("habana_frameworks"))
     monkeypatch.setitem(sys.modules, "torch_npu", types.SimpleNamespace(__version__="2.13.0"))
-    assert [torch_switches.plugin(eager(x).known) for x in ("hpu", "npu", "cpu")] == [
+    assert [torch_switches.read_torch_plugin_version(eager(x).known) for x in ("hpu", "npu", "cpu")] == [
         ", habana_torch_plugin",
         ", torch_npu 2.13.0",
         "",
     ]
     versions = {"habana_torch_plugin": "1.23.0.695", "torch_npu": "2.13.0.post1"}
     monkeypatch.setattr("tasks.backends.torch.metadata.version", versions.__getitem__)
-    assert [torch_switches.plugin(eager(x).known) for x in ("hpu", "npu")] == [
+    assert [torch_switches.read_torch_plugin_version(eager(x).known) for x in ("hpu", "npu")] == [
         ", habana_torch_plugin 1.23.0.695",
         ", torch_npu 2.13.0.post1",
     ]
@@ -644,7 +648,7 @@ def test_a_row_says_that_triton_interpreted_its_kernels(monkeypatch: pytest.Monk
 
 def test_what_torch_wants_on_the_cpu_stays_there() -> None:
     arrays = [np.zeros(4, np.float32), np.array([1, 2])]
-    args, kwargs = encode((TensorSpec(0), TensorSpec(1))), encode({})
+    args, kwargs = encode_argument_tree((TensorSpec(0), TensorSpec(1))), encode_argument_tree({})
     made = {
         op: TorchEager("torch-meta", "meta", {}).arguments(
             Form("torch", op, "float32", arrays, args=args, kwargs=kwargs)
@@ -671,10 +675,10 @@ def test_every_sample_of_an_op_that_is_told_its_device_runs_on_that_of_the_backe
         if op.name not in TOLD:
             continue
         for sample in list(op.sample_inputs("cpu", torch.float32))[:6]:
-            args, kwargs, arrays = torch_tree.encode_args((sample.input, *sample.args), sample.kwargs)
+            args, kwargs, arrays = torch_tree.encode_torch_args((sample.input, *sample.args), sample.kwargs)
             form = Form("torch", f"torch:{op.name}", "float32", arrays, call=op.op, args=args, kwargs=kwargs)
             args, kwargs = backend.arguments(form)
-            out = list(torch_tree.leaves(op.op(*args, **kwargs)))
+            out = list(torch_tree.list_output_tensors(op.op(*args, **kwargs)))
             assert {x.device.type for x in out} == {"meta"}, (op.name, sample)
             asked += "cpu" in str(form.args) + str(form.kwargs)
     assert asked > 80
@@ -696,31 +700,34 @@ def test_the_device_of_a_process_is_what_torch_has_there(
 ) -> None:
     import torch
 
-    assert torch_devices.here() == "cpu"
+    assert torch_devices.name_torch_device_here() == "cpu"
     there = types.SimpleNamespace(is_available=lambda: True)
     monkeypatch.setattr(torch, module, there, raising=False)
     monkeypatch.setattr(torch.version, "hip", hip)
-    assert torch_devices.here() == device
+    assert torch_devices.name_torch_device_here() == device
 
 
 @pytest.mark.parametrize(("said", "device"), [("TPU", "xla"), ("NEURON", "neuron"), ("CPU", "cpu")])
 def test_the_device_of_a_process_is_that_of_its_pjrt(said: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     runtime = types.SimpleNamespace(device_type=lambda: said)
     monkeypatch.setitem(sys.modules, "torch_xla.runtime", runtime)  # type: ignore[arg-type]
-    assert torch_devices.here() == device
+    assert torch_devices.name_torch_device_here() == device
 
 
 def test_a_device_of_another_plugin_is_the_accelerator_that_torch_names(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: torch.device("maia"))
-    assert torch_devices.here() == "maia"
+    assert torch_devices.name_torch_device_here() == "maia"
 
 
 def test_what_nobody_counts_is_no_count_of_allocations(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
-    assert torch_devices.allocations("cuda") is None and torch_devices.allocations("nowhere") is None
+    assert (
+        torch_devices.count_torch_allocations("cuda") is None
+        and torch_devices.count_torch_allocations("nowhere") is None
+    )
     for name in ("allocation.all.allocated", "NumAllocs"):
         monkeypatch.setattr(torch.xpu, "memory_stats", lambda name=name: {name: 3})
-        assert torch_devices.allocations("xpu") == 3
+        assert torch_devices.count_torch_allocations("xpu") == 3

@@ -13,7 +13,7 @@ import pytest
 
 from tasks.arrays import torch_tree
 from tasks.arrays.training import Optimiser, TrainingStep
-from tasks.arrays.tree import TensorSpec, encode_tensor
+from tasks.arrays.tree import TensorSpec, encode_tensor_spec
 from tasks.graphs import program as programs
 from tasks.graphs.program import ProgramPart
 from tasks.hunt.dialogue import Ask, DialoguePiece, NotFailing, Ran
@@ -21,7 +21,7 @@ from tasks.hunt.localise import nodes
 from tasks.hunt.localise.question import CulpritQuestion, SearchClock
 from tasks.hunt.localise.search import Culprit, search_culprit
 from tasks.hunt.torch_program import TorchProgram
-from tasks.judge.plain import compare
+from tasks.judge.plain import compare_outputs
 from tasks.model import Form, Leaf, OpClass, Unsupported
 from tests.stand_in import driven
 from tests.tiny_module import block
@@ -34,14 +34,14 @@ class Case:
 
     def __init__(self) -> None:
         module, self.inputs = block()
-        self.program = programs.trace_module(module, self.inputs)
-        self.feeds = programs.name_arguments(self.program, self.inputs)
+        self.program = programs.trace_torch_module(module, self.inputs)
+        self.feeds = programs.name_program_arguments(self.program, self.inputs)
         self.subject = TorchProgram(self.program, self.feeds)
 
     def fails(self, outputs: Sequence[np.ndarray]) -> bool:
         exact = self.subject.evaluate()
         leaves = [Leaf("float32", y.shape, y, np.full(y.shape, 1e-6)) for y in map(exact.get, self.subject.outputs)]
-        return float(compare(outputs, leaves, OpClass.MODEL).error_units or 0) > nodes.LIMIT
+        return float(compare_outputs(outputs, leaves, OpClass.MODEL).error_units or 0) > nodes.LIMIT
 
     def culprit(self, faults: Mapping[str, Any], hidden: str = "") -> Culprit:
         """faults: what an operation's result becomes, by name; hidden: strikes only where this tensor is no output."""
@@ -49,7 +49,7 @@ class Case:
         def ran(asked: Ask) -> Ran:
             piece = asked.case if isinstance(asked.case, DialoguePiece) else self.subject.probed([])
             wanted, feeds = piece.program, piece.feeds
-            part = programs.part(self.program, wanted)
+            part = programs.cut_program_part(self.program, wanted)
             made = {x.name for x in part.graph.nodes if x.op == "call_function"}
 
             class Faulty(torch.fx.Interpreter):
@@ -119,20 +119,20 @@ def test_a_part_of_a_form_runs_by_itself(case: Case, tmp_path: Any) -> None:
     from tasks.arrays.pack import ArrayPack, save_pack
 
     module, inputs = block()
-    args = {"$": "tuple", "v": [encode_tensor(TensorSpec(i)) for i in range(len(inputs))]}
+    args = {"$": "tuple", "v": [encode_tensor_spec(TensorSpec(i)) for i in range(len(inputs))]}
     form = Form("torch", "tiny:block", "float32", [x.numpy() for x in inputs], args=args, call=module)
     at = place(case, "softmax")
     (read,), (made,) = case.subject.border(at)
     save_pack(tmp_path / "part", {"inputs": [read], "outputs": [made]}, [case.subject.exact[read]])
-    part = programs.of_form(form, ArrayPack(str(tmp_path / "part")))
+    part = programs.cut_program_of_form(form, ArrayPack(str(tmp_path / "part")))
     (got,) = part.call(torch.from_numpy(part.arrays[0]))  # type: ignore[misc]
     np.testing.assert_allclose(got.numpy(), case.subject.exact[made], rtol=1e-5)
 
 
 def test_a_program_is_stored_without_its_weights_and_read_again(case: Case) -> None:
-    made, weights = programs.lift_weights(case.program)
+    made, weights = programs.lift_program_weights(case.program)
     stored = json.loads(json.dumps(programs.encode_program(made)))
-    again, feeds = programs.read(stored), case.feeds | weights
+    again, feeds = programs.decode_program(stored), case.feeds | weights
     assert programs.encode_program(again) == stored and len(weights) == 9
     exact = case.subject.evaluate()
     found = programs.evaluate_program(again, feeds)
@@ -147,7 +147,7 @@ def test_a_program_is_stored_without_its_weights_and_read_again(case: Case) -> N
 def test_a_stored_program_calls_operations_of_aten_alone(op: str) -> None:
     node = {"name": "y", "dtype": "", "op": op, "args": {"$": "tuple", "v": []}, "kwargs": {"$": "dict", "v": []}}
     with pytest.raises(Unsupported, match="no operation of ATen's"):
-        programs.read({"nodes": [node], "outputs": ["y"]})
+        programs.decode_program({"nodes": [node], "outputs": ["y"]})
 
 
 @pytest.mark.parametrize("placeholder", [True, False])
@@ -158,7 +158,7 @@ def test_names_in_a_stored_program_are_never_run(placeholder: bool, tmp_path: Pa
     args, kwargs = {"$": "tuple", "v": [{"$": "node", "name": x}]}, {"$": "dict", "v": named}
     relu = {"name": "y", "dtype": "float32", "op": "aten.relu.default", "args": args, "kwargs": kwargs}
     with pytest.raises(Unsupported, match="no name of an argument"):
-        programs.read({"nodes": [{"name": x, "dtype": "float32"}, relu], "outputs": ["y"]})(torch.ones(2))
+        programs.decode_program({"nodes": [{"name": x, "dtype": "float32"}, relu], "outputs": ["y"]})(torch.ones(2))
     assert not (tmp_path / "ran").exists()
 
 
@@ -204,10 +204,10 @@ def test_what_writes_to_a_part_or_to_what_was_given_makes_a_new_tensor_and_what_
     made: Any, ops: set[str]
 ) -> None:
     x = torch.arange(4.0).view(2, 2)
-    program, right = programs.trace_module(made(), [x]), made()(x.clone())
-    assert ops <= {programs.operation(node) for node in program.graph.nodes if node.op == "call_function"}
+    program, right = programs.trace_torch_module(made(), [x]), made()(x.clone())
+    assert ops <= {programs.name_operation(node) for node in program.graph.nodes if node.op == "call_function"}
     for _ in range(2):  # what is written for the next call is not of it
-        assert all(map(torch.equal, torch_tree.leaves(program(x)), torch_tree.leaves(right)))
+        assert all(map(torch.equal, torch_tree.list_output_tensors(program(x)), torch_tree.list_output_tensors(right)))
     assert torch.equal(x, torch.arange(4.0).view(2, 2))
 
 
@@ -225,29 +225,29 @@ def test_a_training_step_is_the_program_of_its_loss_and_gradients() -> None:
 
     torch.manual_seed(0)
     step, given = TrainingStep(Net(), loss, 1, Optimiser("sgd", 0.1)), [torch.rand(2, 2), torch.rand(2, 2)]
-    program, arguments = programs.trace_step(step, given)
+    program, arguments = programs.trace_training_step(step, given)
     assert step.module.counts.calls.tolist() == [1, 1]
-    named = [programs.operation(node) for node in program.graph.nodes if node.op == "call_function"]
+    named = [programs.name_operation(node) for node in program.graph.nodes if node.op == "call_function"]
     assert "mse_loss_backward" in named and "select_scatter" in named
     right = step.run_first_step(step, given)[:5]
     assert all(torch.allclose(a, b, rtol=1e-6) for a, b in zip(program(*arguments), right, strict=True))
     narrow = TrainingStep(Net(), loss, 1, Optimiser("sgd", 0.1), autocast="bfloat16")
     with pytest.raises(Unsupported, match="under autocast"):
-        programs.trace_step(narrow, given)
+        programs.trace_training_step(narrow, given)
 
 
 def test_what_cannot_be_traced_is_said_in_a_line(case: Case) -> None:
     with pytest.raises(Unsupported, match="no module"):
-        programs.trace_module(lambda x: x, case.inputs)
+        programs.trace_torch_module(lambda x: x, case.inputs)
 
     class ByData(torch.nn.Module):
         def forward(self, x: Any) -> Any:
             return x + 1 if x.sum() > 0 else x
 
     with pytest.raises(Unsupported, match="torch.export does not take the module") as raised:
-        programs.trace_module(ByData(), [torch.ones(2)])
+        programs.trace_torch_module(ByData(), [torch.ones(2)])
     assert "\n" not in str(raised.value)
 
-    assert programs.trace_module(torch.nn.BatchNorm1d(2).train(), [torch.ones(2, 2)])  # it counts its batches
+    assert programs.trace_torch_module(torch.nn.BatchNorm1d(2).train(), [torch.ones(2, 2)])  # it counts its batches
     with pytest.raises(ValueError, match="no tensor 'nothing'"):
-        programs.part(case.program, ProgramPart((), ("nothing",)))
+        programs.cut_program_part(case.program, ProgramPart((), ("nothing",)))

@@ -9,7 +9,7 @@ import pytest
 from tasks.backends.inductor import Inductor
 from tasks.checks.train import KIND_SLOPE
 from tasks.model import Group, Program
-from tasks.prepare.cases import prepare
+from tasks.prepare.cases import prepare_group
 from tasks.training.recipe import FLOAT8
 from tasks.zoo import training as zoo
 from tests.bench.training_faults import judge_all
@@ -22,7 +22,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_training_runs_that_are_built_together_keep_their_sessions(cache: Path) -> None:
     """inductor compiles ops of one batch into one graph, whose programs have none."""
-    form = prepare(Group("training:gpt", "", "float32", 1, 0, "train"), cache)[1].samples[0].form("torch")
+    form = prepare_group(Group("training:gpt", "", "float32", 1, 0, "train"), cache)[1].samples[0].form("torch")
     built = Inductor("inductor-cpu", "cpu", {}).build_all([form, form])
     assert [isinstance(one, Program) and one.session is not None for one in built] == [True, True]
 

@@ -15,14 +15,14 @@ from tasks.backends.torch import TorchEager
 from tasks.catalogs.models import training
 from tasks.judge import verdict
 from tasks.model import Form, Group, Program
-from tasks.prepare.cases import PreparedGroup, prepare
-from tasks.runner import Runner, ask_whole_group
+from tasks.prepare.cases import PreparedGroup, prepare_group
+from tasks.runner import Runner, make_item_of_whole_group
 
 Plant = Callable[[TrainingStep], None]
 
 
 def prepared(name: str, cache: Path, check: str = "backward", dtype: str = "float32") -> PreparedGroup:
-    return prepare(Group(f"models:{name}", "small", dtype, 1, 0, check), cache)[1]
+    return prepare_group(Group(f"models:{name}", "small", dtype, 1, 0, check), cache)[1]
 
 
 class Planted(TorchEager):
@@ -40,8 +40,8 @@ class Planted(TorchEager):
 
 def row(group: PreparedGroup, plant: Plant = lambda step: None) -> dict[str, Any]:
     backend = Planted(plant)
-    runner = Runner(backend, backend.probe(), verdict.load("error_units"), lambda number, stage, span: None)
-    (done,) = runner.run([ask_whole_group(group)])
+    runner = Runner(backend, backend.probe(), verdict.load_policy("error_units"), lambda number, stage, span: None)
+    (done,) = runner.run([make_item_of_whole_group(group)])
     return done.row.values()
 
 
@@ -248,7 +248,7 @@ def test_networks_without_steps_say_so() -> None:
 def test_the_catalog_offers_steps_in_float32_and_autocast_in_16_bits() -> None:
     from tasks import catalogs
 
-    entries = {(e.op, e.variant, e.dtypes): e.checks for e in catalogs.get("models").entries()}
+    entries = {(e.op, e.variant, e.dtypes): e.checks for e in catalogs.get_catalog("models").entries()}
     assert entries["models:gpt2", "small", ("float32",)] == ("forward", "backward")
     assert entries["models:gpt2", "small", training.AUTOCAST] == ("amp",)
     assert entries["models:gpt2", "", ("float32",)] == ("forward",)

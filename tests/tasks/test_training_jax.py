@@ -18,7 +18,7 @@ from tasks.backends import BackendSpec
 from tasks.backends.base import Backend
 from tasks.judging import Judgement
 from tasks.model import Group, Unsupported
-from tasks.prepare.cases import prepare
+from tasks.prepare.cases import prepare_group
 from tasks.training.in_jax import parts
 from tasks.training.in_jax.loop import JaxLoop
 from tasks.training.in_jax.networks import LOSSES
@@ -34,7 +34,7 @@ def backend() -> Backend:
 
 
 def judge(backend: Backend, cache: Path, network: str, dtype: str = "float32", variant: str = "") -> Judgement:
-    sample = prepare(Group(f"training:{network}", variant, dtype, 1, 0, "train"), cache)[1].samples[0]
+    sample = prepare_group(Group(f"training:{network}", variant, dtype, 1, 0, "train"), cache)[1].samples[0]
     return judge_form(sample, backend, sample.form("jax"))[0]
 
 

@@ -14,7 +14,7 @@ from tasks.catalogs.training import own
 from tasks.catalogs.training.own import OwnTraining
 from tasks.judging import Judgement
 from tasks.model import Group, Hung, Status
-from tasks.prepare.cases import PreparedSample, prepare
+from tasks.prepare.cases import PreparedSample, prepare_group
 from tests.bench.training_faults import judge_form
 from tests.conftest import ROOT
 
@@ -29,8 +29,8 @@ LOST = """    if dist.get_rank() == 1:
 @pytest.fixture
 def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PreparedSample:
     mine = {"mine": OwnTraining("mine", f"{SCRIPT.name}:make", str(SCRIPT.parent))}
-    monkeypatch.setattr(own, "list_trainings", lambda: mine)
-    return prepare(Group("training:mine", "", "float32", 1, 0, "train"), tmp_path)[1].samples[0]
+    monkeypatch.setattr(own, "list_own_trainings", lambda: mine)
+    return prepare_group(Group("training:mine", "", "float32", 1, 0, "train"), tmp_path)[1].samples[0]
 
 
 HANGS = """    if dist.get_rank() == 1:

@@ -12,7 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from tasks.arrays.tree import NotEncodable, TensorSpec, decode, encode, encode_tensor, spec_of, tensor_specs
+from tasks.arrays.tree import (
+    NotEncodable,
+    TensorSpec,
+    decode_argument_tree,
+    encode_argument_tree,
+    encode_tensor_spec,
+    list_tensor_specs,
+    read_tensor_spec,
+)
 
 
 def no_leaf(value: Any) -> None:
@@ -21,11 +29,11 @@ def no_leaf(value: Any) -> None:
 
 def as_spec(kind: str, node: dict[str, Any]) -> TensorSpec:
     assert kind == "tensor"
-    return spec_of(node)
+    return read_tensor_spec(node)
 
 
 def round_trip(value: Any) -> Any:
-    return decode(json.loads(json.dumps(encode(value, no_leaf))), as_spec)
+    return decode_argument_tree(json.loads(json.dumps(encode_argument_tree(value, no_leaf))), as_spec)
 
 
 def same(a: Any, b: Any) -> bool:
@@ -93,7 +101,7 @@ def test_every_tensor_is_found_in_order(value: Any) -> None:
             x = list(x.values())
         return [t for y in x for t in walk(y)] if isinstance(x, (list, tuple)) else []
 
-    assert tensor_specs(encode(value, no_leaf)) == walk(value)
+    assert list_tensor_specs(encode_argument_tree(value, no_leaf)) == walk(value)
 
 
 @pytest.mark.parametrize(
@@ -134,24 +142,24 @@ class Thing:
 def test_what_has_no_json_form_is_refused_by_name(value: Any) -> None:
     for nested in (value, [value], (1, (value,)), {"k": {"j": value}}):
         with pytest.raises(NotEncodable, match=type(value).__name__):
-            encode(nested, no_leaf)
+            encode_argument_tree(nested, no_leaf)
 
 
 def test_a_leaf_of_the_callers_own() -> None:
-    node = encode(
+    node = encode_argument_tree(
         [np.dtype("float32"), 1], lambda x: {"$": "dtype", "name": x.name} if isinstance(x, np.dtype) else None
     )
     assert node == [{"$": "dtype", "name": "float32"}, 1]
-    assert decode(node, lambda kind, n: (kind, n["name"])) == [("dtype", "float32"), 1]
+    assert decode_argument_tree(node, lambda kind, n: (kind, n["name"])) == [("dtype", "float32"), 1]
 
 
 def test_a_node_is_data_whatever_it_says() -> None:
     evil = {"$": "tuple", "v": [{"$": "os.system", "v": "true"}]}
     with pytest.raises(NotEncodable):
-        decode(evil, lambda kind, node: (_ for _ in ()).throw(NotEncodable(kind)))
+        decode_argument_tree(evil, lambda kind, node: (_ for _ in ()).throw(NotEncodable(kind)))
     looks_like_a_node = {"$": "tensor", "id": 3}
     assert round_trip(looks_like_a_node) == looks_like_a_node
-    assert tensor_specs(encode(looks_like_a_node, no_leaf)) == []
+    assert list_tensor_specs(encode_argument_tree(looks_like_a_node, no_leaf)) == []
 
 
 @settings(max_examples=100, deadline=None)
@@ -166,7 +174,7 @@ def test_a_strided_view_of_the_stored_span(data: st.DataObject) -> None:
         return
     offset = (view.__array_interface__["data"][0] - base.__array_interface__["data"][0]) // 4
     spec = TensorSpec(0, view.shape, tuple(strides), offset)
-    seen = spec_of(json.loads(json.dumps(encode_tensor(spec)))).view(np.arange(120, dtype=np.float32))
+    seen = read_tensor_spec(json.loads(json.dumps(encode_tensor_spec(spec)))).view(np.arange(120, dtype=np.float32))
     np.testing.assert_array_equal(seen, view)
     assert not seen.flags.writeable
 

@@ -8,7 +8,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from tasks.graphs.given import GivenError, read_model
+from tasks.graphs.given import GivenError, read_given_model
 
 
 def model(path: Path, **opsets: int) -> Path:
@@ -24,9 +24,9 @@ def test_an_unknown_operator_set_is_refused_with_the_newest_one(tmp_path: Path) 
     with pytest.raises(
         GivenError, match=f"operator set 99 of ai.onnx is not known to onnx .*, whose newest is {newest}"
     ):
-        read_model(model(tmp_path / "m.onnx", onnx=99))
+        read_given_model(model(tmp_path / "m.onnx", onnx=99))
 
 
 def test_what_onnx_knows_and_what_is_not_onnxs_is_taken(tmp_path: Path) -> None:
-    assert read_model(model(tmp_path / "a.onnx", onnx=onnx.defs.onnx_opset_version())).graph.node
-    assert read_model(model(tmp_path / "b.onnx", onnx=20, mine=99)).graph.node
+    assert read_given_model(model(tmp_path / "a.onnx", onnx=onnx.defs.onnx_opset_version())).graph.node
+    assert read_given_model(model(tmp_path / "b.onnx", onnx=20, mine=99)).graph.node

@@ -19,13 +19,13 @@ from tasks.catalogs import user_definitions
 from tasks.catalogs.base import CatalogError
 from tasks.catalogs.user import samples, scripts, sources
 from tasks.catalogs.user.ops import UserOp
-from tasks.catalogs.user.schema import mistakes
+from tasks.catalogs.user.schema import list_declaration_mistakes
 from tasks.gradients.autograd import DeclaredOnce
 from tasks.judge import verdict
 from tasks.judge.policy import GROSS
 from tasks.model import Group, OpClass
-from tasks.prepare.cases import key, prepare
-from tasks.runner import Runner, ask_whole_group
+from tasks.prepare.cases import make_pack_key, prepare_group
+from tasks.runner import Runner, make_item_of_whole_group
 
 FIELDS: dict[str, Any] = {
     "name": "op",
@@ -57,10 +57,10 @@ def rows(
     cache: Path, dtype: str = "float32", count: int = 2, policy: str = "error_units", **group: Any
 ) -> list[dict[str, Any]]:
     """The rows of the op's first samples on torch-cpu."""
-    _, made = prepare(Group("user:op", "", dtype, count, **group), cache)
+    _, made = prepare_group(Group("user:op", "", dtype, count, **group), cache)
     backend = BackendSpec.parse("torch-cpu").create()
-    runner = Runner(backend, backend.probe(), verdict.load(policy), lambda number, stage, span: None)
-    return [done.row.values() for done in runner.run([ask_whole_group(made)])]
+    runner = Runner(backend, backend.probe(), verdict.load_policy(policy), lambda number, stage, span: None)
+    return [done.row.values() for done in runner.run([make_item_of_whole_group(made)])]
 
 
 def outcome(cache: Path, **how: Any) -> set[tuple[str, str]]:
@@ -524,11 +524,13 @@ def test_a_script_that_gives_nothing(declare: Any, cache: Path, tmp_path: Path, 
 
 def test_tensors_of_scripts() -> None:
     for x in (np.arange(6.0).reshape(2, 3).T, np.float64(3), np.array([], np.int64), np.array([True]), np.array([1j])):
-        assert scripts.decode(scripts.encode(np.asarray(x))).tolist() == np.asarray(x).tolist()
+        assert (
+            scripts.decode_script_tensor(scripts.encode_script_tensor(np.asarray(x))).tolist() == np.asarray(x).tolist()
+        )
     data = base64.b64encode(np.ones(2).tobytes()).decode()
     assert [
         y.tolist()
-        for y in scripts.decode_outputs(
+        for y in scripts.decode_script_outputs(
             json.dumps({"outputs": {k: {"dtype": "float64", "shape": [2], "data": data} for k in "ba"}})
         )
     ] == [[1, 1]] * 2
@@ -539,15 +541,23 @@ def test_tensors_of_scripts() -> None:
 
 def test_sizes_are_spread_over_the_candidates() -> None:
     op = UserOp("op", "", "", {"x": ["a", "b"]}, {"a": [5, 1, 300], "b": [7, 64]})
-    found = samples.sizes(op, 0, 12)
+    found = samples.list_sample_sizes(op, 0, 12)
     assert found[:2] == [{"a": 1, "b": 7}, {"a": 300, "b": 64}]
     assert len({tuple(d.values()) for d in found[:6]}) == 6 and sorted(map(str, found[:6])) == sorted(
         map(str, found[6:])
     )
     wide = UserOp("op", "", "", {"x": ["a", "b"]}, {"a": list(range(1, 100)), "b": list(range(1, 100))})
-    assert {d["a"] for d in samples.sizes(wide, 0, 110)} == set(range(1, 100))
-    assert samples.sizes(wide, 1, 5)[2:] != samples.sizes(wide, 0, 5)[2:] == samples.sizes(wide, 0, 9)[2:5]
-    assert samples.sizes(op, 0, 3, lambda d: d["a"] < 5) == [{"a": 1, "b": 7}, {"a": 1, "b": 64}, {"a": 1, "b": 7}]
+    assert {d["a"] for d in samples.list_sample_sizes(wide, 0, 110)} == set(range(1, 100))
+    assert (
+        samples.list_sample_sizes(wide, 1, 5)[2:]
+        != samples.list_sample_sizes(wide, 0, 5)[2:]
+        == samples.list_sample_sizes(wide, 0, 9)[2:5]
+    )
+    assert samples.list_sample_sizes(op, 0, 3, lambda d: d["a"] < 5) == [
+        {"a": 1, "b": 7},
+        {"a": 1, "b": 64},
+        {"a": 1, "b": 7},
+    ]
 
 
 def test_inputs_are_of_the_schema(declare: Any) -> None:
@@ -558,7 +568,7 @@ def test_inputs_are_of_the_schema(declare: Any) -> None:
         "d": {"shape": [5], "data": [1, -2]},
     }
     op = UserOp("op", "", "", fields, {"n": [40]}, dtypes=["float16"])
-    made = samples.arrays(op, {"n": 40}, Group("user:op", "", "float16", 1), 0)
+    made = samples.make_sample_arrays(op, {"n": 40}, Group("user:op", "", "float16", 1), 0)
     assert {k: (x.shape, x.dtype.name) for k, x in made.items()} == {
         "x": ((40, 2), "float16"),
         "i": ((40,), "int64"),
@@ -571,13 +581,13 @@ def test_inputs_are_of_the_schema(declare: Any) -> None:
         and 2.5 <= made["s"] <= 3
         and made["d"].tolist() == [1, -2, 1, -2, 1]
     )
-    again = samples.arrays(op, {"n": 40}, Group("user:op", "", "float16", 9), 0)
+    again = samples.make_sample_arrays(op, {"n": 40}, Group("user:op", "", "float16", 9), 0)
     assert all(made[k].tobytes() == again[k].tobytes() for k in made)
     assert (
         made["x"].tobytes()
-        != samples.arrays(op, {"n": 40}, Group("user:op", "", "float16", 1, seed=1), 0)["x"].tobytes()
+        != samples.make_sample_arrays(op, {"n": 40}, Group("user:op", "", "float16", 1, seed=1), 0)["x"].tobytes()
     )
-    with_nan = samples.arrays(op, {"n": 40}, Group("user:op", "", "float16", 1, distribution="nan"), 0)
+    with_nan = samples.make_sample_arrays(op, {"n": 40}, Group("user:op", "", "float16", 1, distribution="nan"), 0)
     assert np.isnan(with_nan["x"]).any() and not np.isnan(with_nan["s"]).any()
 
 
@@ -801,7 +811,7 @@ def double(x): return x * 2
 
 def test_decorated_functions_are_collected(declare: Any, cache: Path) -> None:
     declare("MORE = {'dtypes': ['float32', 'float16']}\n" + DECORATED, "k.py")
-    (entry,) = catalogs.get("user").entries()
+    (entry,) = catalogs.get_catalog("user").entries()
     assert (entry.op, entry.dtypes, entry.checks) == ("user:op", ("float32", "float16"), ("forward",))
     assert outcome(cache) == {("pass", "")}
 
@@ -822,7 +832,7 @@ for k in (5, 7):
 
 def test_kernels_that_are_made_in_a_loop_are_all_there(declare: Any) -> None:
     declare(LOOPS, "k.py")
-    names = [entry.op for entry in catalogs.get("user").entries()]
+    names = [entry.op for entry in catalogs.get_catalog("user").entries()]
     assert names == ["user:plus_5", "user:plus_7", "user:times_2", "user:times_3"]
 
 
@@ -883,7 +893,7 @@ def test_kernels_that_are_made_in_a_loop_are_all_there(declare: Any) -> None:
 def test_mistakes_of_a_module_are_placed(declare: Any, source: str, key: tuple[Any, ...], says: str) -> None:
     declare(source, "k.py")
     with pytest.raises(CatalogError) as caught:
-        catalogs.get("user").entries()
+        catalogs.get_catalog("user").entries()
     assert says in str(caught.value) and caught.value.key == ("catalogs", *key)
 
 
@@ -901,7 +911,7 @@ def test_mistakes_of_a_module_are_placed(declare: Any, source: str, key: tuple[A
 def test_mistakes_of_a_kernel_are_placed(declare: Any, fields: dict[str, Any], inner: str, says: str) -> None:
     declare(RIGHT + "VALUE = 3\ndef kernel(x): return x", **fields)
     with pytest.raises(CatalogError) as caught:
-        catalogs.get("user").entries()
+        catalogs.get_catalog("user").entries()
     assert says in str(caught.value) and caught.value.key == ("catalogs", 0, "kernels", 0, inner)
 
 
@@ -954,12 +964,12 @@ def test_mistakes_of_a_kernel_are_placed(declare: Any, fields: dict[str, Any], i
     ],
 )
 def test_mistakes_of_a_declaration(fields: dict[str, Any], key: str, says: str) -> None:
-    found = {".".join(map(str, at)): text for at, text in mistakes(UserOp(**FIELDS | fields))}
+    found = {".".join(map(str, at)): text for at, text in list_declaration_mistakes(UserOp(**FIELDS | fields))}
     assert says in found[key]
 
 
 def test_a_right_declaration_has_no_mistakes() -> None:
-    assert list(mistakes(UserOp(**FIELDS))) == []
+    assert list(list_declaration_mistakes(UserOp(**FIELDS))) == []
 
 
 def test_what_is_prepared_follows_the_sources(declare: Any, tmp_path: Path) -> None:
@@ -967,23 +977,23 @@ def test_what_is_prepared_follows_the_sources(declare: Any, tmp_path: Path) -> N
     source = "import helper\ndef reference(x): return x * helper.SCALE\ndef kernel(x): return x * 2"
     group = Group("user:op", "", "float32", 2)
     declare(source)
-    first = key(group), catalogs.get("user").list_version()
-    assert (key(group), catalogs.get("user").list_version()) == first
+    first = make_pack_key(group), catalogs.get_catalog("user").list_version()
+    assert (make_pack_key(group), catalogs.get_catalog("user").list_version()) == first
     (tmp_path / "unrelated.py").write_text("")
-    assert key(group) == first[0]
+    assert make_pack_key(group) == first[0]
     (tmp_path / "helper.py").write_text("SCALE = 3\n")
-    assert key(group) != first[0] and catalogs.get("user").list_version() != first[1]
+    assert make_pack_key(group) != first[0] and catalogs.get_catalog("user").list_version() != first[1]
     (tmp_path / "helper.py").write_text("SCALE = 2\n")
-    assert key(group) == first[0]
+    assert make_pack_key(group) == first[0]
     declare(source, dims={"n": [4]})
-    assert key(group) != first[0]
+    assert make_pack_key(group) != first[0]
 
 
 def test_what_is_prepared_follows_the_version_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     """References may be functions of tensors, and gradients are autograd's."""
-    first, version = catalogs.get("user").version(), importlib.metadata.version
+    first, version = catalogs.get_catalog("user").version(), importlib.metadata.version
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.1" if name == "torch" else version(name))
-    assert catalogs.get("user").version() != first
+    assert catalogs.get_catalog("user").version() != first
 
 
 def test_modules_are_found_without_being_imported(tmp_path: Path) -> None:
@@ -994,11 +1004,13 @@ def test_modules_are_found_without_being_imported(tmp_path: Path) -> None:
     (package / "ops.py").write_text("from ..near import f\nfrom . import nothing\nimport far, os, numpy\n")
     root = str(tmp_path)
     assert (
-        sources.locate("pkg.sub.ops", root) == package / "ops.py"
-        and sources.locate("pkg.sub", root) == package / "__init__.py"
+        sources.locate_module_source("pkg.sub.ops", root) == package / "ops.py"
+        and sources.locate_module_source("pkg.sub", root) == package / "__init__.py"
     )
-    assert sources.locate("tasks.zoo.nowhere", root) is None and sources.locate("json", root) == Path(json.__file__)
-    assert {p.name for p in sources.closure(package / "ops.py", root)} == {"ops.py", "near.py", "far.py"}
+    assert sources.locate_module_source("tasks.zoo.nowhere", root) is None and sources.locate_module_source(
+        "json", root
+    ) == Path(json.__file__)
+    assert {p.name for p in sources.list_imported_files(package / "ops.py", root)} == {"ops.py", "near.py", "far.py"}
 
 
 def test_a_module_of_a_folder_without_init_is_found_on_the_path(
@@ -1008,8 +1020,11 @@ def test_a_module_of_a_folder_without_init_is_found_on_the_path(
     for name in ("holder/__init__.py", "holder/plain/ops.py"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("")
-    assert sources.locate("holder.plain.ops", "/") == tmp_path / "holder" / "plain" / "ops.py"
-    assert sources.locate("holder.plain.none", "/") is None and sources.locate("holder.plain", "/") is None
+    assert sources.locate_module_source("holder.plain.ops", "/") == tmp_path / "holder" / "plain" / "ops.py"
+    assert (
+        sources.locate_module_source("holder.plain.none", "/") is None
+        and sources.locate_module_source("holder.plain", "/") is None
+    )
 
 
 def test_a_script_cannot_mix_its_prints_with_the_answers(tmp_path: Path) -> None:
@@ -1035,7 +1050,7 @@ def test_a_kernel_of_one_tensor_is_given_every_input(
     }
     source = f"def kernel(x):\n    return {kernel}\n\ndef reference(x):\n    return np.sqrt(x)\n"
     declare(source, **given)
-    [entry] = catalogs.get("user").entries()
+    [entry] = catalogs.get_catalog("user").entries()
     assert "exhaustive" in entry.distributions
     [row] = rows(cache, "float16", 1, distribution="exhaustive")
     assert (row["status"], row["shapes"], row["beyond"] or 0) == ("pass" if sound else "wrong", shapes, int(not sound))
@@ -1044,4 +1059,4 @@ def test_a_kernel_of_one_tensor_is_given_every_input(
 
 def test_a_kernel_whose_class_knows_noise_is_not(declare: Any) -> None:
     declare("def kernel(x):\n    return x\n\ndef reference(x):\n    return x\n", op_class="normalisation")
-    assert "exhaustive" not in catalogs.get("user").entries()[0].distributions
+    assert "exhaustive" not in catalogs.get_catalog("user").entries()[0].distributions

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tasks.catalogs.user.dims import collect_dims, dims_of
+from tasks.catalogs.user.dims import collect_kernel_dims, solve_kernel_dims
 from tasks.catalogs.user.ops import UserOp
 
 
@@ -32,13 +32,13 @@ def test_shapes_say_what_dimensions_are(
     op, arrays = SimpleNamespace(name="k", inputs=inputs, dims=dims), {k: np.zeros(x) for k, x in shapes.items()}
     if found is None:
         with pytest.raises(ValueError, match=r"k: (the input x has|no sizes of its dimensions)"):
-            dims_of(op, arrays)
+            solve_kernel_dims(op, arrays)
     else:
-        assert dims_of(op, arrays) == found
+        assert solve_kernel_dims(op, arrays) == found
 
 
 def test_what_sizes_are_made_of_is_told_by_shapes_ends_arguments_and_outputs_alone() -> None:
     inputs = {"x": ["b", "2*h"], "index": {"shape": ["m"], "dtype": "int64", "low": 0, "high": "vocabulary"}}
     outputs = ["int32", {"dtype": "float32", "shape": ["o//2"]}]
     op = UserOp("k", len, len, inputs, kwargs={"window": {"dim": "w"}, "mode": "mean"}, outputs=outputs)
-    assert collect_dims(op) == {"b", "h", "m", "vocabulary", "o", "w"}
+    assert collect_kernel_dims(op) == {"b", "h", "m", "vocabulary", "o", "w"}

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from tasks.backends import BackendSpec
-from tasks.catalogs import get, user_definitions
+from tasks.catalogs import get_catalog, user_definitions
 from tasks.catalogs.user.ops import UserOp
-from tasks.catalogs.user.schema import mistakes
+from tasks.catalogs.user.schema import list_declaration_mistakes
 from tasks.judge import verdict
 from tasks.model import Group
-from tasks.prepare.cases import prepare
-from tasks.runner import Runner, ask_whole_group
+from tasks.prepare.cases import prepare_group
+from tasks.runner import Runner, make_item_of_whole_group
 
 SOURCE = """
 import numpy as np
@@ -70,12 +70,12 @@ def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         kernel = FIELDS | {"kernel": f"k.py:{kernel}", "reference": named} | fields
         source = {"at": 0, "root": str(tmp_path), "modules": [], "kernels": [kernel]}
         monkeypatch.setattr(user_definitions, "_told", [json.dumps({"deadline_s": 60.0, "sources": [source]})])
-        (entry,) = get("user").entries()
+        (entry,) = get_catalog("user").entries()
         assert "refuses" in entry.checks
-        made = prepare(Group("user:op", "", "float32", 8, 0, "refuses"), tmp_path / "cache")[1]
+        made = prepare_group(Group("user:op", "", "float32", 8, 0, "refuses"), tmp_path / "cache")[1]
         on = BackendSpec.parse(backend).create()
-        runner = Runner(on, on.probe(), verdict.load("error_units"), lambda number, stage, span: None)
-        found = sorted((d.row for d in runner.run([ask_whole_group(made)])), key=lambda r: r.sample)
+        runner = Runner(on, on.probe(), verdict.load_policy("error_units"), lambda number, stage, span: None)
+        found = sorted((d.row for d in runner.run([make_item_of_whole_group(made)])), key=lambda r: r.sample)
         return [(r.status, r.kind, r.error) for r in found]
 
     return rows
@@ -128,7 +128,7 @@ def test_a_reference_s_own_mistakes_blame_no_kernel(rows: Any) -> None:
 )
 def test_mistakes_of_a_declaration_are_named(refuses: Any, key: tuple[Any, ...], says: str) -> None:
     op = UserOp(kernel="k.py:sound", reference="k.py:right", **(FIELDS | {"refuses": refuses}))
-    found = list(mistakes(op))
+    found = list(list_declaration_mistakes(op))
     assert [k for k, _ in found] == [key] and says in found[0][1]
     good = UserOp(kernel="k.py:sound", reference="k.py:right", **FIELDS)
-    assert not list(mistakes(good))
+    assert not list(list_declaration_mistakes(good))

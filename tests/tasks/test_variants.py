@@ -14,8 +14,8 @@ from tasks import catalogs, checks
 from tasks.backends.torch import TorchEager
 from tasks.judge import verdict
 from tasks.model import Form, Group, Program
-from tasks.prepare.cases import prepare
-from tasks.runner import Runner, ask_whole_group
+from tasks.prepare.cases import prepare_group
+from tasks.runner import Runner, make_item_of_whole_group
 
 
 class Planted(TorchEager):
@@ -32,10 +32,10 @@ class Planted(TorchEager):
 def found(
     cache: Path, op: str, check: str, change: Callable[[Any], Any] | None = None, dtype: str = "float32", count: int = 3
 ) -> set[tuple[str, str]]:
-    made = prepare(Group(f"torch:{op}", "", dtype, count, 0, check), cache)[1]
+    made = prepare_group(Group(f"torch:{op}", "", dtype, count, 0, check), cache)[1]
     backend = Planted(change)
-    runner = Runner(backend, backend.probe(), verdict.load("error_units"), lambda number, stage, span: None)
-    done = [d.row for d in runner.run([ask_whole_group(made)])]
+    runner = Runner(backend, backend.probe(), verdict.load_policy("error_units"), lambda number, stage, span: None)
+    done = [d.row for d in runner.run([make_item_of_whole_group(made)])]
     assert {r.check for r in done} == {check}
     return {(r.status, r.kind) for r in done if r.status != "vacuous"}
 
@@ -104,13 +104,13 @@ def test_a_fault_beside_its_sound_twin(
 
 
 def test_what_eager_torch_does_not_take_in_place_is_vacuous(cache: Path) -> None:
-    made = prepare(Group("torch:add", "", "float32", 12, 0, "inplace"), cache)[1]
+    made = prepare_group(Group("torch:add", "", "float32", 12, 0, "inplace"), cache)[1]
     refused = [s.failure.error for s in made.samples if s.failure]
     assert refused and all("eager torch does not take it so: output with shape" in text for text in refused)
 
 
 def test_a_tensor_that_eager_torch_makes_longer_is_no_case(cache: Path) -> None:
-    made = prepare(Group("torch:addbmm", "", "float32", 12, 0, "inplace"), cache)[1]
+    made = prepare_group(Group("torch:addbmm", "", "float32", 12, 0, "inplace"), cache)[1]
     assert {s.failure.error for s in made.samples if s.failure} == {
         "eager torch makes the tensor longer that it writes to"
     }
@@ -118,12 +118,12 @@ def test_a_tensor_that_eager_torch_makes_longer_is_no_case(cache: Path) -> None:
 
 
 def test_they_are_asked_of_ops_that_have_them_on_backends_of_torch() -> None:
-    entries = {(e.op, e.variant): e for e in catalogs.get("torch").entries()}
+    entries = {(e.op, e.variant): e for e in catalogs.get_catalog("torch").entries()}
     assert {"out", "inplace", "method"} <= set(entries["torch:add", ""].checks)
     assert "inplace" not in entries["torch:cat", ""].checks and "refuses" in entries["torch:cat", ""].checks
     assert not {"out", "method"} & set(entries["torch:normal", ""].checks)  # random
     for name in ("out", "inplace", "method", "refuses"):
-        assert not checks.get(name).unfit(Planted(None)) and checks.samples_of(name) == name
+        assert not checks.get_check(name).unfit(Planted(None)) and checks.name_samples_of_check(name) == name
 
 
 def promotes_to_the_first(call: Any) -> Any:

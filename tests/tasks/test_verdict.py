@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from tasks.judge import verdict
-from tasks.judge.plain import Metrics, compare
+from tasks.judge.plain import Metrics, compare_outputs
 from tasks.judge.policy import BAND, DIGIT, GROSS
-from tasks.judge.verdict import Policy, PolicyError, from_json, judge, load
-from tasks.model import EPS, Leaf, OpClass, Status, np_dtype
+from tasks.judge.verdict import Policy, PolicyError, judge_by_policy, load_policy, read_policy_json
+from tasks.model import EPS, Leaf, OpClass, Status, get_numpy_dtype
 
 WHY: dict[str, Any] = {"evidence": "measured", "date": "2026-11-20"}
 GOOD: dict[str, Any] = {
@@ -33,19 +33,19 @@ def write(path: Path, **change: Any) -> str:
 
 
 def made(*limits: dict[str, Any], **change: Any) -> Policy:
-    return from_json(GOOD | {"limits": [WHY | limit for limit in limits]} | change)
+    return read_policy_json(GOOD | {"limits": [WHY | limit for limit in limits]} | change)
 
 
 def test_the_policies_that_come_with_the_farm() -> None:
-    assert {"absolute", "classic", "error_units"} <= set(verdict.names())
-    for name in verdict.names():
-        policy = load(name)
+    assert {"absolute", "classic", "error_units"} <= set(verdict.list_policy_names())
+    for name in verdict.list_policy_names():
+        policy = load_policy(name)
         assert policy.name == name and policy.reason and policy.id == f"{name}-{policy.version}"
-        assert from_json(asdict(policy)) == policy  # as a run's record keeps it
+        assert read_policy_json(asdict(policy)) == policy  # as a run's record keeps it
 
 
 def test_a_policy_of_ones_own(tmp_path: Path) -> None:
-    policy = load(write(tmp_path))
+    policy = load_policy(write(tmp_path))
     assert policy.id == "mine-2"
     assert policy.limit("torch:abs", "composite", "float32").value == 4
     assert policy.limit("torch:abs", "composite", "float16").value == 8
@@ -98,7 +98,7 @@ def limits(*changes: dict[str, Any]) -> dict[str, Any]:
 )
 def test_a_bad_policy_names_file_and_key(tmp_path: Path, change: dict[str, Any], says: str) -> None:
     with pytest.raises(PolicyError) as caught:
-        load(write(tmp_path, **change))
+        load_policy(write(tmp_path, **change))
     assert "p.json" in str(caught.value) and says in str(caught.value) and "\n" not in str(caught.value)
 
 
@@ -106,17 +106,17 @@ def test_a_bad_policy_names_file_and_key(tmp_path: Path, change: dict[str, Any],
 def test_a_file_that_holds_no_policy(tmp_path: Path, text: bytes) -> None:
     (tmp_path / "p.json").write_bytes(text)
     with pytest.raises(PolicyError, match=r"p\.json"):
-        load(str(tmp_path / "p.json"))
+        load_policy(str(tmp_path / "p.json"))
 
 
 def test_no_such_policy(tmp_path: Path) -> None:
     with pytest.raises(PolicyError, match="classic"):
-        load("clasic")
+        load_policy("clasic")
     with pytest.raises(PolicyError, match=r"nothing\.json"):
-        load(str(tmp_path / "nothing.json"))
+        load_policy(str(tmp_path / "nothing.json"))
     (tmp_path / "dir.json").mkdir()
     with pytest.raises(PolicyError, match=r"dir\.json"):
-        load(str(tmp_path / "dir.json"))
+        load_policy(str(tmp_path / "dir.json"))
 
 
 # --- which limit holds ------------------------------------------------------------------------------------------
@@ -156,7 +156,7 @@ def test_a_limit_knows_its_measure() -> None:
 
 # --- what judging makes of metrics ------------------------------------------------------------------------------
 
-UNITS, CLASSIC, ABSOLUTE = (load(n) for n in ("error_units", "classic", "absolute"))
+UNITS, CLASSIC, ABSOLUTE = (load_policy(n) for n in ("error_units", "classic", "absolute"))
 LIMIT = UNITS.limit("torch:x", "composite", "float32").value
 
 
@@ -174,11 +174,14 @@ LIMIT = UNITS.limit("torch:x", "composite", "float32").value
 )
 def test_a_declared_precision_is_no_licence(dtype: str, precision: str, units: float) -> None:
     assert UNITS.limit("torch:mm", "contraction", dtype, precision).value == units
-    nothing = compare(
+    nothing = compare_outputs(
         [np.zeros(3)], [Leaf("float32", (3,), np.array([1.0, 2.0, 3.0]), np.zeros(3))], OpClass.CONTRACTION, precision
     )
     if dtype == "float32" and precision:
-        assert judge(nothing, UNITS, "torch:mm", "contraction", dtype, "torch float64", precision)[0] is Status.WRONG
+        assert (
+            judge_by_policy(nothing, UNITS, "torch:mm", "contraction", dtype, "torch float64", precision)[0]
+            is Status.WRONG
+        )
 
 
 def judged(
@@ -189,7 +192,7 @@ def judged(
     oracle: str = "float64",
     label: str = "torch:x",
 ) -> tuple[str, str]:
-    status, kind = judge(metrics, policy, label, op_class, dtype, oracle)
+    status, kind = judge_by_policy(metrics, policy, label, op_class, dtype, oracle)
     return status.value, kind
 
 
@@ -239,8 +242,8 @@ def test_what_has_no_right_digit_is_not_merely_imprecise(dtype: str) -> None:
     assert judged(Metrics(error_units=edge * 1.01, max_diff=1e-9, numel=1), kinder, dtype=dtype)[0] == "imprecise"
     # A unit of a coarser declared precision is a larger share of the scale.
     coarse = Metrics(error_units=2.0**6, max_diff=1e-9, numel=1)
-    assert judge(coarse, policy, "torch:x", "composite", "float32", "float64")[0] is Status.IMPRECISE
-    assert judge(coarse, policy, "torch:x", "composite", "float32", "float64", "bfloat16")[0] is Status.WRONG
+    assert judge_by_policy(coarse, policy, "torch:x", "composite", "float32", "float64")[0] is Status.IMPRECISE
+    assert judge_by_policy(coarse, policy, "torch:x", "composite", "float32", "float64", "bfloat16")[0] is Status.WRONG
     # Integers have no spacing of their own: float32's is taken.
     assert judged(Metrics(error_units=np.inf, max_diff=1e-9, numel=1), policy, dtype="int64")[0] == "wrong"
 
@@ -292,16 +295,16 @@ def test_exact_ops_are_equal_or_wrong(dtype: str) -> None:
         a = y.copy()
         a[at] = value
         expected = [Leaf(dtype, (3,), y if dtype in EPS else y.astype(dtype), np.ones(3))]
-        good, bad = (compare([_cast(v, dtype)], expected, OpClass.EXACT) for v in (y, a))
+        good, bad = (compare_outputs([_cast(v, dtype)], expected, OpClass.EXACT) for v in (y, a))
         assert judged(good, op_class="exact", dtype=dtype) == ("pass", "")
         if not np.array_equal(_cast(a, dtype), _cast(y, dtype)):
             assert judged(bad, op_class="exact", dtype=dtype) == ("wrong", "numbers")
 
 
 def _cast(values: np.ndarray, dtype: str) -> np.ndarray:
-    from tasks.model import np_dtype
+    from tasks.model import get_numpy_dtype
 
-    return values.astype(np_dtype(dtype))
+    return values.astype(get_numpy_dtype(dtype))
 
 
 def test_elementary_functions_are_judged_in_ulps_of_the_result() -> None:
@@ -320,7 +323,7 @@ def test_elementary_functions_are_judged_in_ulps_of_the_result() -> None:
 
 def test_another_integer_is_no_matter_of_ulps() -> None:
     right = np.arange(10, dtype=np.int32)
-    metrics = compare([right + 3], [Leaf("int32", (10,), right)], OpClass.ELEMENTARY)
+    metrics = compare_outputs([right + 3], [Leaf("int32", (10,), right)], OpClass.ELEMENTARY)
     assert judged(metrics, op_class="elementary", dtype="int32", label="torch:add") == ("wrong", "numbers")
 
 
@@ -328,7 +331,9 @@ def test_a_jump_is_excused_by_the_noise_floor_of_its_own_height_alone() -> None:
     y, noise = np.array([4.0, 7.0]), np.array([1.0, 0.0])
 
     def of(values: list[float]) -> str:
-        metrics = compare([np.array(values, np.float32)], [Leaf("float32", (2,), y, noise)], OpClass.DISCONTINUOUS)
+        metrics = compare_outputs(
+            [np.array(values, np.float32)], [Leaf("float32", (2,), y, noise)], OpClass.DISCONTINUOUS
+        )
         return judged(metrics, op_class="discontinuous")[0]
 
     assert of([4, 7]) == of([5, 7]) == "pass"
@@ -382,20 +387,22 @@ def test_no_policy_passes_a_planted_fault(policy: Policy, op_class: OpClass, pla
     y = np.linspace(1, 2, 100).astype(np.float32).astype(np.float64)
     a = y.astype(np.float32)
     expected = [Leaf("float32", y.shape, y)]
-    assert judged(compare([a], expected, op_class), policy, op_class.value)[0] == "pass"
+    assert judged(compare_outputs([a], expected, op_class), policy, op_class.value)[0] == "pass"
     a[57] = planted
-    assert judged(compare([a], expected, op_class), policy, op_class.value)[0] == "wrong"
+    assert judged(compare_outputs([a], expected, op_class), policy, op_class.value)[0] == "wrong"
 
 
 @pytest.mark.parametrize("planted", (0.0, 1e300, -np.inf))
 def test_an_infinity_that_is_not_there_is_wrong_in_float64_too(planted: float) -> None:
     y = np.array([np.inf, 1.0])
-    metrics = compare([np.array([planted, 1.0])], [Leaf("float64", y.shape, y)])
+    metrics = compare_outputs([np.array([planted, 1.0])], [Leaf("float64", y.shape, y)])
     assert verdicts(metrics, dtype="float64") == ["wrong"] * 3
 
 
 def test_status_is_one_of_the_closed_set() -> None:
-    assert isinstance(judge(Metrics(numel=1, error_units=0), UNITS, "x", "composite", "float32", "float64")[0], Status)
+    assert isinstance(
+        judge_by_policy(Metrics(numel=1, error_units=0), UNITS, "x", "composite", "float32", "float64")[0], Status
+    )
 
 
 @pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2", "float4_e2m1fn"])
@@ -406,8 +413,8 @@ def test_few_bits_are_no_licence_either(dtype: str, op_class: OpClass) -> None:
     leaf = Leaf(dtype, exact.shape, exact, np.zeros(4))
 
     def status(outputs: np.ndarray) -> Status:
-        metrics = compare([outputs.astype(np_dtype(dtype))], [leaf])
-        return judge(metrics, load("error_units"), "torch:some", op_class, dtype, "float64")[0]
+        metrics = compare_outputs([outputs.astype(get_numpy_dtype(dtype))], [leaf])
+        return judge_by_policy(metrics, load_policy("error_units"), "torch:some", op_class, dtype, "float64")[0]
 
     assert status(exact) is Status.PASS
     assert status(np.zeros(4)) is Status.WRONG
@@ -416,9 +423,9 @@ def test_few_bits_are_no_licence_either(dtype: str, op_class: OpClass) -> None:
 
 def test_a_single_step_of_a_quantised_result_is_said_to_be_one() -> None:
     """Three codes of thousands that fell to the other side of a tie read like a total loss."""
-    from tasks.judging import _one_step
+    from tasks.judging import _count_single_steps
 
     step = Metrics(numel=3136, mismatched=3, max_diff=1.0)
-    assert _one_step(["uint8"], step) == "one step of uint8 off in 3 of 3,136 elements"
-    assert not _one_step(["uint8"], Metrics(numel=3136, mismatched=3, max_diff=7.0))
-    assert not _one_step(["float32"], step) and not _one_step(["int64"], step)
+    assert _count_single_steps(["uint8"], step) == "one step of uint8 off in 3 of 3,136 elements"
+    assert not _count_single_steps(["uint8"], Metrics(numel=3136, mismatched=3, max_diff=7.0))
+    assert not _count_single_steps(["float32"], step) and not _count_single_steps(["int64"], step)

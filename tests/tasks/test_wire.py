@@ -25,7 +25,7 @@ SPEC = BackendSpec("mine", "torch", "cpu", {"is": [1, {"deep": None}]}, ("a==1",
     "message",
     [
         wire.Hello(),
-        wire.Hello(SPEC, verdict.load("error_units")),
+        wire.Hello(SPEC, verdict.load_policy("error_units")),
         wire.List("torch"),
         wire.Prepare((ToPrepare(GROUP, (Bad(2, FAILURE),)), ToPrepare(GROUP)), "/cache", (0, 4)),
         wire.Export((ToExport(GROUP, "/p", "onnx", 3, (Bad(0, FAILURE),)),), "/cache"),
@@ -47,16 +47,18 @@ SPEC = BackendSpec("mine", "torch", "cpu", {"is": [1, {"deep": None}]}, ("a==1",
     ids=lambda m: type(m).__name__,
 )
 def test_a_line_says_what_was_meant(message: Any) -> None:
-    line = wire.encode(message)
+    line = wire.encode_wire_message(message)
     assert line.endswith(b"\n") and line.count(b"\n") == 1
-    assert wire.decode(line) == message
-    assert isinstance(wire.decode(line), wire.Answer) == isinstance(message, wire.Answer)
+    assert wire.decode_wire_message(line) == message
+    assert isinstance(wire.decode_wire_message(line), wire.Answer) == isinstance(message, wire.Answer)
 
 
 def test_a_policy_that_has_been_used_travels_as_it_was() -> None:
-    policy = verdict.load("error_units")
+    policy = verdict.load_policy("error_units")
     policy.limit("torch:add", "elementary", "float32")
-    assert wire.decode(wire.encode(wire.Hello(None, policy))).policy == verdict.load("error_units")
+    assert wire.decode_wire_message(wire.encode_wire_message(wire.Hello(None, policy))).policy == verdict.load_policy(
+        "error_units"
+    )
 
 
 def test_a_row_knows_its_columns_and_their_defaults() -> None:

@@ -16,11 +16,11 @@ import yaml
 from tasks import zoo
 from tasks.backends import BackendSpec
 from tasks.catalogs import user_definitions
-from tasks.catalogs.user.schema import mistakes
+from tasks.catalogs.user.schema import list_declaration_mistakes
 from tasks.judge import verdict
 from tasks.model import Group
-from tasks.prepare.cases import prepare
-from tasks.runner import Runner, ask_whole_group
+from tasks.prepare.cases import prepare_group
+from tasks.runner import Runner, make_item_of_whole_group
 from tasks.zoo.specimen import Theme, torch
 
 #: What the zoo has to have: classes of faults that real kernels have had.
@@ -102,7 +102,7 @@ def test_a_fault_differs_from_its_twin_in_the_kernel_alone() -> None:
 def test_names_are_given_once_and_declarations_have_no_mistakes() -> None:
     ops = [op for theme in zoo.themes() for op in theme.__farm_ops__]
     assert len({op.name for op in ops}) == len(ops) == len(zoo.faults()) + len(zoo.twins())
-    assert not [(op.name, found) for op in ops for found in mistakes(op)]
+    assert not [(op.name, found) for op in ops for found in list_declaration_mistakes(op)]
 
 
 def test_the_config_has_every_module() -> None:
@@ -146,11 +146,11 @@ def test_a_fault_of_logic_is_wrong_in_every_dtype_and_one_of_precision_imprecise
     given: dict[str, Any] = {"at": 0, "root": str(tmp_path), "modules": [f"tasks.zoo.{module}"], "kernels": []}
     monkeypatch.setattr(user_definitions, "_told", [json.dumps({"deadline_s": 60.0, "sources": [given]})])
     backend = BackendSpec.parse("torch-cpu").create()
-    runner = Runner(backend, backend.probe(), verdict.load("error_units"), lambda number, stage, span: None)
+    runner = Runner(backend, backend.probe(), verdict.load_policy("error_units"), lambda number, stage, span: None)
 
     def found(op: str, dtype: str) -> list[str]:
-        _, made = prepare(Group(f"user:{op}", "", dtype, 4), tmp_path)
-        return [str(done.row.values()["status"]) for done in runner.run([ask_whole_group(made)])]
+        _, made = prepare_group(Group(f"user:{op}", "", dtype, 4), tmp_path)
+        return [str(done.row.values()["status"]) for done in runner.run([make_item_of_whole_group(made)])]
 
     for dtype, expected in worst.items():
         statuses = found(name, dtype)

@@ -10,11 +10,11 @@ from xml.etree import ElementTree as ET
 
 import pandas as pd
 
-from farm.commandline import plain
+from farm.commandline import clean_line
 from farm.report.tables.causes import KNOWN, NEW
-from farm.report.tables.coverage import CELL, list_table_lines, make_reproduce_commands, rank_statuses
+from farm.report.tables.coverage import CELL, list_table_lines, make_reproduce_commands, rank_status_column
 from farm.report.tables.gate import CLOSED, OPEN, JudgedGate
-from farm.report.tables.overview import count_run
+from farm.report.tables.overview import describe_run_size
 from farm.report.tables.since import since
 from farm.report.tables.view import Report
 from farm.version import farm_version
@@ -24,9 +24,9 @@ from tasks.model import Status
 SARIF = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
-def _collect_cells(report: Report, found: JudgedGate) -> Iterator[Mapping[str, Any]]:
+def _collect_cells_of_report(report: Report, found: JudgedGate) -> Iterator[Mapping[str, Any]]:
     """Every cell by its worst row, what is new first, with its command and its ``evidence``."""
-    rows = report.rows.assign(old=report.rows["standing"] != NEW, rank=rank_statuses(report.rows["status"]))
+    rows = report.rows.assign(old=report.rows["standing"] != NEW, rank=rank_status_column(report.rows["status"]))
     worst = rows.sort_values(["old", "rank", "case_id"], kind="stable").drop_duplicates(CELL)
     evidence = found.new[[*CELL, "evidence"]] if len(found.new) else pd.DataFrame(columns=[*CELL, "evidence"])
     worst = worst.merge(evidence, on=CELL, how="left").fillna({"evidence": ""})
@@ -34,29 +34,31 @@ def _collect_cells(report: Report, found: JudgedGate) -> Iterator[Mapping[str, A
     yield from list_table_lines(worst.assign(command=make_reproduce_commands(worst, results)))
 
 
-def _describe_failure(line: Mapping[str, Any]) -> str:
+def _describe_failure_in_junit(line: Mapping[str, Any]) -> str:
     words = [" ".join(filter(None, (line["status"], line["kind"]))), line["cause"]]
     if pd.notna(line["error_units"]):
         words.append(f"{line['error_units']:.3g} error units")
-    return plain(", ".join(filter(None, (*words, line["error"]))), 600)
+    return clean_line(", ".join(filter(None, (*words, line["error"]))), 600)
 
 
-def _describe_known(line: Mapping[str, Any]) -> str:
+def _describe_known_in_junit(line: Mapping[str, Any]) -> str:
     return f"known{', first seen here' * bool(line['first_seen'])}: {line['cause']}"
 
 
-def junit(report: Report, found: JudgedGate) -> bytes:
+def write_junit(report: Report, found: JudgedGate) -> bytes:
     """A suite of the gate's items and one a backend, of its cells: new failures are failures, what is known or
     quarantined is skipped with its reason, as is what could not be judged. The properties of the gate's suite are what
     changed since the last run."""
     root = ET.Element("testsuites", name=f"farm {report.run.get('run_id')}")
     gate = [(item.asked, "farm.gate", item.said, "" if item.state == OPEN else item.state, 0.0) for item in found.items]
     suites: dict[str, list[tuple[str, str, str, str, float]]] = {"gate": gate}
-    for line in _collect_cells(report, found):
+    for line in _collect_cells_of_report(report, found):
         name = f"{line['check']}/{line['label']}/{line['dtype']}"
         state = _map_standing_to_test(line)
         ms = sum(float(line[c]) for c in ("build_ms", "run_ms") if pd.notna(line[c]))
-        text = line["evidence"] or (_describe_known(line) if line["standing"] == KNOWN else _describe_failure(line))
+        text = line["evidence"] or (
+            _describe_known_in_junit(line) if line["standing"] == KNOWN else _describe_failure_in_junit(line)
+        )
         text += f"\n{line['command']}" * (state == CLOSED)
         suites.setdefault(line["backend"], []).append((name, f"farm.{line['backend']}", text, state, ms / 1e3))
     for name, cases in suites.items():
@@ -68,7 +70,7 @@ def junit(report: Report, found: JudgedGate) -> bytes:
             timestamp=str(report.run.get("started_at") or "1970-01-01T00:00:00")[:19], hostname="farm",
         )  # fmt: skip
         if name == "gate":
-            told: dict[str, Any] = {f"run.{words}": count for words, count in count_run(report).items()}
+            told: dict[str, Any] = {f"run.{words}": count for words, count in describe_run_size(report).items()}
             if changed := since(report):
                 told |= {"since": changed.run_id, **vars(changed.sums), "known": changed.known}
             properties = ET.SubElement(suite, "properties")
@@ -77,10 +79,12 @@ def junit(report: Report, found: JudgedGate) -> bytes:
         for title, group, text, state, seconds in cases:
             case = ET.SubElement(suite, "testcase", name=title, classname=group, time=f"{seconds:.3f}")
             if state == "skipped":
-                ET.SubElement(case, "skipped", message=plain(text, 600))
+                ET.SubElement(case, "skipped", message=clean_line(text, 600))
             elif state:
                 said, _, command = text.partition("\n")
-                ET.SubElement(case, "failure", message=plain(said, 600), type=state).text = command or plain(said)
+                ET.SubElement(case, "failure", message=clean_line(said, 600), type=state).text = command or clean_line(
+                    said
+                )
     ET.indent(root)
     return bytes(ET.tostring(root, encoding="utf-8", xml_declaration=True))
 
@@ -93,22 +97,22 @@ def _map_standing_to_test(line: Mapping[str, Any]) -> str:
     return "" if status.judged and not status.failed else "skipped"
 
 
-def sarif(report: Report, found: JudgedGate, uri: str) -> bytes:
+def write_sarif(report: Report, found: JudgedGate, uri: str) -> bytes:
     """New failures as errors and imprecise results as notes; what is known or quarantined is suppressed with its
     reason. uri: the file that they are shown at, the config."""
     results, rules = [], {}
-    for line in _collect_cells(report, found):
+    for line in _collect_cells_of_report(report, found):
         status = Status(line["status"])
         if not (status.failed or line["standing"] == NEW):
             continue
         rule = "/".join(filter(None, (line["status"], line["kind"])))
         rules[rule] = status.facts.meaning
-        reason = line["evidence"] or (_describe_known(line) if line["standing"] == KNOWN else "")
+        reason = line["evidence"] or (_describe_known_in_junit(line) if line["standing"] == KNOWN else "")
         names = f"{line['check']}/{line['label']}/{line['dtype']} on {line['backend']}"
         result: dict[str, Any] = {
             "ruleId": rule,
             "level": "error" if status.failed else "note",
-            "message": {"text": f"{names}: {_describe_failure(line)}\n{line['command']}"},
+            "message": {"text": f"{names}: {_describe_failure_in_junit(line)}\n{line['command']}"},
             "locations": [
                 {
                     "physicalLocation": {"artifactLocation": {"uri": uri}, "region": {"startLine": 1}},
@@ -118,7 +122,7 @@ def sarif(report: Report, found: JudgedGate, uri: str) -> bytes:
             "partialFingerprints": {"cell/v1": hashlib.sha256(f"{names} {rule}".encode()).hexdigest()[:32]},
         }
         if reason:
-            result["suppressions"] = [{"kind": "external", "status": "accepted", "justification": plain(reason)}]
+            result["suppressions"] = [{"kind": "external", "status": "accepted", "justification": clean_line(reason)}]
         results.append(result)
     driver = {
         "name": "validation-farm",

@@ -10,11 +10,11 @@ from typing import Any
 
 import pandas as pd
 
-from farm.report.faces.markdown import diff_markdown, document, markdown
-from farm.report.faces.page import render
-from farm.report.tables.causes import count_noun
-from farm.report.tables.changes import diff_views
-from farm.report.tables.overview import list_headline
+from farm.report.faces.markdown import write_markdown_diff, write_markdown_document, write_markdown_report
+from farm.report.faces.page import render_page_of_run
+from farm.report.tables.causes import count_with_noun
+from farm.report.tables.changes import view_diff
+from farm.report.tables.overview import list_headline_lines
 from farm.report.tables.view import Report, View
 
 #: The page of a report, and the file with the names of its views that were written as CSV.
@@ -33,20 +33,20 @@ def write(
     out = Path(out_dir)
     out.mkdir(parents=True, exist_ok=True)
     report = Report.of(rows, run, by)
-    paths = {view.name: csv(view, out) for view in report.views if "csv" in view.faces}
-    for name in _read_written(out) - paths.keys():
+    paths = {view.name: write_view_csv(view, out) for view in report.views if "csv" in view.faces}
+    for name in _read_written_views(out) - paths.keys():
         (out / f"{name}.csv").unlink(missing_ok=True)
     (out / VIEWS).write_text(json.dumps([*paths]), encoding="utf-8")
     for name, path, text in (
-        ("markdown", out / "report.md", markdown(report, run)),
-        ("html", out / PAGE, render(report, run)),
+        ("markdown", out / "report.md", write_markdown_report(report, run)),
+        ("html", out / PAGE, render_page_of_run(report, run)),
     ):
         path.write_text(text, encoding="utf-8", errors="replace", newline="\n")
         paths[name] = path
     return paths
 
 
-def _read_written(out: Path) -> set[str]:
+def _read_written_views(out: Path) -> set[str]:
     """Names of the views that the last report in a folder wrote as CSV; none where it does not say."""
     with contextlib.suppress(OSError, ValueError):
         if isinstance(found := json.loads((out / VIEWS).read_text(encoding="utf-8")), list):
@@ -57,28 +57,28 @@ def _read_written(out: Path) -> set[str]:
 def write_diff(found: pd.DataFrame, out: Path) -> dict[str, Path]:
     """Write `farm.report.diff` as CSV and Markdown into ``out``; returns their paths by what they hold."""
     out.mkdir(parents=True, exist_ok=True)
-    cells = diff_views(found)[-1]
-    paths = {"csv": csv(cells, out), "markdown": out / f"{cells.name}.md"}
-    paths["markdown"].write_text(diff_markdown(found), encoding="utf-8", errors="replace", newline="\n")
+    cells = view_diff(found)[-1]
+    paths = {"csv": write_view_csv(cells, out), "markdown": out / f"{cells.name}.md"}
+    paths["markdown"].write_text(write_markdown_diff(found), encoding="utf-8", errors="replace", newline="\n")
     return paths
 
 
-def describe_written(paths: Mapping[str, Path]) -> str:
+def describe_written_report(paths: Mapping[str, Path]) -> str:
     """One line that says what was written: the page, or what there is to read, and how many files are beside it."""
     first = paths.get("html") or paths["markdown"]
-    return f"report: {first} ({count_noun(len(paths) - 1, 'more file')} beside it: CSV{', Markdown' * (first.suffix == '.html')})"
+    return f"report: {first} ({count_with_noun(len(paths) - 1, 'more file')} beside it: CSV{', Markdown' * (first.suffix == '.html')})"
 
 
 def write_checklist(view: View, report: Report, out: Path) -> dict[str, Path]:
     """Write a vendor's checklist as CSV and Markdown into ``out``; returns their paths by what they hold."""
     out.mkdir(parents=True, exist_ok=True)
-    paths = {"csv": csv(view, out), "markdown": out / f"{view.name}.md"}
-    text = document(list_headline(report), [view], 1_000)
+    paths = {"csv": write_view_csv(view, out), "markdown": out / f"{view.name}.md"}
+    text = write_markdown_document(list_headline_lines(report), [view], 1_000)
     paths["markdown"].write_text(text, encoding="utf-8", errors="replace", newline="\n")
     return paths
 
 
-def csv(view: View, out: Path) -> Path:
+def write_view_csv(view: View, out: Path) -> Path:
     """Write the frame of a view. No error text begins like a formula, since a spreadsheet may open it."""
     frame, path = view.frame, out / f"{view.name}.csv"
     for name in frame.columns.intersection(["error", "error_b"]):

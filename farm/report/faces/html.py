@@ -13,11 +13,11 @@ from typing import Any
 
 import jinja2
 
-from farm.report.faces.curve import svg
-from farm.report.faces.heat import heat
-from farm.report.faces.strip import spark, strip
-from farm.report.faces.tree_drawing import tree_svg
-from farm.report.tables.view import View, cell
+from farm.report.faces.curve import draw_curve_svg
+from farm.report.faces.heat import draw_heat_row
+from farm.report.faces.strip import draw_outcome_strip, draw_sparkline
+from farm.report.faces.tree_drawing import draw_tree_svg
+from farm.report.tables.view import View, make_view_cell
 from tasks.model import Status
 
 #: Where templates, scripts and the style sheet are.
@@ -26,7 +26,7 @@ HERE = Path(__file__).parent
 SIGNS = {status.value: status.facts.sign for status in Status}
 
 
-def render(
+def render_html(
     template: str,
     title: str,
     views: Sequence[View],
@@ -43,33 +43,37 @@ def render(
     policy says it) among it.
     """
     given = {"title": title, "views": views, "verdicts": verdicts, "lead": lead, "words_beside": False}
-    return _environment().get_template(template).render({**given, "pagers": defaultdict(tuple, pagers or {}), **more})
+    return (
+        _make_template_environment()
+        .get_template(template)
+        .render({**given, "pagers": defaultdict(tuple, pagers or {}), **more})
+    )
 
 
 def compile_templates() -> None:
     """Compile what every page of a run is rendered with: whoever waits for something else may do it before."""
     for name in ("page.html.j2", "base.html.j2"):
-        _environment().get_template(name)
+        _make_template_environment().get_template(name)
 
 
-def style() -> str:
+def render_style_sheet() -> str:
     """The style sheet of every page."""
-    return _colours() + (HERE / "style.css").read_text(encoding="utf-8")
+    return _write_status_colours() + (HERE / "style.css").read_text(encoding="utf-8")
 
 
-def slug(name: str) -> str:
+def make_page_slug(name: str) -> str:
     """The name of a page's file: readable, and another one for another name."""
     return f"{re.sub(r'[^A-Za-z0-9._-]+', '-', name)[:80]}-{hashlib.sha256(name.encode()).hexdigest()[:6]}.html"
 
 
-def script_json(value: Any) -> str:
+def write_script_json(value: Any) -> str:
     """JSON that is inert inside a <script> element: it holds no <, > or &."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
 @functools.cache
-def _environment() -> jinja2.Environment:
+def _make_template_environment() -> jinja2.Environment:
     made = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE),
         autoescape=True,
@@ -78,12 +82,20 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.globals.update(signs=SIGNS, cell=cell, svg=svg, heat=heat, strip=strip, spark=spark, tree_svg=tree_svg)
+    made.globals.update(
+        signs=SIGNS,
+        cell=make_view_cell,
+        svg=draw_curve_svg,
+        heat=draw_heat_row,
+        strip=draw_outcome_strip,
+        spark=draw_sparkline,
+        tree_svg=draw_tree_svg,
+    )
     made.globals["table"] = made.get_template("table.html.j2").module.table  # type: ignore[attr-defined]
     return made
 
 
-def _colours() -> str:
+def _write_status_colours() -> str:
     """The class ``s-NAME`` of each status in its colours (`tasks.model.status`), light and dark."""
 
     def rules(theme: str) -> str:

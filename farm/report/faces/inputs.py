@@ -18,7 +18,9 @@ _SIDE_BY_SIDE = 2
 _DASHES = ("-", "--", ":", "-.")
 
 
-def draw(title: str, inputs: np.ndarray, errors: Mapping[str, np.ndarray], limit: float, out: Path) -> Path:
+def draw_inputs_picture(
+    title: str, inputs: np.ndarray, errors: Mapping[str, np.ndarray], limit: float, out: Path
+) -> Path:
     """Draw |error| in ulps against the input, in ascending order and evenly spaced: every exponent has the same width.
 
     inputs: (n,) float64; errors: by backend (n,) in ulps, infinite for a misplaced NaN or Inf. Raises OSError, and
@@ -53,7 +55,7 @@ def draw(title: str, inputs: np.ndarray, errors: Mapping[str, np.ndarray], limit
     axes.annotate(f"limit, {limit:g} ulps", (0, limit), fontsize=7, va="bottom", color="#6b7280")
     axes.set_yscale("log", base=2)
     axes.set_ylim(LEAST / 2, MOST * 2)
-    at = _ticks(inputs[order])
+    at = _choose_input_ticks(inputs[order])
     axes.set_xticks(at, [f"{inputs[order][k]:.3g}" for k in at], fontsize=7, rotation=30)
     axes.set_xlabel(f"input, {len(order)} finite ones, all exponents equally wide")
     axes.set_ylabel("error in ulps")
@@ -64,6 +66,6 @@ def draw(title: str, inputs: np.ndarray, errors: Mapping[str, np.ndarray], limit
     return out
 
 
-def _ticks(ascending: np.ndarray) -> Sequence[int]:
+def _choose_input_ticks(ascending: np.ndarray) -> Sequence[int]:
     """Places of a dozen inputs, spread evenly."""
     return [int(k) for k in np.linspace(0, len(ascending) - 1, 13)] if len(ascending) else []

@@ -11,16 +11,16 @@ from markupsafe import Markup
 
 from farm.plan.submissions import BOARD
 from farm.report.faces import html
-from farm.report.faces.page import hash_source
-from farm.report.faces.terminal import screen, table
-from farm.report.tables.submissions import make_view
+from farm.report.faces.page import hash_page_source
+from farm.report.faces.terminal import make_report_console, make_terminal_table
+from farm.report.tables.submissions import view_leaderboard
 from farm.report.tables.view import Report
 
 
 def print_leaderboard(report: Report) -> None:
     """Print the table, and nothing else."""
-    console = screen()
-    console.print(table(make_view(report), 0, console.width))
+    console = make_report_console()
+    console.print(make_terminal_table(view_leaderboard(report), 0, console.width))
 
 
 def write_leaderboard(report: Report, run: Mapping[str, Any], out: Path) -> dict[str, Path]:
@@ -34,24 +34,24 @@ def write_leaderboard(report: Report, run: Mapping[str, Any], out: Path) -> dict
 
 
 def render_json(report: Report, run: Mapping[str, Any]) -> str:
-    """{"run_id", "name", "submissions": [a line of `farm.report.tables.submissions.list_leaderboard` each]}; what was
+    """{"run_id", "name", "submissions": [a line of `farm.report.tables.submissions.list_leaderboard_lines` each]}; what was
     not measured is null."""
-    lines = make_view(report).frame.to_dict("records")
+    lines = view_leaderboard(report).frame.to_dict("records")
     plain = [{str(k): None if v != v else v for k, v in line.items()} for line in lines]
     return json.dumps({"run_id": run.get("run_id"), "name": run.get("name"), "submissions": plain}, indent=1) + "\n"
 
 
 def render_page(report: Report, run: Mapping[str, Any]) -> str:
     """The page as text: no script, no network."""
-    css, view = html.style(), make_view(report)
+    css, view = html.render_style_sheet(), view_leaderboard(report)
     counts = view.frame["status"].value_counts()
     said = ", ".join(f"{n} {name}" for name, n in counts.items())
-    return html.render(
+    return html.render_html(
         "leaderboard.html.j2",
         f"{run.get('name')}: {len(view.frame)} submissions",
         [view],
         verdicts=[(report.verdict.tone, said, "")],
         limit=len(view.frame),
-        sources=Markup(f"style-src '{hash_source(css)}'; img-src data:"),
+        sources=Markup(f"style-src '{hash_page_source(css)}'; img-src data:"),
         style=Markup(css),
     )

@@ -19,17 +19,28 @@ import yaml
 from markupsafe import Markup
 
 from farm import lake
-from farm.commandline import plain
-from farm.glossary import UNITS, describe_terms
+from farm.commandline import clean_line
+from farm.glossary import UNITS, describe_report_terms
 from farm.lake.origin_columns import COLUMNS, KEY
 from farm.plan.config import QUICK_DUMPER
 from farm.report.faces import html
-from farm.report.faces.html import HERE, SIGNS, script_json, style
+from farm.report.faces.html import HERE, SIGNS, render_style_sheet, write_script_json
 from farm.report.once import settle
 from farm.report.tables.causes import STALE, STANDINGS
 from farm.report.tables.changes import CHANGES
-from farm.report.tables.coverage import SEVERITY, coverage, find_reproduce_command, how_option, where_option
-from farm.report.tables.overview import backend_lines, count_run, list_quarantines, list_remarks
+from farm.report.tables.coverage import (
+    SEVERITY,
+    coverage,
+    find_reproduce_command,
+    write_results_option,
+    write_status_option,
+)
+from farm.report.tables.overview import (
+    describe_run_size,
+    list_backend_coverage,
+    list_quarantine_lines,
+    list_run_remarks,
+)
 from farm.report.tables.side_by_side import ReportSides, set_side_by_side
 from farm.report.tables.since import since
 from farm.report.tables.view import Report
@@ -88,71 +99,75 @@ STANDING_WORDS = {
 _COUNTED = ["label", "backend", "check", "dtype", "status"]
 
 
-def render(rows: pd.DataFrame | Report, run: Mapping[str, Any]) -> str:
+def render_page_of_run(rows: pd.DataFrame | Report, run: Mapping[str, Any]) -> str:
     """The page of a run as text: no network, no script but its own (a content security policy says so).
 
     ``rows``: lake rows, or their report; ``run``: the run's ``_run.json`` as a dict. Rows that did not pass are all
     embedded, passing ones up to ``PASS_ROWS_PER_SQUARE`` for each op and backend, those with the largest error units.
     """
-    script, css = _join_scripts((HERE / name).read_text(encoding="utf-8") for name in SCRIPTS), style()
+    script, css = (
+        _join_page_scripts((HERE / name).read_text(encoding="utf-8") for name in SCRIPTS),
+        render_style_sheet(),
+    )
     report = Report.of(rows, run)
     said = report.verdict
     shown = [one for one in report.views if "page" in one.faces]
-    return html.render(
+    return html.render_html(
         "page.html.j2",
         f"Validation {(run_id := str(run.get('run_id') or DASH))}",
         [one for one in shown if one.open],
         verdicts=[(said.tone, said.sentence, "")],
         lead=[
-            *(("alarm", line) for line in list_quarantines(report)),
+            *(("alarm", line) for line in list_quarantine_lines(report)),
             *(("", found.sentence) for found in [since(report)] if found),
-            *(("", line) for line in list_remarks(report)),
+            *(("", line) for line in list_run_remarks(report)),
         ],
         limit=LINES,
         sources=Markup(
-            f"script-src '{hash_source(script)}'; style-src '{hash_source(css)}'; img-src data:"
+            f"script-src '{hash_page_source(script)}'; style-src '{hash_page_source(css)}'; img-src data:"
         ),  # a hash of ours
         more=[one for one in shown if not one.open],
         script=Markup(script),
         style=Markup(css),
-        data=Markup(script_json(payload(report))),
+        data=Markup(write_script_json(pack_page_payload(report))),
         run_id=run_id,
         name=str(run.get("name") or ""),
-        words=describe_terms(),
-        counts=count_run(report),
-        machines=_name_machines(report.rows),
-        started=moment(run.get("started_at")),
-        finished=moment(run.get("finished_at")),
-        versions=_lines(run.get("versions")),
-        config=_pretty(_select_config(report)),
+        words=describe_report_terms(),
+        counts=describe_run_size(report),
+        machines=_name_machines_on_page(report.rows),
+        started=format_page_time(run.get("started_at")),
+        finished=format_page_time(run.get("finished_at")),
+        versions=_list_version_lines(run.get("versions")),
+        config=_write_config_pretty(_select_config_for_page(report)),
     )
 
 
-def _name_machines(rows: pd.DataFrame) -> list[str]:
+def _name_machines_on_page(rows: pd.DataFrame) -> list[str]:
     """What a run computed on: each device with its node, and the backends on it with the versions of their runtimes."""
     told = rows.loc[rows["device"] != "", ["device", "node", "backend", "runtime_version"]].drop_duplicates()
     return [
-        f"{plain(device)}{f' on {plain(node)}' * bool(node)}: "
+        f"{clean_line(device)}{f' on {clean_line(node)}' * bool(node)}: "
         + ", ".join(
-            f"{plain(b)} {plain(v)}".strip() for b, v in zip(some["backend"], some["runtime_version"], strict=True)
+            f"{clean_line(b)} {clean_line(v)}".strip()
+            for b, v in zip(some["backend"], some["runtime_version"], strict=True)
         )
         for (device, node), some in told.groupby(["device", "node"], sort=True, dropna=False)
     ]
 
 
-def _join_scripts(scripts: Iterable[str]) -> str:
+def _join_page_scripts(scripts: Iterable[str]) -> str:
     """Scripts as one, of whose names nothing else in the document knows, without the lines that are comments and what
     indents the others (no text of theirs goes over a line)."""
     lines = (line for one in scripts for x in one.splitlines(True) if not (line := x.lstrip()).startswith("//"))
     return '"use strict";\n(() => {\n' + "".join(lines) + "})();\n"
 
 
-def hash_source(text: str) -> str:
+def hash_page_source(text: str) -> str:
     """A script or a style as a content security policy names it."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def _select_config(report: Report) -> Any:
+def _select_config_for_page(report: Report) -> Any:
     """The config of a run, of its known failures those that rows met: all of them are hundreds, and in the run's
     record."""
     config = report.run.get("config")
@@ -164,7 +179,7 @@ def _select_config(report: Report) -> Any:
     return {**config, "known_failures": [*shown, *([f"and {rest} that no row met (_run.json)"] if rest else [])]}
 
 
-def _pretty(config: Any) -> str:
+def _write_config_pretty(config: Any) -> str:
     """A config as it is written."""
     if isinstance(config, str) or not config:
         return config or ""
@@ -172,13 +187,13 @@ def _pretty(config: Any) -> str:
     return str(yaml.dump(plain_data, Dumper=QUICK_DUMPER, sort_keys=False, allow_unicode=True, width=120))
 
 
-def _lines(versions: Any) -> list[tuple[str, str]]:
+def _list_version_lines(versions: Any) -> list[tuple[str, str]]:
     if isinstance(versions, Mapping):
         return [(str(name), str(version)) for name, version in versions.items()]
     return [("", str(versions))] if versions else []
 
 
-def moment(value: Any) -> str:
+def format_page_time(value: Any) -> str:
     """A point in time as the page shows it: an ISO date or seconds since 1970 in UTC, other text as it is, "–" for
     none."""
     if value is None or value == "":
@@ -186,21 +201,21 @@ def moment(value: Any) -> str:
     if isinstance(value, int | float):
         return datetime.datetime.fromtimestamp(value, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     with contextlib.suppress(ValueError):
-        return moment(datetime.datetime.fromisoformat(str(value)).timestamp())
+        return format_page_time(datetime.datetime.fromisoformat(str(value)).timestamp())
     return str(value)
 
 
-def payload(report: Report) -> dict[str, Any]:
+def pack_page_payload(report: Report) -> dict[str, Any]:
     """What the page's script works on: backends, ops, exact counts per cell and the embedded rows, as columns.
 
     All facts are made here; the script adds up the counts of what the filters leave, sorts and shows.
     """
     rows, run = report.rows, report.run
     results = str(rows.attrs.get("results") or run.get("results") or "results")
-    if (built := rows["check"].isin(checks.where(runs=False))).any():  # a square is about numbers
+    if (built := rows["check"].isin(checks.list_checks_where(runs=False))).any():  # a square is about numbers
         rows = settle(rows[~built])
     listed = report.verdict.listed
-    backends = _backends(backend_lines(report))
+    backends = _list_page_backends(list_backend_coverage(report))
     ops = rows[["label", "catalog"]].drop_duplicates("label").sort_values("label")
     counts = coverage(rows, by=_COUNTED)
     rows = rows if listed else rows.assign(standing="")  # where nothing is known nothing is new
@@ -211,13 +226,13 @@ def payload(report: Report) -> dict[str, Any]:
     order = {name: place for place, name in enumerate(ops["label"])}
     places = {line["name"]: place for place, line in enumerate(backends)}
     columns = {
-        "label": column(kept["label"].map(order).tolist()),
-        "backend": column(kept["backend"].map(places).tolist()),
-        **{name: column(_pack_column(kept, name)) for name in EMBEDDED},
-        **{name: column(kept[name].tolist()) for name in ("standing", "cause")},
-        **{name: column(kept[name].astype(int).tolist()) for name in ("weak", "first_seen")},
-        "case_id": column(_case_ids(kept)),
-        "case": column([beside.place[key] for key in zip(kept["run_id"], kept["case_id"], strict=True)]),
+        "label": shorten_page_column(kept["label"].map(order).tolist()),
+        "backend": shorten_page_column(kept["backend"].map(places).tolist()),
+        **{name: shorten_page_column(_pack_page_column(kept, name)) for name in EMBEDDED},
+        **{name: shorten_page_column(kept[name].tolist()) for name in ("standing", "cause")},
+        **{name: shorten_page_column(kept[name].astype(int).tolist()) for name in ("weak", "first_seen")},
+        "case_id": shorten_page_column(_list_odd_case_ids(kept)),
+        "case": shorten_page_column([beside.place[key] for key in zip(kept["run_id"], kept["case_id"], strict=True)]),
     }
     return {
         "run_id": str(run.get("run_id") or ""),
@@ -225,67 +240,74 @@ def payload(report: Report) -> dict[str, Any]:
         "fields": [[words, name] for name, words in FIELDS.items()],
         "backends": backends,
         "ops": ops["label"].tolist(),
-        "catalogs": column(ops["catalog"].tolist()),
+        "catalogs": shorten_page_column(ops["catalog"].tolist()),
         "cells": {
             "length": len(counts),
             "columns": {
-                "label": column(counts["label"].map(order).tolist()),
-                "backend": column(counts["backend"].map(places).tolist()),
-                **{name: column(counts[name].tolist()) for name in ("check", "dtype", "status")},
-                **{name: column(counts[name].tolist()) for name in SUMS},
+                "label": shorten_page_column(counts["label"].map(order).tolist()),
+                "backend": shorten_page_column(counts["backend"].map(places).tolist()),
+                **{name: shorten_page_column(counts[name].tolist()) for name in ("check", "dtype", "status")},
+                **{name: shorten_page_column(counts[name].tolist()) for name in SUMS},
             },
         },
         "rows": {"length": len(kept), "columns": columns},
-        "traces": _pack_traces(kept, report.rows.attrs.get("results")),
+        "traces": _pack_page_traces(kept, report.rows.attrs.get("results")),
         "sums": SUMS,
         "standings": list(STANDING_WORDS.items()) if listed else [],
-        **_packed_sides(beside),
+        **_pack_cases_side_by_side(beside),
         "changes": list(CHANGES),
         "pass_rows_per_square": PASS_ROWS_PER_SQUARE,
         "command": [
             find_reproduce_command(),
-            where_option(results),
-            {status: how_option(status) for status in SEVERITY},
+            write_results_option(results),
+            {status: write_status_option(status) for status in SEVERITY},
         ],
     }
 
 
-def _pack_traces(kept: pd.DataFrame, results: str | None) -> dict[str, Any]:
+def _pack_page_traces(kept: pd.DataFrame, results: str | None) -> dict[str, Any]:
     """The steps of the rows that have a trace: for each its row, a text with a sign for each step, names (a line each,
     "" for those that are numbered), error units and units apart (between blanks, "" for none), the place of the first
     that is off (-1 for none) and of the first shown, and what to say of them."""
     place = {key: at for at, key in enumerate(zip(*(kept[name] for name in KEY), strict=True))}
-    found = [_read_trace(results, run_id) for run_id in kept["run_id"].unique()] if results else []
+    found = [_read_trace_for_page(results, run_id) for run_id in kept["run_id"].unique()] if results else []
     lines = [
-        {"row": place[key], **_pack_steps(steps)}
+        {"row": place[key], **_pack_trace_steps(steps)}
         for some in found
         for key, steps in some.groupby(KEY, sort=False)
         if key in place
     ]
     names = ("row", "status", "names", "units", "apart", "off", "from", "said")
-    return {"length": len(lines), "columns": {name: column([line[name] for line in lines]) for name in names}}
+    return {
+        "length": len(lines),
+        "columns": {name: shorten_page_column([line[name] for line in lines]) for name in names},
+    }
 
 
-def _read_trace(results: str, run_id: str) -> pd.DataFrame:
+def _read_trace_for_page(results: str, run_id: str) -> pd.DataFrame:
     try:
         return lake.read_trace(results, run_id)
     except lake.LakeError:  # the rows' lake is gone
         return lake.TRACE_SCHEMA.empty_table().to_pandas()
 
 
-def _pack_steps(steps: pd.DataFrame) -> dict[str, Any]:
-    off = trace.first_off([Status(name) for name in steps["status"]])
+def _pack_trace_steps(steps: pd.DataFrame) -> dict[str, Any]:
+    off = trace.find_first_step_off([Status(name) for name in steps["status"]])
     first = max(0, min(off - STEPS // 2, len(steps) - STEPS))
     shown, names = steps.iloc[first : first + STEPS], steps["name"].tolist()
-    said = trace.describe(off, steps["status"].iloc[off], names) if off >= 0 else f"all {len(steps)} steps are right"
+    said = (
+        trace.describe_trace_step(off, steps["status"].iloc[off], names)
+        if off >= 0
+        else f"all {len(steps)} steps are right"
+    )
     numbered = all(name == f"step {at}" for at, name in enumerate(names))
 
     def texts(name: str) -> str:
-        return " ".join("" if x is None else str(x) for x in _numbers(shown[name]))
+        return " ".join("" if x is None else str(x) for x in _pack_page_numbers(shown[name]))
 
     return {
         "status": "".join(SIGNS[name] for name in shown["status"]),
-        "names": "" if numbered else "\n".join(plain(name) for name in shown["name"]),
+        "names": "" if numbered else "\n".join(clean_line(name) for name in shown["name"]),
         "units": texts("error_units"),
         "apart": texts("apart_units"),
         "off": off - first if off >= 0 else -1,
@@ -294,28 +316,28 @@ def _pack_steps(steps: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def _packed_sides(beside: ReportSides) -> dict[str, Any]:
+def _pack_cases_side_by_side(beside: ReportSides) -> dict[str, Any]:
     """Every case with all its backends, and their outcomes, as columns."""
     found = beside.outcomes
     return {
         "sides": {
             "length": len(beside.cases),
-            "columns": {name: column(beside.cases[name].tolist()) for name in beside.cases},
+            "columns": {name: shorten_page_column(beside.cases[name].tolist()) for name in beside.cases},
             "agrees": beside.agrees,
         },
         "outcomes": {
             "length": len(found),
             "columns": {
-                "units": {"v": _numbers(found["units"])},
-                "limit": column(_numbers(found["limit"])),
-                "why": column(found["why"].tolist()),
+                "units": {"v": _pack_page_numbers(found["units"])},
+                "limit": shorten_page_column(_pack_page_numbers(found["limit"])),
+                "why": shorten_page_column(found["why"].tolist()),
             },
         },
         "units": UNITS,
     }
 
 
-def _backends(told: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _list_page_backends(told: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     lines: dict[str, dict[str, Any]] = {}
     for line in told:
         if line["backend"]:  # a backend whose rows name two vendors keeps the first
@@ -352,15 +374,17 @@ def select_embedded_rows(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.reset_index(drop=True)
 
 
-def _case_ids(rows: pd.DataFrame) -> list[str | None]:
+def _list_odd_case_ids(rows: pd.DataFrame) -> list[str | None]:
     """case_id where it is not check/op[.variant]/dtype/sample[@seed], which the page puts together by itself."""
-    sample, seed = (pd.Series(_whole(rows[name]), index=rows.index, dtype=object) for name in ("sample", "seed"))
+    sample, seed = (
+        pd.Series(_pack_whole_numbers(rows[name]), index=rows.index, dtype=object) for name in ("sample", "seed")
+    )
     made = rows["check"] + "/" + rows["label"] + "/" + rows["dtype"] + "/" + sample.map(str)
     made = made + seed.map(lambda value: f"@{value}" if value else "")
     return [None if same else text for text, same in zip(rows["case_id"], made == rows["case_id"], strict=True)]
 
 
-def _numbers(values: pd.Series, digits: int = 5) -> list[Any]:
+def _pack_page_numbers(values: pd.Series, digits: int = 5) -> list[Any]:
     """Numbers with more digits than anyone reads; JSON has no infinity."""
 
     def shorten(value: float) -> float:
@@ -374,24 +398,24 @@ def _numbers(values: pd.Series, digits: int = 5) -> list[Any]:
     ]
 
 
-def _whole(values: pd.Series) -> list[int | None]:
+def _pack_whole_numbers(values: pd.Series) -> list[int | None]:
     values = pd.to_numeric(values, errors="coerce")
     return [None if missing else int(value) for value, missing in zip(values, values.isna(), strict=True)]
 
 
-def _pack_column(rows: pd.DataFrame, name: str) -> list[Any]:
+def _pack_page_column(rows: pd.DataFrame, name: str) -> list[Any]:
     """A column of the lake as JSON has it, by its type."""
     kind = lake.SCHEMA.field(name).type
     if pa.types.is_floating(kind):
-        return _numbers(rows[name], 3 if name in _TIMES else 5)
+        return _pack_page_numbers(rows[name], 3 if name in _TIMES else 5)
     return (
-        _whole(rows[name])
+        _pack_whole_numbers(rows[name])
         if pa.types.is_integer(kind)
         else rows[name].astype(object).where(rows[name].notna(), "").tolist()
     )
 
 
-def column(values: list[Any]) -> dict[str, Any]:
+def shorten_page_column(values: list[Any]) -> dict[str, Any]:
     """A column in its shortest form, which ``page.js`` undoes.
 
     {"c": value}: the same everywhere; {"v": values}; {"d": distinct values, "i": an index each, of "w" letters} or,

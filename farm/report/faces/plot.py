@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from farm.report.tables.coverage import distinct
+from farm.report.tables.coverage import keep_distinct_rows
 from tasks.model import BY_SEVERITY, MEASURED, OpClass, Status
 
 #: Ops measured in ulps; all others in error units.
@@ -19,13 +19,13 @@ COLOURS = {status.value: status.facts.ink for status in reversed(BY_SEVERITY) if
 NAMED = 14
 
 
-def distances(rows: pd.DataFrame, backend: str) -> pd.DataFrame:
+def table_plot_distances(rows: pd.DataFrame, backend: str) -> pd.DataFrame:
     """The worst judged row of every op on ``backend``, nearest first: label, distance, measure, limit, status.
 
     distance: ulps (exact and elementary ops) or error units, infinite for a misplaced NaN or Inf. Raises ValueError
     when the backend has no such row.
     """
-    rows = distinct(rows)
+    rows = keep_distinct_rows(rows)
     rows = rows[(rows["backend"] == backend) & rows["status"].isin(COLOURS)]
     in_ulps = rows["op_class"].isin(IN_ULPS)
     rows = rows.assign(
@@ -41,12 +41,12 @@ def distances(rows: pd.DataFrame, backend: str) -> pd.DataFrame:
     return rows.sort_values("distance", kind="stable")[["label", "dtype", "distance", "measure", "limit", "status"]]
 
 
-def draw(rows: pd.DataFrame, backend: str, out: Path) -> Path:
-    """Draw `distances` as a picture (PNG, SVG or PDF by the suffix of ``out``). Raises ValueError and OSError."""
+def draw_plot(rows: pd.DataFrame, backend: str, out: Path) -> Path:
+    """Draw `table_plot_distances` as a picture (PNG, SVG or PDF by the suffix of ``out``). Raises ValueError and OSError."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    table = distances(rows, backend).reset_index(drop=True)
+    table = table_plot_distances(rows, backend).reset_index(drop=True)
     table["height"] = table["distance"].clip(LEAST, MOST)
     figure = Figure(figsize=(10, 4.6), dpi=110, layout="constrained")
     FigureCanvasAgg(figure)

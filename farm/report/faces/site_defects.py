@@ -10,19 +10,19 @@ from urllib.parse import urlencode
 
 import pandas as pd
 
-from farm.commandline import plain
+from farm.commandline import clean_line
 from farm.lake.key import RowKey
 from farm.plan.known import WHOSE
-from farm.program import program
-from farm.report.faces.html import slug
-from farm.report.faces.site_runs import link
-from farm.report.tables.agreement import format_units, name_units
-from farm.report.tables.causes import NEW, count_noun
-from farm.report.tables.coverage import reproduce_command, where_option
-from farm.report.tables.overview import how_much
+from farm.program import name_farm_program
+from farm.report.faces.html import make_page_slug
+from farm.report.faces.site_runs import make_link_column
+from farm.report.tables.agreement import format_row_units, name_row_units
+from farm.report.tables.causes import NEW, count_with_noun
+from farm.report.tables.coverage import write_reproduce_command, write_results_option
+from farm.report.tables.overview import describe_finding_size
 from farm.report.tables.trends import RunSummary
-from farm.report.tables.view import View, ViewCell, ViewColumn, status
-from farm.report.words import DASH, number
+from farm.report.tables.view import View, ViewCell, ViewColumn, make_status_column
+from farm.report.words import DASH, format_report_number
 from tasks.model.kind import OF_NUMBERS
 
 #: Runs that a picture shows and a sparkline, on every page.
@@ -112,7 +112,7 @@ class SiteDefect:
             places = list(some)
             rows = sorted({self.count(at) for at in places})
             between = dates[places[0]] + f" to {dates[places[-1]]} ({len(places)} runs)" * (len(places) > 1)
-            counted = f"{rows[0]:,} to {rows[-1]:,} rows" if len(rows) > 1 else count_noun(rows[0], "row")
+            counted = f"{rows[0]:,} to {rows[-1]:,} rows" if len(rows) > 1 else count_with_noun(rows[0], "row")
             told.append((outcome, len(places), f"{between}: {'not seen' if outcome == 'none' else counted}"))
         return tuple(told)
 
@@ -136,7 +136,7 @@ class SiteTold:
     blocks: Sequence[SiteBlock] = field(default_factory=list)
 
 
-def collect_defects(runs: Sequence[RunSummary]) -> list[SiteDefect]:
+def collect_site_defects(runs: Sequence[RunSummary]) -> list[SiteDefect]:
     """Those of runs: the ones of the newest runs first, of these the new ones, then the commonest."""
     seen: dict[str, dict[int, list[Mapping[str, Any]]]] = {}
     for at, one in enumerate(runs):
@@ -150,38 +150,38 @@ def collect_defects(runs: Sequence[RunSummary]) -> list[SiteDefect]:
     return sorted(found, key=lambda one: (-one.last, one.line["standing"] != NEW, -one.count(one.last)))
 
 
-def defect_table(
+def view_site_defects(
     found: Sequence[SiteDefect], runs: Sequence[RunSummary], dates: Sequence[str], up: str, caption: str
 ) -> View:
     """A line for each defect, which leads to its page; ``up``: the way to the site's first page."""
     lines = [{"reason": one.reason, "status": one.line["status"], "one": one} for one in found]
 
     def standing(line: Mapping[str, Any]) -> ViewCell:
-        told = say_standing(line["one"], runs)
+        told = say_defect_standing(line["one"], runs)
         return ViewCell(told, tone="alarm" if told == NEW else "")
 
     columns = [
-        link("defect", "reason", "defect", up, length=120),
-        status("status", "how"),
+        make_link_column("defect", "reason", "defect", up, length=120),
+        make_status_column("status", "how"),
         ViewColumn("standing", standing),
         ViewColumn("failures", lambda line: f"{line['one'].count(line['one'].last):,}", right=True),
-        ViewColumn("backends", lambda line: plain(", ".join(line["one"].backends), 80), foreign=True),
-        ViewColumn("dtypes", lambda line: plain(", ".join(line["one"].dtypes), 80), foreign=True),
+        ViewColumn("backends", lambda line: clean_line(", ".join(line["one"].backends), 80), foreign=True),
+        ViewColumn("dtypes", lambda line: clean_line(", ".join(line["one"].dtypes), 80), foreign=True),
         ViewColumn("first seen", lambda line: dates[line["one"].first], right=True),
         ViewColumn("last seen", lambda line: dates[line["one"].last], right=True),
         ViewColumn("failures by run", lambda line: ViewCell("", spark=line["one"].counts)),
     ]
-    if not any(say_standing(one, runs) for one in found):
+    if not any(say_defect_standing(one, runs) for one in found):
         columns = [one for one in columns if one.cell is not standing]
     return View("defects", caption, pd.DataFrame(lines), columns, lines=lines, counted=True, unit="defects", open=True)
 
 
-def say_standing(one: SiteDefect, runs: Sequence[RunSummary]) -> str:
+def say_defect_standing(one: SiteDefect, runs: Sequence[RunSummary]) -> str:
     """Whether a known failure covers it; "" where the config lists none."""
     return str(one.line["standing"]) if runs[one.last].facts["listed"] else ""
 
 
-def describe_defect(
+def describe_site_defect(
     one: SiteDefect,
     runs: Sequence[RunSummary],
     dates: Sequence[str],
@@ -192,59 +192,62 @@ def describe_defect(
     """What the page of a defect says. labels, backends: those that have pages."""
     line, facts = one.line, runs[one.last].facts
     told: list[tuple[str, Sequence[Part]]] = [
-        ("ops", _links(one.labels, labels, "op")),
-        ("dtypes", [(plain(", ".join(one.dtypes), 200), "")]),
-        ("backends", _links(one.backends, backends, "backend")),
-        ("versions", [(plain(_say_versions(one, runs), 300) or DASH, "")]),
+        ("ops", _link_defect_names(one.labels, labels, "op")),
+        ("dtypes", [(clean_line(", ".join(one.dtypes), 200), "")]),
+        ("backends", _link_defect_names(one.backends, backends, "backend")),
+        ("versions", [(clean_line(_say_defect_versions(one, runs), 300) or DASH, "")]),
         ("failures", [(f"{one.count(one.last):,} rows, {one.count(one.last, 'cases'):,} cases", "")]),
-        ("first seen", [_date(one.first, runs, dates)]),
-        ("last seen", [_date(one.last, runs, dates)]),
-        ("seen in", [(f"{len(one.seen)} of {count_noun(len(one.places), 'run')}", "")]),
+        ("first seen", [_link_defect_date(one.first, runs, dates)]),
+        ("last seen", [_link_defect_date(one.last, runs, dates)]),
+        ("seen in", [(f"{len(one.seen)} of {count_with_noun(len(one.places), 'run')}", "")]),
     ]
     key = RowKey(line["run_id"], line["case_id"], line["backend"])
-    mine = _choose_minimal(one, key, minimal)
-    where = where_option(facts["results"])
+    mine = _choose_minimal_for_defect(one, key, minimal)
+    where = write_results_option(facts["results"])
     commands = [
-        ("reproduce it", reproduce_command(key.run_id, key.case_id, key.backend, facts["results"], line["status"]))
+        (
+            "reproduce it",
+            write_reproduce_command(key.run_id, key.case_id, key.backend, facts["results"], line["status"]),
+        )
     ]
     if not mine:
         quoted = str(key).replace("'", "'\"'\"'")
-        commands.append(("make the case small", f"{program()} minimise '{quoted}'{where}"))
-    blocks = [SiteBlock("Worst case", _describe_case(line, facts), commands)]
+        commands.append(("make the case small", f"{name_farm_program()} minimise '{quoted}'{where}"))
+    blocks = [SiteBlock("Worst case", _describe_worst_defect_case(line, facts), commands)]
     if mine:
-        blocks.append(_describe_minimal(mine))
-    return SiteTold([_say_what(one), _say_whose(one, runs)], told, blocks)
+        blocks.append(_describe_minimal_on_site(mine))
+    return SiteTold([_say_what_is_defect(one), _say_whose_defect(one, runs)], told, blocks)
 
 
-def _say_what(one: SiteDefect) -> str:
+def _say_what_is_defect(one: SiteDefect) -> str:
     """What is wrong, in a sentence: where, and of the worst case how much."""
     some = [*one.labels[:3], *[f"{len(one.labels) - 3} more ops"] * (len(one.labels) > 3)]
-    what = f"{_join(some)} of {_join(one.dtypes)} on {_join(one.backends)}"
-    return f"{plain(what, 300)}: {one.line['status']}. Worst case: {how_much(one.line)}."
+    what = f"{_join_defect_names(some)} of {_join_defect_names(one.dtypes)} on {_join_defect_names(one.backends)}"
+    return f"{clean_line(what, 300)}: {one.line['status']}. Worst case: {describe_finding_size(one.line)}."
 
 
-def _join(names: Sequence[str]) -> str:
+def _join_defect_names(names: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
-def _links(names: Sequence[str], there: Set[str], folder: str) -> list[Part]:
+def _link_defect_names(names: Sequence[str], there: Set[str], folder: str) -> list[Part]:
     more = [(f"and {len(names) - LINKS} more", "")] * (len(names) > LINKS)
-    return [(plain(x), f"../{folder}/{slug(x)}" if x in there else "") for x in names[:LINKS]] + more
+    return [(clean_line(x), f"../{folder}/{make_page_slug(x)}" if x in there else "") for x in names[:LINKS]] + more
 
 
-def _date(at: int, runs: Sequence[RunSummary], dates: Sequence[str]) -> Part:
+def _link_defect_date(at: int, runs: Sequence[RunSummary], dates: Sequence[str]) -> Part:
     """When a run began, which leads to its report."""
     to = runs[at].facts.get("report", "")
     return dates[at], f"../{to}" if to else ""
 
 
-def _say_versions(one: SiteDefect, runs: Sequence[RunSummary]) -> str:
+def _say_defect_versions(one: SiteDefect, runs: Sequence[RunSummary]) -> str:
     """The versions of the runtimes that had it, the oldest first."""
     told = [f"{x} {runs[at].facts['versions'].get(x, '')}".strip() for x in one.backends for at in sorted(one.seen)]
     return ", ".join(dict.fromkeys(told))
 
 
-def _say_whose(one: SiteDefect, runs: Sequence[RunSummary]) -> str:
+def _say_whose_defect(one: SiteDefect, runs: Sequence[RunSummary]) -> str:
     """Whether it is known, and whose it is."""
     if not runs[one.last].facts["listed"]:
         return "The config lists no known failures."
@@ -254,38 +257,38 @@ def _say_whose(one: SiteDefect, runs: Sequence[RunSummary]) -> str:
     return "Known: a known failure covers it" + (f"; {whose}." if whose else ".")
 
 
-def _describe_case(line: Mapping[str, Any], facts: Mapping[str, Any]) -> Facts:
+def _describe_worst_defect_case(line: Mapping[str, Any], facts: Mapping[str, Any]) -> Facts:
     """The worst case of a defect with its numbers, of a line of `CAUSE`; facts: of its run."""
     backend = line["backend"]
     on = ", ".join(filter(None, (backend, facts["devices"].get(backend), facts["versions"].get(backend))))
     square = urlencode({"sel": f"{line['label']}|{backend}"})
     report = facts.get("report", "")
     told = [
-        ("case", plain(line["case_id"]), f"../{report}#{square}" if report else ""),
-        ("on", plain(on), ""),
-        ("outcome", ", ".join(filter(None, (line["status"], plain(line["kind"]), plain(line["stage"])))), ""),
+        ("case", clean_line(line["case_id"]), f"../{report}#{square}" if report else ""),
+        ("on", clean_line(on), ""),
+        ("outcome", ", ".join(filter(None, (line["status"], clean_line(line["kind"]), clean_line(line["stage"])))), ""),
     ]
     if line["kind"] in ("", *OF_NUMBERS):
-        far = line["max_ulp" if name_units(line["op_class"]) == "ulps" else "error_units"]
+        far = line["max_ulp" if name_row_units(line["op_class"]) == "ulps" else "error_units"]
         told += [
-            ("worst element (got for expected)", plain(line["worst"]) or DASH, ""),
-            ("error", format_units(far, line["op_class"], line["limit"]), ""),
-            ("error units", number(line["error_units"]), ""),
-            ("largest absolute difference", number(line["max_diff"]), ""),
+            ("worst element (got for expected)", clean_line(line["worst"]) or DASH, ""),
+            ("error", format_row_units(far, line["op_class"], line["limit"]), ""),
+            ("error units", format_report_number(line["error_units"]), ""),
+            ("largest absolute difference", format_report_number(line["max_diff"]), ""),
         ]
         if not pd.isna(line["beyond"]):
             told.append(("elements beyond the limit", f"{line['beyond']:,.0f} of {line['numel']:,.0f}", ""))
     if line["error"]:
-        told.append(("message", plain(f"{line['error_type']}: {line['error']}".removeprefix(": "), 600), ""))
+        told.append(("message", clean_line(f"{line['error_type']}: {line['error']}".removeprefix(": "), 600), ""))
     return [(name, [(text, to)]) for name, text, to in told if text not in ("", DASH)]
 
 
-def _choose_minimal(one: SiteDefect, key: RowKey, minimal: Sequence[SiteMinimal]) -> SiteMinimal | None:
+def _choose_minimal_for_defect(one: SiteDefect, key: RowKey, minimal: Sequence[SiteMinimal]) -> SiteMinimal | None:
     """The minimal case of the worst row, or of another that failed in the same way; None for none."""
     ops = set(one.line["all_ops"].split(", "))
 
     def fits(made: SiteMinimal) -> bool:
-        was = _mapping(made.record.get("original"))
+        was = _read_record_mapping(made.record.get("original"))
         same = all(was.get(name) == one.line[name] for name in ("status", "kind"))
         return same and was.get("op") in ops and made.record["backend"] in one.backends
 
@@ -293,17 +296,17 @@ def _choose_minimal(one: SiteDefect, key: RowKey, minimal: Sequence[SiteMinimal]
     return next(iter([*exact, *filter(fits, minimal)]), None)
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
+def _read_record_mapping(value: Any) -> Mapping[str, Any]:
     """What a record should hold; an empty one where somebody else wrote it."""
     return value if isinstance(value, Mapping) else {}
 
 
-def _describe_minimal(made: SiteMinimal) -> SiteBlock:
+def _describe_minimal_on_site(made: SiteMinimal) -> SiteBlock:
     """A minimal case: its inputs, expected and got, the script that shows it."""
     record = made.record
     inputs = [
         f"{x.get('name')} {x.get('dtype')} {x.get('shape')} {x.get('values') or x.get('how')}"
-        for x in map(_mapping, record.get("inputs") or ())
+        for x in map(_read_record_mapping, record.get("inputs") or ())
     ]
     told = [
         ("op", str(record.get("op", ""))),
@@ -312,5 +315,5 @@ def _describe_minimal(made: SiteMinimal) -> SiteBlock:
         ("got", str(record.get("got") or "")),
     ]
     texts = [("script", made.script)] if 0 < len(made.script) <= SCRIPT else []
-    facts = [(name, [(plain(text, 600), "")]) for name, text in told if text]
+    facts = [(name, [(clean_line(text, 600), "")]) for name, text in told if text]
     return SiteBlock("Minimal case", facts, [("its folder", str(record.get("folder", "")))], texts)

@@ -7,25 +7,25 @@ from itertools import groupby
 
 import pandas as pd
 
-from farm.commandline import plain
-from farm.report.faces.html import slug
+from farm.commandline import clean_line
+from farm.report.faces.html import make_page_slug
 from farm.report.tables.gate import CLOSED
-from farm.report.tables.overview import rate_columns
+from farm.report.tables.overview import make_rate_columns
 from farm.report.tables.trends import RunSummary
 from farm.report.tables.view import Line, View, ViewCell, ViewColumn
 from farm.report.words import DASH
 
 
-def link(words: str, name: str, folder: str, up: str = "", length: int = 0) -> ViewColumn:
+def make_link_column(words: str, name: str, folder: str, up: str = "", length: int = 0) -> ViewColumn:
     """A column of what has a page of its own."""
 
     def cell(line: Line) -> ViewCell:
-        return ViewCell(plain(line[name], length), href=f"{up}{folder}/{slug(line[name])}")
+        return ViewCell(clean_line(line[name], length), href=f"{up}{folder}/{make_page_slug(line[name])}")
 
     return ViewColumn(words, cell, foreign=True)
 
 
-def count_columns(listed: bool) -> list[ViewColumn]:
+def make_count_columns(listed: bool) -> list[ViewColumn]:
     """How many rows failed and, where a config lists what is known, how many of these it does not."""
 
     def counted(name: str, tone: str) -> ViewColumn:
@@ -34,7 +34,7 @@ def count_columns(listed: bool) -> list[ViewColumn]:
     return [counted("failures", "bad"), *[counted("new", "alarm")] * listed]
 
 
-def releases(runs: Sequence[RunSummary], dates: Sequence[str], backend: str, sums: pd.DataFrame) -> View:
+def view_site_releases(runs: Sequence[RunSummary], dates: Sequence[str], backend: str, sums: pd.DataFrame) -> View:
     """The versions of a backend's runtime, the newest first, with the runs of each; ``sums``: `SUMMED` by run."""
     of = [(at, runs[at].facts["versions"].get(backend) or "") for at in sums.index]
     lines = []
@@ -44,11 +44,11 @@ def releases(runs: Sequence[RunSummary], dates: Sequence[str], backend: str, sum
         ends = [dates[at] for at in (places[0], places[-1])]
         lines.append({"version": version, "ends": ends, "runs": len(places), "failures": int(last["failures"])})
     columns = [
-        ViewColumn("version", lambda line: plain(line["version"] or "unknown"), foreign=True),
+        ViewColumn("version", lambda line: clean_line(line["version"] or "unknown"), foreign=True),
         ViewColumn("runs", lambda line: str(line["runs"]), right=True),
         ViewColumn("first", lambda line: line["ends"][0]),
         ViewColumn("last", lambda line: line["ends"][1]),
-        ViewColumn("failures at the end", count_columns(False)[0].cell, right=True),
+        ViewColumn("failures at the end", make_count_columns(False)[0].cell, right=True),
     ]
     return View(
         "releases",
@@ -71,28 +71,28 @@ def build_run_view(runs: Sequence[RunSummary], listed: bool) -> View:
             f"{name} {version.removeprefix(name.partition('-')[0]).strip()}"
             for name, version in line["versions"].items()
         ]
-        return plain(", ".join(told), 200) or DASH
+        return clean_line(", ".join(told), 200) or DASH
 
     columns = [
         ViewColumn(
             "run",
-            lambda line: ViewCell(line["began"], href=line.get("report", ""), small=plain(line["run_id"])),
+            lambda line: ViewCell(line["began"], href=line.get("report", ""), small=clean_line(line["run_id"])),
             foreign=True,
         ),
-        ViewColumn("config", lambda line: plain(line["name"]), foreign=True),
+        ViewColumn("config", lambda line: clean_line(line["name"]), foreign=True),
         ViewColumn(
-            "verdict", lambda line: ViewCell(plain(line["verdict"]), tone="alarm" if line["tone"] == "new" else "")
+            "verdict", lambda line: ViewCell(clean_line(line["verdict"]), tone="alarm" if line["tone"] == "new" else "")
         ),
-        *count_columns(listed),
-        *rate_columns(),
+        *make_count_columns(listed),
+        *make_rate_columns(),
         ViewColumn("since the run before", lambda line: line["changed"] or DASH),
         ViewColumn(
-            "gate", lambda line: ViewCell(plain(line["gate_said"]), tone="alarm" if line["gate"] == CLOSED else "")
+            "gate", lambda line: ViewCell(clean_line(line["gate_said"]), tone="alarm" if line["gate"] == CLOSED else "")
         ),
         ViewColumn("rows", lambda line: f"{line['rows']:,}", right=True),
-        ViewColumn("farm", lambda line: plain(line["farm"]) or DASH, foreign=True),
+        ViewColumn("farm", lambda line: clean_line(line["farm"]) or DASH, foreign=True),
         ViewColumn("versions", versions, foreign=True),
-        ViewColumn("lake", lambda line: plain(line["results"]), foreign=True),
+        ViewColumn("lake", lambda line: clean_line(line["results"]), foreign=True),
     ]
     told = {"gate": any(line["gate"] for line in lines), "lake": len({line["results"] for line in lines}) > 1}
     columns = [one for one in columns if told.get(one.words, True)]

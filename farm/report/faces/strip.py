@@ -19,7 +19,7 @@ CHART_WIDE, CHART_TALL, TOP, BELOW, LEFT, WIDEST, HALF = 640, 120, 30, 46, 44, 1
 BADGE = {"ok": "#12674a", "new": "#a3290b", "": "#59636e"}
 
 
-def strip(outcomes: Sequence[tuple[str, int, str]]) -> Markup:
+def draw_outcome_strip(outcomes: Sequence[tuple[str, int, str]]) -> Markup:
     """Equal outcomes in a row as one block; each says its words."""
     every = sum(many for _, many, _ in outcomes)
     parts, at = [], 0
@@ -43,9 +43,9 @@ class StripBar(NamedTuple):
     new: int
 
 
-def bars(runs: Sequence[StripBar], title: str) -> Markup:
+def draw_failure_bars(runs: Sequence[StripBar], title: str) -> Markup:
     """A bar for each run, whose new failures stand out, between axes with ticks; ``title``: what is counted."""
-    low, step = TOP + CHART_TALL, _choose_step(max((one.failures for one in runs), default=0))
+    low, step = TOP + CHART_TALL, _choose_axis_step(max((one.failures for one in runs), default=0))
     top = step * max(1, math.ceil(max((one.failures for one in runs), default=0) / step))
     parts = [f'<text class="title" x="0" y="14">{escape(title)}</text>']
     for value in range(0, top + 1, step):
@@ -54,7 +54,7 @@ def bars(runs: Sequence[StripBar], title: str) -> Markup:
         parts.append(f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{value:,}</text>')
     slot = (CHART_WIDE - LEFT) / max(len(runs), 1)
     wide = max(min(slot * 0.85, WIDEST), 0.8)
-    named = set(_choose_ticks(len(runs)))
+    named = set(_choose_axis_ticks(len(runs)))
     for at, one in enumerate(runs):
         middle = LEFT + (at + 0.5) * slot
         size = f'x="{middle - wide / 2:.1f}" width="{wide:.1f}"'
@@ -79,18 +79,18 @@ def bars(runs: Sequence[StripBar], title: str) -> Markup:
     return Markup(head + "".join(parts) + "</svg>")  # what comes from elsewhere is escaped
 
 
-def _choose_step(most: int) -> int:
+def _choose_axis_step(most: int) -> int:
     """Between the ticks of an axis of counts: 1, 2 or 5 and zeros, so that there are at most five."""
     sizes = (digit * 10**power for power in range(20) for digit in (1, 2, 5))
     return next(one for one in sizes if most <= 4 * one)
 
 
-def _choose_ticks(many: int) -> list[int]:
+def _choose_axis_ticks(many: int) -> list[int]:
     """The first, the last and the one in the middle, where there are as many."""
     return sorted({0, (many - 1) // 2, many - 1} if many > 2 else set(range(many)))
 
 
-def spark(counts: Sequence[int]) -> Markup:
+def draw_sparkline(counts: Sequence[int]) -> Markup:
     """Counts in their order as a small row of bars beside a text; -1 is a gap."""
     top, wide = max(*counts, 1), SPARK_WIDE / max(len(counts), 12)
     lines = "".join(
@@ -102,7 +102,7 @@ def spark(counts: Sequence[int]) -> Markup:
     return Markup(f'{head}<path stroke-width="{wide * 0.8:.1f}" d="{lines}"/></svg>')  # numbers alone
 
 
-def badge(left: str, right: str, tone: str) -> str:
+def draw_badge(left: str, right: str, tone: str) -> str:
     """A picture of two words, to be shown on other pages."""
     first, second = (round(len(text) * 6.6 + 14) for text in (left, right))
     return (

@@ -12,16 +12,16 @@ import pandas as pd
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from farm.commandline import plain
+from farm.commandline import clean_line
 from farm.fitting import TableHead, fit_table
-from farm.program import program
-from farm.report.faces.curve import blocks
-from farm.report.tables.agreement import case_views
+from farm.program import name_farm_program
+from farm.report.faces.curve import draw_curve_blocks
+from farm.report.tables.agreement import view_case_agreement
 from farm.report.tables.causes import RunVerdict
-from farm.report.tables.changes import diff_views
+from farm.report.tables.changes import view_diff
 from farm.report.tables.findings import OF_EACH
-from farm.report.tables.overview import list_quarantines, list_remarks, name_run
-from farm.report.tables.view import Report, View, ViewCell, cell
+from farm.report.tables.overview import describe_run_name, list_quarantine_lines, list_run_remarks
+from farm.report.tables.view import Report, View, ViewCell, make_view_cell
 from tasks.model import Status
 
 #: The colours of statuses, of lines and of what changed.
@@ -43,32 +43,32 @@ _COMMANDS = 10
 PIPED = 100
 
 
-def _text(value: Any, style: str = "") -> Text:
+def _make_terminal_text(value: Any, style: str = "") -> Text:
     # Text objects are not searched for rich's [markup].
-    return Text(plain(value), style=style)
+    return Text(clean_line(value), style=style)
 
 
-def _cell(one: ViewCell) -> Text:
-    made = _text(one.text, _STYLES.get(one.status or one.tone, ""))
+def _make_terminal_cell(one: ViewCell) -> Text:
+    made = _make_terminal_text(one.text, _STYLES.get(one.status or one.tone, ""))
     if one.curve:
-        made.append(f"\n{blocks(one.curve)}", style="bright_black")
+        made.append(f"\n{draw_curve_blocks(one.curve)}", style="bright_black")
     if one.parts:
-        made = Text(" · ").join([_text(part, _STYLES.get(status, "")) for part, status in one.parts])
-    return made.append(f"\n{plain(one.small)}", style="bright_black") if one.small else made
+        made = Text(" · ").join([_make_terminal_text(part, _STYLES.get(status, "")) for part, status in one.parts])
+    return made.append(f"\n{clean_line(one.small)}", style="bright_black") if one.small else made
 
 
-def table(view: View, limit: int, width: int) -> RenderableType:
+def make_terminal_table(view: View, limit: int, width: int) -> RenderableType:
     """A view as a table for a terminal of ``width`` columns."""
     columns = view.columns_for("terminal")
-    heads = [TableHead(plain(column.words), column.right) for column in columns]
+    heads = [TableHead(clean_line(column.words), column.right) for column in columns]
     lines = [
-        ([_cell(cell(column, line)) for column in columns], _STYLES.get(view.style(line), ""))
+        ([_make_terminal_cell(make_view_cell(column, line)) for column in columns], _STYLES.get(view.style(line), ""))
         for line in view.select_lines(limit)
     ]
     return fit_table("\n".join([view.title(limit), *view.lead]), heads, lines, width)
 
 
-def show(
+def print_view(
     view: View, console: Console, limit: int, most: int = _COMMANDS, each: bool = False, printed: set[str] | None = None
 ) -> None:
     """Print a view: its sentences, its lines, and ``most`` commands that show them (of ``each`` that takes turns); or
@@ -76,26 +76,26 @@ def show(
     them."""
     if not view.all_lines():
         for text in view.lead:
-            console.print(_text(text))
+            console.print(_make_terminal_text(text))
         if view.empty:
-            console.print(_text(view.empty), soft_wrap=True)
+            console.print(_make_terminal_text(view.empty), soft_wrap=True)
         return
     console.print()
-    console.print(table(view, limit, console.width))
+    console.print(make_terminal_table(view, limit, console.width))
     for text in view.notes:
-        console.print(_text(text), soft_wrap=True)
+        console.print(_make_terminal_text(text), soft_wrap=True)
     for text, command in view.see:
-        console.print(_text(f"{text}: {command}"), soft_wrap=True)  # one line, to be copied
-    commands = [one for one in _commands(view, limit, most, each) if printed is None or one not in printed]
+        console.print(_make_terminal_text(f"{text}: {command}"), soft_wrap=True)  # one line, to be copied
+    commands = [one for one in _list_view_commands(view, limit, most, each) if printed is None or one not in printed]
     if printed is not None:
         printed.update(commands)
     if commands:
         console.print("Reproduce with:")
     for command in commands:
-        console.print(_text(command), soft_wrap=True)  # one line each, to be copied
+        console.print(_make_terminal_text(command), soft_wrap=True)  # one line each, to be copied
 
 
-def _commands(view: View, limit: int, most: int, each: bool) -> list[str]:
+def _list_view_commands(view: View, limit: int, most: int, each: bool) -> list[str]:
     """The first ``most`` commands of a view's lines; if ``each``, of the lines of each value of the column that takes
     turns."""
     seen: Counter[str] = Counter()
@@ -108,7 +108,7 @@ def _commands(view: View, limit: int, most: int, each: bool) -> list[str]:
     return found
 
 
-def screen() -> Console:
+def make_report_console() -> Console:
     """The terminal; a file or a pipe has the width that COLUMNS says, else that of a log people read."""
     width = None if sys.stdout.isatty() else shutil.get_terminal_size((PIPED, 50)).columns
     return Console(width=width, highlight=False, emoji=False)
@@ -129,30 +129,36 @@ def print_coverage(
     ``rows``: lake rows of the run, or their report; ``run``: its ``_run.json`` as a dict; ``limit``: lines of a long
     table; brief: without tables that compare.
     """
-    console = console or screen()
+    console = console or make_report_console()
     report = Report.of(rows, run, by)
-    for line in [*[name_run(report)] * (not brief), *list_quarantines(report), *list_remarks(report, brief)]:
-        console.print(_text(line))
+    for line in [
+        *[describe_run_name(report)] * (not brief),
+        *list_quarantine_lines(report),
+        *list_run_remarks(report, brief),
+    ]:
+        console.print(_make_terminal_text(line))
     if not brief:
-        console.print(_text(f"Terms: {program()} help terms, {program()} help units", "dim"))
+        console.print(
+            _make_terminal_text(f"Terms: {name_farm_program()} help terms, {name_farm_program()} help units", "dim")
+        )
     printed: set[str] = set()
     for view in reversed(report.views):  # a page has the worst first
         if "terminal" in view.faces and not (brief and view.compares):
-            show(view, console, limit, OF_EACH, each=True, printed=printed)
+            print_view(view, console, limit, OF_EACH, each=True, printed=printed)
 
 
 def print_verdict(verdict: RunVerdict, console: Console, also: str = "") -> None:
     """Print what to conclude of a run, the last line of its report; ``also``: words after it."""
-    console.print(_text(f"{verdict.sentence}{also}", _TONES.get(verdict.tone, "bold")), soft_wrap=True)
+    console.print(_make_terminal_text(f"{verdict.sentence}{also}", _TONES.get(verdict.tone, "bold")), soft_wrap=True)
 
 
-def print_case(found: pd.DataFrame, console: Console) -> None:
+def print_case_agreement(found: pd.DataFrame, console: Console) -> None:
     """Print `farm.report.case`: every backend's line, who agrees with whom, and how to run the outliers again."""
-    for view in case_views(found):
-        show(view, console, 1_000)
+    for view in view_case_agreement(found):
+        print_view(view, console, 1_000)
 
 
 def print_diff(found: pd.DataFrame, console: Console, limit: int = 30) -> None:
     """Print `farm.report.diff`: the sums, by dtype, and the cells that changed."""
-    for view in diff_views(found):
-        show(view, console, limit)
+    for view in view_diff(found):
+        print_view(view, console, limit)

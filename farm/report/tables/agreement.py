@@ -9,24 +9,29 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from farm.commandline import plain
+from farm.commandline import clean_line
 from farm.glossary import UNITS
-from farm.lake import KEY, steps_of
-from farm.report.tables.coverage import backend_order, distinct, list_table_lines, make_reproduce_commands
-from farm.report.tables.view import Line, View, ViewCell, ViewColumn, build_number_column, text
-from farm.report.words import DASH, number
+from farm.lake import KEY, read_trace_steps
+from farm.report.tables.coverage import (
+    keep_distinct_rows,
+    list_table_lines,
+    make_reproduce_commands,
+    sort_backend_names,
+)
+from farm.report.tables.view import Line, View, ViewCell, ViewColumn, build_number_column, make_text_column
+from farm.report.words import DASH, format_report_number
 from tasks import checks
-from tasks.judge.fingerprint import distance
+from tasks.judge.fingerprint import measure_signature_distance
 from tasks.judge.plain import USUAL_UNITS
-from tasks.model import FAILED, MEASURED, WITHOUT_NOISE, Status, names, trace
+from tasks.model import FAILED, MEASURED, WITHOUT_NOISE, Status, name_statuses, trace
 from tasks.model.row import EMULATED
-from tasks.nearest import nearest
+from tasks.nearest import suggest_nearest_names
 
 #: Group of the results that agree with the reference; of an older row, which keeps nothing to compare; of no result.
 REFERENCE, UNKNOWN, NO_RESULT = "reference", "?", ""
 _WITHOUT_NOISE = [c.value for c in WITHOUT_NOISE]
 #: The numbers were compared and are not within the policy's limit.
-_OUTSIDE = names(status for status in MEASURED if status is not Status.PASS)
+_OUTSIDE = name_statuses(status for status in MEASURED if status is not Status.PASS)
 #: Names of the groups of results outside the reference, the largest group first.
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 GROUP_NAMES = [*_LETTERS, *(f"{a}{b}" for a in _LETTERS for b in _LETTERS)]
@@ -54,20 +59,20 @@ def get_row_units(rows: pd.DataFrame) -> pd.Series:
     return rows["max_ulp"].where(in_ulps, rows["error_units"])
 
 
-def name_units(op_class: str) -> str:
+def name_row_units(op_class: str) -> str:
     """What `get_row_units` counts of an op of this class (a key of `UNITS`)."""
     return "ulps" if op_class in _WITHOUT_NOISE else "units"
 
 
-def format_units(value: float, op_class: str, limit: float = math.nan) -> str:
+def format_row_units(value: float, op_class: str, limit: float = math.nan) -> str:
     """A number of `get_row_units` as people read it: "572 ulps, limit 8"; "–" for what was not measured."""
-    said = number(value)
+    said = format_report_number(value)
     if said != DASH:
-        said += f" {name_units(op_class)}" + (f", limit {number(limit)}" if limit == limit else "")
+        said += f" {name_row_units(op_class)}" + (f", limit {format_report_number(limit)}" if limit == limit else "")
     return said
 
 
-def explain_outside(line: Line) -> str:
+def explain_row_outside(line: Line) -> str:
     """What puts a result outside, in a few words: how many limits, and what the classic tolerance says of it.
 
     Of a line: status, kind, units, limit, nonfinite, mismatched, numel, compute_precision, dtype; "" of what was not
@@ -87,7 +92,7 @@ def explain_outside(line: Line) -> str:
     return "; ".join(said)
 
 
-def find_outliers(agrees: pd.Series, codes: np.ndarray) -> pd.Series:
+def find_outlier_backends(agrees: pd.Series, codes: np.ndarray) -> pd.Series:
     """Which outcomes stand outside while at least as many of their case agree with the reference.
 
     agrees: `group_agreeing_rows`; codes: a number per case. Where most stand outside, nobody is the outlier.
@@ -98,7 +103,7 @@ def find_outliers(agrees: pd.Series, codes: np.ndarray) -> pd.Series:
 
 
 def group_agreeing_rows(rows: pd.DataFrame) -> pd.Series:
-    """Per row of `distinct` rows, with whom its result agrees on its case (run_id apart): "reference", "A", "B", …
+    """Per row of `keep_distinct_rows` rows, with whom its result agrees on its case (run_id apart): "reference", "A", "B", …
 
     "reference": it passed, or lies within the limit. Results outside are put together where they are the very same
     bytes, or where they lie within the limit of each other, as far as signatures tell (`tasks.judge.fingerprint`: their
@@ -110,7 +115,7 @@ def group_agreeing_rows(rows: pd.DataFrame) -> pd.Series:
     )
     counted = rows["status"].isin(_OUTSIDE) | (rows["output_digest"] != "")
     made = pd.Series(NO_RESULT, index=rows.index, dtype=object).mask(counted, UNKNOWN).mask(near, REFERENCE)
-    made = made.mask(rows["check"].isin(checks.where(runs=False)), NO_RESULT)
+    made = made.mask(rows["check"].isin(checks.list_checks_where(runs=False)), NO_RESULT)
     said = made.to_numpy(dtype=object, copy=True)
     places = np.flatnonzero(((made == UNKNOWN) & (rows["output_digest"] != "")).to_numpy())
     columns = [rows[name].iloc[places].tolist() for name in _COMPARED]
@@ -119,12 +124,12 @@ def group_agreeing_rows(rows: pd.DataFrame) -> pd.Series:
         row = dict(zip(_COMPARED, values, strict=True))
         cases.setdefault((row["run_id"], row["case_id"]), []).append((place, row))
     for members in cases.values():
-        for name, cluster in zip(GROUP_NAMES, _cluster_rows(members), strict=False):
+        for name, cluster in zip(GROUP_NAMES, _cluster_agreeing_rows(members), strict=False):
             said[cluster] = name
     return pd.Series(said, index=rows.index, dtype=object)
 
 
-def _cluster_rows(members: list[tuple[int, dict[str, Any]]]) -> list[list[int]]:
+def _cluster_agreeing_rows(members: list[tuple[int, dict[str, Any]]]) -> list[list[int]]:
     """Places of rows of one case, put together where two agree (single linkage), the largest group first."""
     clusters: list[list[tuple[int, dict[str, Any]]]] = []
     for one in members:
@@ -152,30 +157,33 @@ def measure_rows_apart(one: Mapping[str, Any], other: Mapping[str, Any]) -> floa
     if one["output_digest"] and one["output_digest"] == other["output_digest"]:
         return 0.0
     if (
-        not (_is_list(one["signature"]) and _is_list(other["signature"]))
+        not (_is_list_cell(one["signature"]) and _is_list_cell(other["signature"]))
         or one["compute_precision"] != other["compute_precision"]
     ):
         return math.nan  # nothing to compare, or in units of another precision
-    least = distance(one["signature"], other["signature"])
+    least = measure_signature_distance(one["signature"], other["signature"])
     a, b = one["error_units"], other["error_units"]
     if math.isinf(a) or math.isinf(b):
         return least if a == b and least == 0.0 else math.inf
     return max(least, abs(a - b)) if a == a and b == b else least
 
 
-def _is_list(value: Any) -> bool:
+def _is_list_cell(value: Any) -> bool:
     return isinstance(value, (list, np.ndarray))
 
 
 def _select_case_rows(rows: pd.DataFrame, case_id: str) -> pd.DataFrame:
-    """The `distinct` rows of one case, those of the newest run where there are several; backends in their order."""
+    """The `keep_distinct_rows` rows of one case, those of the newest run where there are several; backends in their order."""
     known = rows["case_id"]
     found = rows[known == case_id]
     if found.empty:
-        raise UnknownCase(f"no case {case_id!r}{nearest(case_id, known.unique()) or '; there are no rows'}")
+        raise UnknownCase(
+            f"no case {case_id!r}{suggest_nearest_names(case_id, known.unique()) or '; there are no rows'}"
+        )
     found = found.sort_values("run_id", kind="stable").drop_duplicates("backend", keep="last")
     keys = [
-        backend_order(str(vendor), str(name)) for vendor, name in zip(found["vendor"], found["backend"], strict=True)
+        sort_backend_names(str(vendor), str(name))
+        for vendor, name in zip(found["vendor"], found["backend"], strict=True)
     ]
     return found.iloc[sorted(range(len(keys)), key=keys.__getitem__)]
 
@@ -187,7 +195,7 @@ def case(rows: pd.DataFrame, case_id: str) -> pd.DataFrame:
     stage; units (error units, or ulps of exact and elementary ops: what ``limit`` holds for), limit, error_units,
     max_ulp, max_diff, mismatched, numel; agrees: "reference", or the letter of the group of results that agree with one
     another and not with the reference, "" without a result, "?" where the row is older than signatures;
-    same_bytes: the other backends with the very same output; outlier (bool): see `find_outliers`; weak, error, run_ms,
+    same_bytes: the other backends with the very same output; outlier (bool): see `find_outlier_backends`; weak, error, run_ms,
     run_id, digest (of the inputs), reproduce (the command).
 
     ``attrs["verdict"]``: sentences that say who agrees and who does not (list of str); ``attrs["traces"]``: where in
@@ -195,10 +203,10 @@ def case(rows: pd.DataFrame, case_id: str) -> pd.DataFrame:
     apart at least, in error units (NaN: the rows do not tell). Raises UnknownCase, a ValueError that names the nearest.
     """
     results = str(rows.attrs.get("results", "results"))
-    found = _select_case_rows(distinct(rows), case_id)
+    found = _select_case_rows(keep_distinct_rows(rows), case_id)
     found = found.assign(units=get_row_units(found), agrees=group_agreeing_rows(found.assign(run_id="")))
     found["emulated"] = found["execution"] == EMULATED
-    found["outlier"] = find_outliers(found["agrees"], np.zeros(len(found), dtype="int64"))
+    found["outlier"] = find_outlier_backends(found["agrees"], np.zeros(len(found), dtype="int64"))
     lines = list_table_lines(found)
     found["same_bytes"] = [
         ", ".join(b["backend"] for b in lines if a is not b and a["output_digest"] in {b["output_digest"]} - {""})
@@ -209,7 +217,7 @@ def case(rows: pd.DataFrame, case_id: str) -> pd.DataFrame:
     far = pd.DataFrame([[measure_rows_apart(a, b) for b in lines] for a in lines], index=backends, columns=backends)
     table = found[_TOLD].reset_index(drop=True)
     table.attrs = {
-        "verdict": describe_agreement(list_table_lines(table)),
+        "verdict": describe_case_agreement(list_table_lines(table)),
         "distances": far,
         "case_id": case_id,
         "op_class": found["op_class"].iloc[0],
@@ -225,13 +233,13 @@ def _describe_first_wrong_steps(lines: Sequence[Mapping[str, Any]], results: str
         return []
     failed = [line for line in lines if Status(line["status"]).failed]
     said = [
-        (line["backend"], trace.describe_first_wrong(steps_of(results, *(line[name] for name in KEY))))
+        (line["backend"], trace.describe_first_wrong(read_trace_steps(results, *(line[name] for name in KEY))))
         for line in failed
     ]
     return [f"{backend}: {words}." for backend, words in said if words]
 
 
-def describe_agreement(lines: Sequence[Mapping[str, Any]]) -> list[str]:
+def describe_case_agreement(lines: Sequence[Mapping[str, Any]]) -> list[str]:
     """Sentences on the lines of `case`: who agrees with the reference, who is the outlier, who agrees with whom.
 
     Of a line: backend, vendor, status, kind, units, limit, agrees, same_bytes (whether it shares its bytes), digest.
@@ -269,7 +277,7 @@ def describe_agreement(lines: Sequence[Mapping[str, Any]]) -> list[str]:
         said.append(f"{whom}: {_list_backends_apart(alone, True)}.")
     if outside and not near:
         said.append(_describe_no_agreement(outside, parts))
-    elif any(_count_vendors(part) > _count_vendors(near) for part in parts):
+    elif any(_count_agreeing_vendors(part) > _count_agreeing_vendors(near) for part in parts):
         said.append("More vendors agree with one another than with the reference: check the reference.")
     if dead:
         said.append("No result: " + ", ".join(f"{line['backend']} ({line['status']})" for line in dead) + ".")
@@ -281,19 +289,19 @@ def describe_agreement(lines: Sequence[Mapping[str, Any]]) -> list[str]:
 def _describe_no_agreement(outside: Sequence[Mapping[str, Any]], parts: Sequence[Sequence[Mapping[str, Any]]]) -> str:
     if {line["status"] for line in outside} == {Status.IMPRECISE.value}:
         return "No backend is within the limit of the reference, all are within the classic tolerance."
-    if any(_count_vendors(part) > 1 for part in parts):
+    if any(_count_agreeing_vendors(part) > 1 for part in parts):
         return "No backend agrees with the reference: suspect the reference or the inputs."
-    if _count_vendors(outside) > 1:
+    if _count_agreeing_vendors(outside) > 1:
         return "No backend agrees with the reference, and no two vendors agree with each other."
     return "No backend agrees with the reference; only one vendor was judged."
 
 
-def _count_vendors(part: Sequence[Mapping[str, Any]]) -> int:
+def _count_agreeing_vendors(part: Sequence[Mapping[str, Any]]) -> int:
     return len({line["vendor"] for line in part})
 
 
 def _count_backends_of_vendors(part: Sequence[Mapping[str, Any]]) -> str:
-    backends, vendors = len(part), _count_vendors(part)
+    backends, vendors = len(part), _count_agreeing_vendors(part)
     return f"{backends} backend{'s' * (backends != 1)} of {vendors} vendor{'s' * (vendors != 1)}"
 
 
@@ -304,18 +312,18 @@ def _list_backends_apart(part: Sequence[Mapping[str, Any]], how_far: bool = Fals
     named: dict[str, list[str]] = {}
     for line in part:
         what = " ".join(x for x in (line["status"], line["kind"]) if x)
-        far = f"({what}, {number(line['units'])} against {number(line['limit'])})"
+        far = f"({what}, {format_report_number(line['units'])} against {format_report_number(line['limit'])})"
         named.setdefault(far, []).append(line["backend"])
     return "; ".join(f"{', '.join(names)} {far}" for far, names in named.items())
 
 
-def agrees_words(group: str) -> str:
+def describe_agreeing_group(group: str) -> str:
     """With whom a result agrees (a group of `group_agreeing_rows`), in words."""
     words = {REFERENCE: "the reference", NO_RESULT: DASH, UNKNOWN: "not kept in this row"}
     return words.get(group) or f"group {group}"
 
 
-def case_views(table: pd.DataFrame) -> list[View]:
+def view_case_agreement(table: pd.DataFrame) -> list[View]:
     """`case` as views: all backends with who agrees with whom, and how far apart the results outside lie."""
     said = table.attrs
     lines = list_table_lines(table)
@@ -325,7 +333,7 @@ def case_views(table: pd.DataFrame) -> list[View]:
 
     def device(line: Line) -> str:
         words = ("emulated" * line["emulated"], line["device"], line["runtime_version"])
-        return plain(", ".join(word for word in words if word)) or DASH
+        return clean_line(", ".join(word for word in words if word)) or DASH
 
     def what(line: Line) -> ViewCell:
         where = f"in {line['stage']}" if line["stage"] else ""
@@ -337,19 +345,24 @@ def case_views(table: pd.DataFrame) -> list[View]:
         "All backends on the same bytes",
         table,
         (
-            text("vendor"),
-            ViewColumn("backend", lambda line: plain(line["backend"]) + "  ← outlier" * line["outlier"], foreign=True),
+            make_text_column("vendor"),
+            ViewColumn(
+                "backend", lambda line: clean_line(line["backend"]) + "  ← outlier" * line["outlier"], foreign=True
+            ),
             ViewColumn("device, version", device, foreign=True),
             ViewColumn("status", what, foreign=True),
-            build_number_column("units", name_units(said["op_class"])),
+            build_number_column("units", name_row_units(said["op_class"])),
             *(build_number_column(name) for name in ("limit", "max_diff")),
-            ViewColumn("agrees with", lambda line: agrees_words(line["agrees"])),
-            text("same_bytes", "same bytes as"),
+            ViewColumn("agrees with", lambda line: describe_agreeing_group(line["agrees"])),
+            make_text_column("same_bytes", "same bytes as"),
             build_number_column("run_ms"),
         ),
         lines=lines,
         style=lambda line: "sum" if line["outlier"] else "",
-        lead=[f"{said['case_id']}: {said['op_class']}, inputs {said['shapes']}", UNITS[name_units(said["op_class"])]],
+        lead=[
+            f"{said['case_id']}: {said['op_class']}, inputs {said['shapes']}",
+            UNITS[name_row_units(said["op_class"])],
+        ],
         notes=[*said["verdict"], *said["traces"]],
         command="reproduce",
     )

@@ -12,13 +12,13 @@ from farm.plan import known
 from farm.plan.model import KnownFailure
 from farm.report.tables.coverage import FAILED_STATUSES
 from tasks.model import Status
-from tasks.model.failing import FailureManner, manner
+from tasks.model.failing import FailureManner, describe_failure_manner
 
 #: Rows that can be made small.
 SOUGHT = (*FAILED_STATUSES, Status.IMPRECISE.value)
 
 
-def finding_of(found: Iterable[Mapping[str, Any]], rows: pd.DataFrame) -> pd.Series:
+def find_finding_of_rows(found: Iterable[Mapping[str, Any]], rows: pd.DataFrame) -> pd.Series:
     """The finding that each row is of which failed or is imprecise, "" for none yet; every such row is of one at most.
 
     A row's own minimal case tells; else those of rows of its backend and op that failed alike (`tasks.model.failing`),
@@ -39,16 +39,16 @@ def finding_of(found: Iterable[Mapping[str, Any]], rows: pd.DataFrame) -> pd.Ser
 def group_failures_alike(rows: pd.DataFrame) -> list[tuple[str, ...]]:
     """Of each row its backend, its op, and how it failed."""
     columns = rows[["backend", "op", *FailureManner._fields[:-1], "error"]].to_dict("records")
-    return [(line["backend"], line["op"], *manner(line)) for line in columns]  # type: ignore[arg-type]
+    return [(line["backend"], line["op"], *describe_failure_manner(line)) for line in columns]  # type: ignore[arg-type]
 
 
-def with_reduced(rows: pd.DataFrame, entries: Sequence[KnownFailure]) -> pd.DataFrame:
+def add_reduced_column(rows: pd.DataFrame, entries: Sequence[KnownFailure]) -> pd.DataFrame:
     """Rows with the column `farm.plan.known.REDUCED` (ops of their finding; null for none), if these known failures ask
     for it."""
     results = rows.attrs.get("results")
-    if not known.asks(entries) or not results or rows.empty:
+    if not known.ask_for_reduced_ops(entries) or not results or rows.empty:
         return rows
     found = minimal.read_minimal_cases(results, sorted(set(rows["run_id"])))
     ops = {record["finding"]["id"]: record["finding"]["ops"] for record in found}
-    mine = [ops.get(finding) for finding in finding_of(found, rows).reindex(rows.index)]
+    mine = [ops.get(finding) for finding in find_finding_of_rows(found, rows).reindex(rows.index)]
     return rows.assign(**{known.REDUCED: pd.Series(mine, index=rows.index, dtype=object)})

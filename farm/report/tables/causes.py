@@ -2,7 +2,7 @@
 
 What a page or a script builds on (nothing of it need be worked out again):
 
-- `Report.rows` has columns beside the lake's, those of `with_standing`: ``standing`` ("new": no known failure covers it, and
+- `Report.rows` has columns beside the lake's, those of `add_standing_column`: ``standing`` ("new": no known failure covers it, and
   it failed, which is what makes a run's exit code 1, or is imprecise, which is said and fails no run; "known": failed and
   covered; "stale": judged and right where a known failure says otherwise; "" for all else), ``cause`` (the known failure's
   reason, of what is imprecise too; "" where there is none), ``fault`` (of a known failure, whose it is:
@@ -31,21 +31,21 @@ import pandas as pd
 
 from farm.plan import known
 from farm.plan.model import KnownFailure
-from farm.program import program
+from farm.program import name_farm_program
 from farm.report.tables import alike, failing_structures
 from farm.report.tables.coverage import (
     FAILED_STATUSES,
     JOINED_BY,
     JUDGED_STATUSES,
-    distinct,
     find_blameless_rows,
+    keep_distinct_rows,
     list_table_lines,
     make_reproduce_commands,
-    rank_statuses,
-    where_option,
+    rank_status_column,
+    write_results_option,
 )
 from tasks.model import Status, culprit
-from tasks.model.failing import describe_unjudged, manner
+from tasks.model.failing import describe_failure_manner, describe_unjudged_rows
 from tasks.model.kind import KIND_ORACLE
 from tasks.model.row import YOUR_OWN
 
@@ -138,34 +138,34 @@ class RunVerdict:
             return f"{self.missing:,} of {self.planned:,} planned cases have no row yet"
         if self.gone:
             verb, whose = ("was", "its") if self.gone == 1 else ("were", "their")
-            return f"{count_noun(self.gone, 'planned case')} {verb} not run because {whose} backend went away"
+            return f"{count_with_noun(self.gone, 'planned case')} {verb} not run because {whose} backend went away"
         return "" if self.finished else "the run did not finish"
 
     def _describe_failure_count(self) -> str:
         if self.failures and not self.recorded:
-            return f"{count_noun(self.failures, 'failure')}; the run's record does not say which of them are known"
+            return f"{count_with_noun(self.failures, 'failure')}; the run's record does not say which of them are known"
         if self.new and not self.listed:
-            return f"{count_noun(self.new, 'failure')}; the config lists none as known"
+            return f"{count_with_noun(self.new, 'failure')}; the config lists none as known"
         first = f", {self.first_seen:,} of them first seen here" * bool(self.first_seen)
         first += f" ({self.apart:,} no backend's fault)" * bool(self.apart)
         if self.new:
             known = self.failures - self.new
-            return f"{count_noun(self.new, 'new failure')}" + f", {known:,} known{first}" * bool(known)
+            return f"{count_with_noun(self.new, 'new failure')}" + f", {known:,} known{first}" * bool(known)
         if self.failures:
-            return f"{count_noun(self.failures, 'failure')}, all known{first}"
+            return f"{count_with_noun(self.failures, 'failure')}, all known{first}"
         silent = f"nothing was judged: {self.silent}" if self.silent else "nothing was judged"
-        return f"no failures in {count_noun(self.judged, 'result')}" if self.judged else silent
+        return f"no failures in {count_with_noun(self.judged, 'result')}" if self.judged else silent
 
     def _imprecise(self) -> str:
-        return f"{count_noun(self.imprecise, 'new imprecise result')}" if self.imprecise and self.listed else ""
+        return f"{count_with_noun(self.imprecise, 'new imprecise result')}" if self.imprecise and self.listed else ""
 
     def _describe_unjudged(self) -> str:
-        what = f"{count_noun(self.unjudged, 'sample')} of your own could not be judged: model, reference or inputs are broken"
+        what = f"{count_with_noun(self.unjudged, 'sample')} of your own could not be judged: model, reference or inputs are broken"
         told = self.silent and not (self.judged or self.failures)  # `_describe_failure_count` says why
         return what if self.unjudged and not told else ""
 
 
-def count_noun(count: int, what: str) -> str:
+def count_with_noun(count: int, what: str) -> str:
     """A count with its noun."""
     return f"{count:,} {what}{'s' * (count != 1)}"
 
@@ -184,20 +184,20 @@ def list_unseen_checks(rows: pd.DataFrame) -> str:
         return ""
     judged = own["status"].isin(JUDGED_STATUSES).groupby([own["op"], own["check"]]).transform("any")
     silent = own[~judged.astype(bool)].drop_duplicates(["op", "check"])
-    silent = silent.assign(why=_why_unjudged(silent))
+    silent = silent.assign(why=_explain_unjudged_rows(silent))
     by_reason: dict[tuple[str, str], list[str]] = {}
     for line in list_table_lines(silent):
-        (reason,) = describe_unjudged([(line["status"], line["why"])]) or [line["status"]]
+        (reason,) = describe_unjudged_rows([(line["status"], line["why"])]) or [line["status"]]
         by_reason.setdefault((line["check"], reason), []).append(line["op"].partition(":")[2])
     told = [
         f"{check} of {_join_first_names(ops)} ({shorten(reason, 160, placeholder=' …')})"
         for (check, reason), ops in by_reason.items()
     ]
-    more = f"; and {count_noun(len(told) - _TOLD_REASONS, 'more reason')}" * (len(told) > _TOLD_REASONS)
+    more = f"; and {count_with_noun(len(told) - _TOLD_REASONS, 'more reason')}" * (len(told) > _TOLD_REASONS)
     return f"not judged: {'; '.join(told[:_TOLD_REASONS])}{more}" if told else ""
 
 
-def _why_unjudged(rows: pd.DataFrame) -> pd.Series:
+def _explain_unjudged_rows(rows: pd.DataFrame) -> pd.Series:
     """Why rows are in no pass rate: what a vote said of them, else their error."""
     return rows["error"].where(rows["acquitted"].fillna("") == "", rows["acquitted"])
 
@@ -212,17 +212,17 @@ def is_broken(rows: pd.DataFrame) -> pd.Series:
     return _is_own_op(rows) & (rows["status"] == Status.INVALID.value) & (rows["kind"].fillna("") != KIND_ORACLE)
 
 
-def with_standing(rows: pd.DataFrame, run: Mapping[str, Any]) -> pd.DataFrame:
+def add_standing_column(rows: pd.DataFrame, run: Mapping[str, Any]) -> pd.DataFrame:
     """Rows with the columns ``standing``, ``cause``, ``fault`` and ``first_seen``: see the module's text."""
-    return match_known(rows, run)[0]
+    return match_known_failures(rows, run)[0]
 
 
-def match_known(rows: pd.DataFrame, run: Mapping[str, Any]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """(`with_standing`, `stale`) of rows."""
-    entries = known.parse_entries(run) or []
+def match_known_failures(rows: pd.DataFrame, run: Mapping[str, Any]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """(`add_standing_column`, `stale`) of rows."""
+    entries = known.parse_known_entries(run) or []
     failed = rows["status"].isin(FAILED_STATUSES) | is_broken(rows)
     some = rows[failed | rows["status"].isin(JUDGED_STATUSES)]
-    met = known.match_rows(alike.with_reduced(some, entries) if entries else some, entries)
+    met = known.match_known_to_rows(alike.add_reduced_column(some, entries) if entries else some, entries)
     covered, gone = (
         pd.Series(places, index=some.index).reindex(rows.index, fill_value=-1) for places in (met.entry, met.stale)
     )
@@ -245,7 +245,7 @@ def match_known(rows: pd.DataFrame, run: Mapping[str, Any]) -> tuple[pd.DataFram
         cause=reason,
         fault=to_column([entry.fault for entry in entries], covered.where(standing == KNOWN, -1)),
         first_seen=pd.Series(met.first, index=some.index).reindex(rows.index, fill_value=False),
-        only=failing_structures.only_where(rows),
+        only=failing_structures.find_only_failing_structure(rows),
     )
     lines = []
     for of in met.gone:
@@ -257,11 +257,11 @@ def match_known(rows: pd.DataFrame, run: Mapping[str, Any]) -> tuple[pd.DataFram
 
 def verdict(rows: pd.DataFrame, run: Mapping[str, Any]) -> RunVerdict:
     """The `RunVerdict` on the rows of a run; ``rows``: with or without their standing."""
-    rows = rows if "standing" in rows else with_standing(distinct(rows), run)
+    rows = rows if "standing" in rows else add_standing_column(keep_distinct_rows(rows), run)
     failed, own = rows["status"].isin(FAILED_STATUSES), is_broken(rows)
     new, imprecise = rows["standing"] == NEW, rows["status"] == Status.IMPRECISE.value
     judged = int(rows["status"].isin(JUDGED_STATUSES).sum())
-    said, entries = run.get("planned"), known.parse_entries(run)
+    said, entries = run.get("planned"), known.parse_known_entries(run)
     planned = said if isinstance(said, int) else 0
     return RunVerdict(
         failures=int(failed.sum()),
@@ -275,34 +275,36 @@ def verdict(rows: pd.DataFrame, run: Mapping[str, Any]) -> RunVerdict:
         finished=said is not None or not run.get("config") or run.get("finished_at") is not None,
         recorded=entries is not None,
         listed=bool(entries),
-        left_out=_left_out(run, str(rows.attrs.get("results", "results"))) if run.get("left_out") else "",
+        left_out=_describe_rows_left_out(run, str(rows.attrs.get("results", "results"))) if run.get("left_out") else "",
         first_seen=int((failed & rows["first_seen"]).sum()),
         apart=int((failed & find_blameless_rows(rows)).sum()),
         unseen=list_unseen_checks(rows) if judged else "",
         silent=""
         if judged
-        else shorten("; ".join(describe_unjudged(zip(rows["status"], _why_unjudged(rows)))), 300, placeholder=" …"),
+        else shorten(
+            "; ".join(describe_unjudged_rows(zip(rows["status"], _explain_unjudged_rows(rows)))), 300, placeholder=" …"
+        ),
     )
 
 
-def _left_out(run: Mapping[str, Any], results: str) -> str:
+def _describe_rows_left_out(run: Mapping[str, Any], results: str) -> str:
     told = run.get("left_out")
     if not isinstance(told, Mapping):
         return ""
     minutes, seconds = divmod(int(told["budget_s"]), 60)
     budget = f"{minutes}m" * bool(minutes) + f"{seconds}s" * bool(seconds)
-    again = f"{program()} run --resume {run.get('run_id')}{where_option(results)}"
-    return f"{count_noun(told['cells'], 'cell')} left out by --budget {budget}, not judged: {again} runs them"
+    again = f"{name_farm_program()} run --resume {run.get('run_id')}{write_results_option(results)}"
+    return f"{count_with_noun(told['cells'], 'cell')} left out by --budget {budget}, not judged: {again} runs them"
 
 
-def worst_first(rows: pd.DataFrame) -> pd.DataFrame:
+def sort_worst_first(rows: pd.DataFrame) -> pd.DataFrame:
     """Rows by severity; within a status those without error units (a shape, a misplaced NaN), then the largest."""
-    made = rows.assign(rank=rank_statuses(rows["status"]), size=-rows["error_units"].fillna(math.inf))
+    made = rows.assign(rank=rank_status_column(rows["status"]), size=-rows["error_units"].fillna(math.inf))
     return made.sort_values(["rank", "size", "op", "variant", "dtype", "backend"], kind="stable")
 
 
 def _most_telling_first(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
-    """`worst_first` rows, but of the checks of one case's op, dtype and backend that fail alike first the one that
+    """`sort_worst_first` rows, but of the checks of one case's op, dtype and backend that fail alike first the one that
     names a culprit.
 
     A check that says where it goes wrong (a step, a node, a level of optimisation) tells more than one that sees the
@@ -316,7 +318,7 @@ def causes(rows: pd.DataFrame) -> pd.DataFrame:
     """Why rows failed: one line per reason of a known failure (two where it was first seen on some backends), the
     commonest first, and before them what is new.
 
-    ``rows``: with their standing (`with_standing`). Of what is new one line for what is alike, the worst first: what
+    ``rows``: with their standing (`add_standing_column`). Of what is new one line for what is alike, the worst first: what
     one vendor gets wrong in the same way (``kind``) in one op or by one pass of an optimiser, or an error that says the
     same, whatever the op. reason: the known failure's; of what is new its kind, or stage and class of error, and the
     ops. rows, ops: how many; cases: the same of several backends of a vendor counted once; fault: whose a known failure
@@ -334,10 +336,13 @@ def causes(rows: pd.DataFrame) -> pd.DataFrame:
         rows=("case_id", "size"),
         cases=("case", "nunique"),
         ops=("op", "nunique"),
-        statuses=("status", lambda x: " · ".join(f"{name} {count}" for name, count in _count_commonest(x).items())),
-        **{words: (name, lambda x: ", ".join(_count_commonest(x))) for words, name in listed.items()},
+        statuses=(
+            "status",
+            lambda x: " · ".join(f"{name} {count}" for name, count in _count_commonest_names(x).items()),
+        ),
+        **{words: (name, lambda x: ", ".join(_count_commonest_names(x))) for words, name in listed.items()},
     )
-    made = _most_telling_first(worst_first(failed), keys).drop_duplicates(keys).join(sums, on=keys)
+    made = _most_telling_first(sort_worst_first(failed), keys).drop_duplicates(keys).join(sums, on=keys)
     new = made["standing"] == NEW
     said = pd.Series([_describe_failures(line) for line in list_table_lines(made)], index=made.index, dtype=object)
     made = made.assign(
@@ -347,26 +352,26 @@ def causes(rows: pd.DataFrame) -> pd.DataFrame:
     return made.assign(reproduce=make_reproduce_commands(made, results))[_TOLD].reset_index(drop=True)
 
 
-def describe_counts(causes: pd.DataFrame) -> str:
+def describe_cause_counts(causes: pd.DataFrame) -> str:
     """How many failed rows, cases and causes there are, and why these are not the same; "" where rows and cases are.
     causes: of `causes`."""
     failed = causes[causes["status"] != Status.INVALID.value]
     rows, cases = (int(failed[name].sum()) for name in ("rows", "cases"))
     return (
-        f"{count_noun(rows, 'failed row')} (a row is a case on a backend): {count_noun(cases, 'case')} of {count_noun(len(failed), 'cause')}. A case that "
+        f"{count_with_noun(rows, 'failed row')} (a row is a case on a backend): {count_with_noun(cases, 'case')} of {count_with_noun(len(failed), 'cause')}. A case that "
         "several backends of a vendor fail for the same cause counts once."
     ) * (rows != cases)
 
 
-def _count_commonest(names: pd.Series) -> dict[str, int]:
+def _count_commonest_names(names: pd.Series) -> dict[str, int]:
     """How often each occurs, the commonest first."""
     return dict(sorted(sorted(collections.Counter(names).items()), key=lambda counted: -counted[1]))
 
 
 def _describe_common_traits(line: Mapping[str, Any]) -> str:
     """What new failures that are told in one line have in common."""
-    shared = culprit.kind(line["culprit"]) in culprit.SHARED  # of whatever op or model
-    how = manner(line, [line["op"].partition(":")[2]])
+    shared = culprit.find_culprit_kind(line["culprit"]) in culprit.SHARED  # of whatever op or model
+    how = describe_failure_manner(line, [line["op"].partition(":")[2]])
     what = "" if line["error_type"] else line["culprit"] if shared else line["op"]  # an error says the same of any op
     whose = "" if line["status"] == Status.INVALID.value else line["vendor"]  # what is broken is so for everybody
     return JOINED_BY.join([whose, *how, line["only"] or _ELEMENT.sub("", line["cause"]), what])
@@ -385,4 +390,4 @@ def stale(rows: pd.DataFrame, run: Mapping[str, Any]) -> pd.DataFrame:
     Columns: the entry's (`farm.plan.model.KnownFailure`), rows (those with the standing "stale"
     for it), found (their statuses and counts).
     """
-    return match_known(rows, run)[1]
+    return match_known_failures(rows, run)[1]

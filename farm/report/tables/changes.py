@@ -1,6 +1,6 @@
 """What changed: from a run to the next, from one backend to another. Every face and every gate asks here.
 
-`compare_cells` says it of two sets of rows, one line a cell (`diff` names the sides), `change_codes` of any pairs of
+`compare_cells_of_sides` says it of two sets of rows, one line a cell (`diff` names the sides), `find_change_codes` of any pairs of
 outcomes: along a history, or of each backend with each. What may have changed is in `KINDS`; `ChangeCounts` sums a comparison
 up.
 """
@@ -12,12 +12,26 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from farm.commandline import plain
-from farm.report.tables.agreement import format_units, get_row_units
-from farm.report.tables.causes import count_noun
-from farm.report.tables.coverage import distinct, list_table_lines, make_reproduce_commands, rank_statuses
-from farm.report.tables.view import Line, View, ViewCell, ViewColumn, build_number_column, label, status, text
-from farm.report.words import DASH, percent
+from farm.commandline import clean_line
+from farm.report.tables.agreement import format_row_units, get_row_units
+from farm.report.tables.causes import count_with_noun
+from farm.report.tables.coverage import (
+    keep_distinct_rows,
+    list_table_lines,
+    make_reproduce_commands,
+    rank_status_column,
+)
+from farm.report.tables.view import (
+    Line,
+    View,
+    ViewCell,
+    ViewColumn,
+    build_number_column,
+    label_line_op,
+    make_status_column,
+    make_text_column,
+)
+from farm.report.words import DASH, format_percent
 from tasks.model import FORWARD, Status
 
 #: What changes are summed up as; what is the same is in none.
@@ -100,7 +114,7 @@ class ChangeCounts:
 
     @classmethod
     def of(cls, table: pd.DataFrame) -> ChangeCounts:
-        """Of what `compare_cells` found."""
+        """Of what `compare_cells_of_sides` found."""
         group = table["change"].map({name: one.group for name, one in KINDS.items()})
         new, fixed, changed = (int((group == name).sum()) for name in GROUPS)
         return cls(new, fixed, changed, len(table))
@@ -108,15 +122,15 @@ class ChangeCounts:
     def sentence(self, known: int = 0) -> str:
         """known: of the new ones, those of a known failure."""
         new = f"{self.new:,} {NEW}" + f" ({known:,} known)" * bool(known)
-        return f"{new}, {self.fixed:,} {FIXED}, {self.changed:,} {CHANGED} of {count_noun(self.cells, 'cell')} in both"
+        return f"{new}, {self.fixed:,} {FIXED}, {self.changed:,} {CHANGED} of {count_with_noun(self.cells, 'cell')} in both"
 
 
 class UnknownBackend(ValueError):
     """A backend without rows; the text names those that have some."""
 
 
-def select_side(rows: pd.DataFrame, name: str) -> pd.DataFrame:
-    """The `distinct` rows of ``name``: a backend, or run_id:backend. One row per case, of the newest run.
+def select_diff_side(rows: pd.DataFrame, name: str) -> pd.DataFrame:
+    """The `keep_distinct_rows` rows of ``name``: a backend, or run_id:backend. One row per case, of the newest run.
 
     Raises UnknownBackend.
     """
@@ -136,23 +150,23 @@ def select_side(rows: pd.DataFrame, name: str) -> pd.DataFrame:
 def diff(rows: pd.DataFrame, a: str, b: str) -> pd.DataFrame:
     """What changed from backend ``a`` to backend ``b`` (names, or run_id:name): one line per cell, the worst first.
 
-    Columns and ``attrs`` are those of `compare_cells`, with reproduce_a and reproduce_b, the commands of the sample
+    Columns and ``attrs`` are those of `compare_cells_of_sides`, with reproduce_a and reproduce_b, the commands of the sample
     that a line tells of, and ``attrs`` "a" and "b". Raises UnknownBackend, a ValueError.
     """
     results = str(rows.attrs.get("results", "results"))
-    rows = distinct(rows)
-    found = compare_cells(select_side(rows, a), select_side(rows, b), across=True)
-    made = with_commands(found, results)[_TOLD]
+    rows = keep_distinct_rows(rows)
+    found = compare_cells_of_sides(select_diff_side(rows, a), select_diff_side(rows, b), across=True)
+    made = add_diff_commands(found, results)[_TOLD]
     made.attrs = {**found.attrs, "a": a, "b": b}
     return made
 
 
-def with_commands(found: pd.DataFrame, results: str) -> pd.DataFrame:
-    """What `compare_cells` found, with reproduce_a and reproduce_b: the commands of the sample that a line tells of."""
+def add_diff_commands(found: pd.DataFrame, results: str) -> pd.DataFrame:
+    """What `compare_cells_of_sides` found, with reproduce_a and reproduce_b: the commands of the sample that a line tells of."""
     return found.assign(**{f"reproduce{side}": make_reproduce_commands(found, results, side) for side in ("_a", "_b")})
 
 
-def compare_cells(before: pd.DataFrame, after: pd.DataFrame, across: bool = False) -> pd.DataFrame:
+def compare_cells_of_sides(before: pd.DataFrame, after: pd.DataFrame, across: bool = False) -> pd.DataFrame:
     """What changed from the rows of one side to those of another: one line per cell and backend, the worst first.
 
     before, after: rows with the columns `READ`, one of a case and backend each; across: of one backend each, which
@@ -199,7 +213,7 @@ def _pair_rows_of_cases(rows: pd.DataFrame, side: np.ndarray, across: bool) -> t
 
 def _tabulate_changes_by_cell(rows: pd.DataFrame, before: np.ndarray, after: np.ndarray) -> pd.DataFrame:
     """What changed between pairs of rows, one line per cell and backend of the later ones."""
-    codes, keys = change_codes(rows, before, after), [*CELL, "backend_b"]
+    codes, keys = find_change_codes(rows, before, after), [*CELL, "backend_b"]
     sides = [rows[_SIDE].iloc[at].add_suffix(end).reset_index(drop=True) for at, end in ((before, "_a"), (after, "_b"))]
     both = pd.concat([rows[[*CELL, "op_class", "case_id"]].iloc[after].reset_index(drop=True), *sides], axis=1)
     told = (both["output_digest_a"] != "") & (both["output_digest_b"] != "")
@@ -209,7 +223,7 @@ def _tabulate_changes_by_cell(rows: pd.DataFrame, before: np.ndarray, after: np.
         with_bytes=told,
         same_bytes=told & (both["output_digest_a"] == both["output_digest_b"]),
         rank=codes,
-        severity=rank_statuses(both["status_b"]),
+        severity=rank_status_column(both["status_b"]),
         size=-both["units_b"].fillna(np.inf),
     )
     worst = both.sort_values(["rank", "severity", "size", "case_id"], kind="stable").drop_duplicates(keys)
@@ -218,17 +232,17 @@ def _tabulate_changes_by_cell(rows: pd.DataFrame, before: np.ndarray, after: np.
     changed = both.groupby([*keys, "change"], sort=False).size().rename("changed")
     table = worst.drop(columns=["same_bytes", "with_bytes"]).join(sums, on=keys).join(changed, on=[*keys, "change"])
     table = table[_FOUND].reset_index(drop=True)
-    table.attrs = {"counts": _count_changes(table["change"]), "samples": _count_changes(both["change"])}
+    table.attrs = {"counts": _count_cell_changes(table["change"]), "samples": _count_cell_changes(both["change"])}
     table.attrs |= {name: int(table[name].sum()) for name in ("same_bytes", "with_bytes")}
     return table
 
 
-def _count_changes(changes: pd.Series) -> dict[str, int]:
+def _count_cell_changes(changes: pd.Series) -> dict[str, int]:
     counts = changes.value_counts()
     return {name: int(counts[name]) for name in CHANGES if name in counts}
 
 
-def change_codes(rows: pd.DataFrame, before: np.ndarray, after: np.ndarray) -> np.ndarray:
+def find_change_codes(rows: pd.DataFrame, before: np.ndarray, after: np.ndarray) -> np.ndarray:
     """What changed from each outcome to another, as places in `CHANGES`.
 
     ``rows``: status, kind, digest and ``units``; ``before``, ``after``: places of rows, a pair each.
@@ -269,19 +283,19 @@ def find_grown_errors(before: np.ndarray, after: np.ndarray) -> np.ndarray:
         return (after > 1.0) & (after > FACTOR * np.maximum(before, 1.0))
 
 
-def closes_gate(change: str) -> bool:
+def does_change_close_gate(change: str) -> bool:
     """Whether a gate closes for a change."""
     return KINDS[change].closes
 
 
-def change_column(key: str = "change") -> ViewColumn:
+def make_change_column(key: str = "change") -> ViewColumn:
     """A column of changes."""
     return ViewColumn("change", lambda line: ViewCell(line[key], tone=KINDS[line[key]].tone))
 
 
-def gate_diff(table: pd.DataFrame) -> int:
+def find_diff_exit_code(table: pd.DataFrame) -> int:
     """Exit code of a diff: 1 if a cell regressed, newly fails or lost its coverage, else 0."""
-    return int(table["change"].map(closes_gate).any())
+    return int(table["change"].map(does_change_close_gate).any())
 
 
 def _sum_up_diff(table: pd.DataFrame) -> list[str]:
@@ -289,21 +303,21 @@ def _sum_up_diff(table: pd.DataFrame) -> list[str]:
     said = table.attrs
     samples = sum(said["samples"].values())
     counts = [
-        f"{name} {count_noun(n, 'cell')} ({count_noun(said['samples'].get(name, 0), 'sample')})"
+        f"{name} {count_with_noun(n, 'cell')} ({count_with_noun(said['samples'].get(name, 0), 'sample')})"
         for name, n in said["counts"].items()
     ]
     lines = [
-        f"{said['a']} → {said['b']}: {count_noun(samples, 'sample')} of {count_noun(len(table), 'cell')} compared, "
+        f"{said['a']} → {said['b']}: {count_with_noun(samples, 'sample')} of {count_with_noun(len(table), 'cell')} compared, "
         f"{said['only_a']} only on {said['a']}, {said['only_b']} only on {said['b']}",
         "; ".join(counts) or "nothing in common",
     ]
     if said["with_bytes"]:
-        same = percent(said["same_bytes"], said["with_bytes"])
+        same = format_percent(said["same_bytes"], said["with_bytes"])
         lines.append(f"same bytes: {same} of the results that both have")
     return lines
 
 
-def diff_views(table: pd.DataFrame) -> list[View]:
+def view_diff(table: pd.DataFrame) -> list[View]:
     """`diff` as views: what changed by dtype, and the cells that changed, one line for all variants of an op."""
     changed = table[table["change"] != SAME]
     keys = ["change", "check", "op", "dtype"]
@@ -313,7 +327,7 @@ def diff_views(table: pd.DataFrame) -> list[View]:
         more = line["cells"] - 1
         check = "" if line["check"] == FORWARD else f" {line['check']}"
         others = f" and {more} more variant{'s' * (more > 1)}" if more else ""
-        return plain(f"{label(line)} {line['dtype']}{check}{others}")
+        return clean_line(f"{label_line_op(line)} {line['dtype']}{check}{others}")
 
     def same(line: Line) -> str:
         return f"{line['same_bytes']}/{line['with_bytes']}" if line["with_bytes"] else DASH
@@ -328,19 +342,23 @@ def diff_views(table: pd.DataFrame) -> list[View]:
             "Cells that changed",
             table,
             (
-                change_column(),
+                make_change_column(),
                 ViewColumn("what", what, foreign=True),
                 ViewColumn("samples", lambda line: f"{line['changed']}/{line['samples']}", right=True),
-                status("status_a", "before"),
-                status("status_b", "after"),
-                ViewColumn("error before", lambda line: format_units(line["units_a"], line["op_class"]), right=True),
-                ViewColumn("error after", lambda line: format_units(line["units_b"], line["op_class"]), right=True),
+                make_status_column("status_a", "before"),
+                make_status_column("status_b", "after"),
+                ViewColumn(
+                    "error before", lambda line: format_row_units(line["units_a"], line["op_class"]), right=True
+                ),
+                ViewColumn("error after", lambda line: format_row_units(line["units_b"], line["op_class"]), right=True),
                 build_number_column("ratio"),
                 ViewColumn("same bytes", same, right=True),
-                text("error_b", "error", length=160, faces=("markdown",)),
+                make_text_column("error_b", "error", length=160, faces=("markdown",)),
             ),
             lines=list_table_lines(
-                lines.assign(command=lines["reproduce_b"].where(lines["change"].map(closes_gate).astype(bool), ""))
+                lines.assign(
+                    command=lines["reproduce_b"].where(lines["change"].map(does_change_close_gate).astype(bool), "")
+                )
             ),
             unit="ops and dtypes",
             counted=True,

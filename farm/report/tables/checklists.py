@@ -13,8 +13,8 @@ from typing import Any
 
 import pandas as pd
 
-from farm.commandline import plain
-from farm.report.tables.causes import KNOWN, count_noun, worst_first
+from farm.commandline import clean_line
+from farm.report.tables.causes import KNOWN, count_with_noun, sort_worst_first
 from farm.report.tables.checklist_items import CHECKLISTS, Checklist, ChecklistItem
 from farm.report.tables.coverage import (
     CELL,
@@ -22,11 +22,11 @@ from farm.report.tables.coverage import (
     NO_REASON,
     NOT_VALID_STATUSES,
     PASSED_STATUSES,
-    backends_of,
     find_blameless_rows,
+    list_inventory_backends,
     make_reproduce_commands,
 )
-from farm.report.tables.view import Line, Report, View, ViewCell, ViewColumn, text
+from farm.report.tables.view import Line, Report, View, ViewCell, ViewColumn, make_text_column
 from tasks.model import Status, flags
 
 #: What can be said of an item, and its colour.
@@ -94,7 +94,9 @@ def _matches_item_globs(globs: Sequence[str], name: str) -> bool:
 def _read_backend_likes(run: Mapping[str, Any]) -> dict[str, str]:
     """The backends of a run and what each is like."""
     said = (run.get("config") or {}).get("backends") or ()
-    return dict.fromkeys(backends_of(run.get("inventory")), "") | {b["name"]: b.get("like") or "" for b in said}
+    return dict.fromkeys(list_inventory_backends(run.get("inventory")), "") | {
+        b["name"]: b.get("like") or "" for b in said
+    }
 
 
 def _select_item_rows(rows: pd.DataFrame, item: ChecklistItem) -> pd.DataFrame:
@@ -111,7 +113,7 @@ def _select_item_rows(rows: pd.DataFrame, item: ChecklistItem) -> pd.DataFrame:
         & matches_any("dtype", item.dtypes)
     )
     if item.flags != "*":
-        flagged = {said: flags.has(said, [item.flags]) for said in rows["flags"].unique()}
+        flagged = {said: flags.matches_row_flags(said, [item.flags]) for said in rows["flags"].unique()}
         kept &= rows["flags"].map(flagged).astype(bool) | ((rows["flags"] == "") & _mark_failing_rows(rows, item))
     return rows[kept]
 
@@ -120,13 +122,13 @@ def _mark_failing_rows(rows: pd.DataFrame, item: ChecklistItem) -> pd.Series:
     return rows["status"].isin([*FAILED_STATUSES, *item.against])
 
 
-def _describe_unjudged(rows: pd.DataFrame) -> str:
+def _describe_unjudged_item(rows: pd.DataFrame) -> str:
     """What of an item could not be judged, and why, of rows that are not valid; "" where nothing is missing. That there
     is nothing to judge (`vacuous`: an operator that an operator set does not have) is no gap."""
     rows = rows[rows["status"] != Status.VACUOUS.value]
     if rows.empty:
         return ""
-    samples = rows.assign(why=rows["error"].map(lambda x: plain(x, 160)))
+    samples = rows.assign(why=rows["error"].map(lambda x: clean_line(x, 160)))
     told = []
     for (status, why), some in samples.groupby(["status", "why"], sort=False):
         which = [
@@ -134,7 +136,7 @@ def _describe_unjudged(rows: pd.DataFrame) -> str:
             for op, one in some.groupby("label")
         ]
         told.append(f"{join_first_names(which)} {status}" + f" ({why})" * bool(why))
-    return f"not judged: {count_noun(len(rows), 'sample')}: {join_first_names(told, '; ')}"
+    return f"not judged: {count_with_noun(len(rows), 'sample')}: {join_first_names(told, '; ')}"
 
 
 def join_first_names(names: Sequence[str], between: str = ", ") -> str:
@@ -163,20 +165,20 @@ def _judge_item(
     rest = rows["status"][~whole & ~broken & ~passed].value_counts()
     missing = _find_unproved_globs(item, rows[right & evidence])
     narrowed = bool(item.whole) and not _asks_whole_catalog(report.run, item.whole, list(rows["backend"].unique()))
-    unjudged = _describe_unjudged(bad)
+    unjudged = _describe_unjudged_item(bad)
     lacks = [f"none of {', '.join(missing)}"] * bool(missing)
     lacks += [unjudged] * bool(unjudged)
     lacks += [f"the run covers only some ops of the catalog {item.whole}"] * narrowed
     lacks += [f"no proof: {', '.join(f'{count} {status}' for status, count in rest.items())}"] * bool(len(rest))
-    of = f"{counts['proved']} of {count_noun(counts['cells'], 'cell')}, {count_noun(rows['op'].nunique(), 'op')}"
+    of = f"{counts['proved']} of {count_with_noun(counts['cells'], 'cell')}, {count_with_noun(rows['op'].nunique(), 'op')}"
     of += (
-        f"; {count_noun(cells(weakly), 'cell')} more {'has' if cells(weakly) == 1 else 'have'} only weak samples"
+        f"; {count_with_noun(cells(weakly), 'cell')} more {'has' if cells(weakly) == 1 else 'have'} only weak samples"
         * bool(weakly.any())
     )
     if counts["failed"]:
-        worst = worst_first(rows[failed]).iloc[:1]
+        worst = sort_worst_first(rows[failed]).iloc[:1]
         known = f" ({counts['known']} known)" * bool(counts["known"])
-        said = f"failed: {count_noun(counts['failed'], 'cell')}{known}, e.g. {_describe_item_row(worst.iloc[0])}; proved: {of}"
+        said = f"failed: {count_with_noun(counts['failed'], 'cell')}{known}, e.g. {_describe_item_row(worst.iloc[0])}; proved: {of}"
         results = str(report.rows.attrs.get("results", "results"))
         more = {"said": said, "reproduce": make_reproduce_commands(worst, results).iloc[0]}
         return _make_item_line(item, backend, FAILED, **counts, **more)
@@ -205,24 +207,26 @@ def _find_unproved_globs(item: ChecklistItem, proved: pd.DataFrame) -> list[str]
     """The globs of ``each`` that no proved row meets."""
     column, globs = item.each
     values = proved[column].unique() if column else ()
-    return [g for g in globs if not any(flags.has(str(value), [g]) for value in values)]
+    return [g for g in globs if not any(flags.matches_row_flags(str(value), [g]) for value in values)]
 
 
 def _describe_item_row(row: pd.Series) -> str:
-    text = plain(row["error"] or row["kind"], 120)
+    text = clean_line(row["error"] or row["kind"], 120)
     return f"{row['label']} {row['dtype']} {row['status']}" + (f" ({text})" if text else "")
 
 
 def _explain_missing_item(report: Report, asked: Checklist, item: ChecklistItem, ours: Sequence[str]) -> str:
     """Why there is no row of an item: no such backend, none available, or it was not asked."""
-    said = backends_of(report.inventory)
+    said = list_inventory_backends(report.inventory)
     names = ", ".join(g for g in asked.backends if g[0] != "!")
     names += "".join(f" ({g[1:]} left out)" for g in asked.backends if g[0] == "!")
     if not ours:
         return f"no backend of the run is one of {names}, or like one; {asked.config} has them"
     away = [name for name in ours if name in said and not said[name].get("available")]
     if len(away) == len(ours):
-        return "; ".join(f"{name} is unavailable: {plain(said[name].get('reason') or NO_REASON, 200)}" for name in away)
+        return "; ".join(
+            f"{name} is unavailable: {clean_line(said[name].get('reason') or NO_REASON, 200)}" for name in away
+        )
     ran = ", ".join(name for name in ours if name not in away)
     if not (report.rows["check"] == item.check).any():
         return f"{ran}: the run has no check {item.check}; add it to the config's checks"
@@ -231,7 +235,7 @@ def _explain_missing_item(report: Report, asked: Checklist, item: ChecklistItem,
     return f"{ran}: no valid row of the check {item.check}" + (f" with {'; '.join(what)}" if what else "")
 
 
-def checklist_view(name: str, found: pd.DataFrame) -> View:
+def view_checklist(name: str, found: pd.DataFrame) -> View:
     """`list_checklist` as a view."""
     counts = found["state"].value_counts()
     sums = ", ".join(f"{counts[state]} {state}" for state in STATES if state in counts)
@@ -245,10 +249,10 @@ def checklist_view(name: str, found: pd.DataFrame) -> View:
         found,
         (
             ViewColumn("item", lambda line: line["item"]),
-            text("backend"),
+            make_text_column("backend"),
             ViewColumn("state", lambda line: ViewCell(line["state"], tone=STATES[line["state"]])),
             ViewColumn("proved", format_proved, right=True),
-            text("said", "which", length=400),
+            make_text_column("said", "which", length=400),
         ),
         most=10_000,
         command="reproduce",
@@ -259,7 +263,7 @@ def checklist_view(name: str, found: pd.DataFrame) -> View:
     )
 
 
-def is_proved(found: pd.DataFrame) -> bool | None:
+def is_checklist_proved(found: pd.DataFrame) -> bool | None:
     """Whether every item of a `list_checklist` is proved (True), one failed (False), or some are not proved (None)."""
     states = set(found["state"])
     return False if FAILED in states else True if states == {PROVED} else None

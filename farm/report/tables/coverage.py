@@ -12,19 +12,30 @@ import pandas as pd
 
 from farm.lake.key import RowKey
 from farm.lake.origin_columns import COLUMNS, KEY
-from farm.program import program
+from farm.program import name_farm_program
 from farm.report.once import is_settled, once, settle
 from tasks import checks
-from tasks.model import BY_SEVERITY, DEADLY, FAILED, FINDINGS, JUDGED, MEASURED, NOT_VALID, PASSED, Status, names
+from tasks.model import (
+    BY_SEVERITY,
+    DEADLY,
+    FAILED,
+    FINDINGS,
+    JUDGED,
+    MEASURED,
+    NOT_VALID,
+    PASSED,
+    Status,
+    name_statuses,
+)
 
 #: All statuses, in the order of the columns of the tables.
-STATUSES: tuple[str, ...] = tuple(names(Status))
+STATUSES: tuple[str, ...] = tuple(name_statuses(Status))
 #: The worst first.
-SEVERITY: tuple[str, ...] = tuple(names(BY_SEVERITY))
-JUDGED_STATUSES, PASSED_STATUSES, FAILED_STATUSES = names(JUDGED), names(PASSED), names(FAILED)
-NOT_VALID_STATUSES, MEASURED_STATUSES = names(NOT_VALID), names(MEASURED)
+SEVERITY: tuple[str, ...] = tuple(name_statuses(BY_SEVERITY))
+JUDGED_STATUSES, PASSED_STATUSES, FAILED_STATUSES = name_statuses(JUDGED), name_statuses(PASSED), name_statuses(FAILED)
+NOT_VALID_STATUSES, MEASURED_STATUSES = name_statuses(NOT_VALID), name_statuses(MEASURED)
 #: Statuses worth a line of their own in a list of findings.
-FINDING_STATUSES: tuple[str, ...] = tuple(names(FINDINGS))
+FINDING_STATUSES: tuple[str, ...] = tuple(name_statuses(FINDINGS))
 
 #: Joins the parts of a key that pandas groups by. No NUL: pandas 2 takes two texts for equal that differ after one.
 JOINED_BY = "\x1f"
@@ -38,7 +49,7 @@ NO_REASON = "no reason was given"
 COUNTS = ["planned", "valid", "judged", "passed", "failed", "apart", "weak", "weak_cells"]
 
 
-def distinct(rows: pd.DataFrame) -> pd.DataFrame:
+def keep_distinct_rows(rows: pd.DataFrame) -> pd.DataFrame:
     """Rows made ready for tables: one per (run_id, case_id, backend), every column of the lake present.
 
     Of several rows with one key the one with the most attempts counts, then the last. Text that is missing is "",
@@ -73,19 +84,19 @@ def distinct(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 @once
-def find_values(rows: pd.DataFrame, column: str) -> frozenset[Any]:
+def find_column_values(rows: pd.DataFrame, column: str) -> frozenset[Any]:
     """What rows have in a column."""
     return frozenset(rows[column].unique())
 
 
-def rank_statuses(status: pd.Series) -> pd.Series:
+def rank_status_column(status: pd.Series) -> pd.Series:
     """Rank of statuses, 0 for the worst."""
     return status.map({name: rank for rank, name in enumerate(SEVERITY)}).astype("int64")
 
 
 def select_latest_rows(rows: pd.DataFrame, run_ids: Sequence[str]) -> pd.DataFrame:
     """Of several runs, the row of each (case_id, backend) from the newest run; ``run_ids``: oldest first."""
-    rows = distinct(rows)
+    rows = keep_distinct_rows(rows)
     age = rows["run_id"].map({name: number for number, name in enumerate(run_ids)}).fillna(-1)
     order = age.sort_values(kind="stable").index
     return rows.loc[order].drop_duplicates(["case_id", "backend"], keep="last").reset_index(drop=True)
@@ -104,29 +115,29 @@ def coverage(
     any other); ``weak_cells`` (cells of which nothing but such passes was seen); ``coverage`` = judged/valid,
     ``pass_rate`` = passed/judged and, of that, ``imprecise_rate`` = imprecise/judged, NaN where the denominator is 0;
     then one count per status, the weak passes among ``pass``. Rows of the build check are not counted, because nothing
-    was computed: see `count_built`.
+    was computed: see `count_built_rows`.
 
     With the ``inventory`` of a run and ``by`` made of "vendor" and "backend" only, backends without a row get a line
     of zeros, and ``available`` and ``reason`` are added. Raises ValueError for a column that the lake does not have.
     """
     keys = [by] if isinstance(by, str) else list(by)
-    rows = distinct(rows)
+    rows = keep_distinct_rows(rows)
     unknown = [key for key in keys if key not in rows.columns]
     if unknown:
         raise ValueError(f"cannot group by {', '.join(unknown)}: not a column of the lake ({', '.join(rows.columns)})")
-    table = _count_coverage(rows, *keys).copy()
+    table = _count_coverage_rows(rows, *keys).copy()
     if inventory is not None and "backend" in keys and set(keys) <= {"vendor", "backend"}:
         table = _add_absent_backends(table, rows, keys, inventory)
     return table
 
 
 def find_blameless_rows(rows: pd.DataFrame) -> pd.Series:
-    """Which `distinct` rows failed by no fault of their backend (`farm.plan.model.KnownFailure.fault`), as far as they
+    """Which `keep_distinct_rows` rows failed by no fault of their backend (`farm.plan.model.KnownFailure.fault`), as far as they
     tell."""
     return ~rows["fault"].isin(["", "backend"]) if "fault" in rows else pd.Series(False, index=rows.index)
 
 
-def with_code(rows: pd.DataFrame, run: Mapping[str, Any]) -> pd.DataFrame:
+def add_code_column(rows: pd.DataFrame, run: Mapping[str, Any]) -> pd.DataFrame:
     """Rows with the column ``code``: equal for backends that run the same code, modes of one runtime in one
     environment."""
     config = run.get("config")
@@ -140,20 +151,20 @@ def with_code(rows: pd.DataFrame, run: Mapping[str, Any]) -> pd.DataFrame:
 
 
 def count_rows_once(rows: pd.DataFrame) -> pd.DataFrame:
-    """`distinct` rows for sums over backends: of those that backends with one ``code`` have of a case, the worst."""
+    """`keep_distinct_rows` rows for sums over backends: of those that backends with one ``code`` have of a case, the worst."""
     if "code" not in rows or rows["code"].nunique() == rows["backend"].nunique():
         return rows
-    return _keep_worst(rows)
+    return _keep_worst_rows(rows)
 
 
 @once
-def _keep_worst(rows: pd.DataFrame) -> pd.DataFrame:
-    worst = rank_statuses(rows["status"]).sort_values(kind="stable").index
+def _keep_worst_rows(rows: pd.DataFrame) -> pd.DataFrame:
+    worst = rank_status_column(rows["status"]).sort_values(kind="stable").index
     return settle(rows.loc[worst].drop_duplicates(["run_id", "case_id", "vendor", "code"]).sort_index())
 
 
 def find_weak_rows_beside(rows: pd.DataFrame) -> pd.Series:
-    """Which `distinct` rows are weak passes of a cell that has evidence besides: they neither add to nor lower
+    """Which `keep_distinct_rows` rows are weak passes of a cell that has evidence besides: they neither add to nor lower
     coverage."""
     weak = rows["weak"] & (rows["status"] == Status.PASS.value)
     evidence = (
@@ -164,15 +175,15 @@ def find_weak_rows_beside(rows: pd.DataFrame) -> pd.Series:
     return weak & evidence.astype(bool)
 
 
-def count_built(rows: pd.DataFrame) -> pd.DataFrame:
+def count_built_rows(rows: pd.DataFrame) -> pd.DataFrame:
     """What was only built, by (vendor, backend): ``planned``, ``valid``, ``built``, ``refused`` (unsupported,
     fallback), ``failed``.
 
     ``build_rate`` = built/(built + failed), NaN where that is 0. A program that was built is no evidence of its
     numbers.
     """
-    rows = distinct(rows)
-    rows = rows[rows["check"].isin(checks.where(runs=False))]
+    rows = keep_distinct_rows(rows)
+    rows = rows[rows["check"].isin(checks.list_checks_where(runs=False))]
     status = rows["status"]
     ones = pd.DataFrame(
         {
@@ -190,9 +201,9 @@ def count_built(rows: pd.DataFrame) -> pd.DataFrame:
 
 @once
 def _mark_counted_rows(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame, pd.Series, pd.Series]:
-    """Of `distinct` rows those that were run, what each counts as (0 or 1, by status and "weak", "beside", "apart"),
+    """Of `keep_distinct_rows` rows those that were run, what each counts as (0 or 1, by status and "weak", "beside", "apart"),
     which are judged, and which are weak passes."""
-    rows = rows[~rows["check"].isin(checks.where(runs=False))]
+    rows = rows[~rows["check"].isin(checks.list_checks_where(runs=False))]
     judged = rows["status"].isin(JUDGED_STATUSES)
     weak = rows["weak"] & (rows["status"] == Status.PASS.value)
     codes = pd.Index(STATUSES).get_indexer(pd.Index(rows["status"]))
@@ -207,7 +218,7 @@ def _mark_counted_rows(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame, 
 
 
 @once
-def _count_coverage(rows: pd.DataFrame, *keys: str) -> pd.DataFrame:
+def _count_coverage_rows(rows: pd.DataFrame, *keys: str) -> pd.DataFrame:
     rows, told, judged, weak = _mark_counted_rows(rows)
     groups: list[Any] = [rows[key] for key in keys]
     if not keys:
@@ -249,7 +260,7 @@ def _sum_coverage_rates(counts: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame({name: table[name] for name in COUNTS} | rates | statuses, index=counts.index)
 
 
-def backends_of(inventory: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:
+def list_inventory_backends(inventory: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:
     """The backends an inventory speaks of: name → vendor, available, reason, runtime_version, device, nodes."""
     backends = (inventory or {}).get("backends") or {}
     return {str(name): dict(said or {}) for name, said in backends.items()}
@@ -259,7 +270,7 @@ def list_unavailable_backends(inventory: Mapping[str, Any] | None) -> pd.DataFra
     """Backends that no node offers: index ``backend``, columns ``vendor`` and ``reason``."""
     lines = [
         (name, str(said.get("vendor") or ""), str(said.get("reason") or NO_REASON))
-        for name, said in sorted(backends_of(inventory).items())
+        for name, said in sorted(list_inventory_backends(inventory).items())
         if not said.get("available")
     ]
     return pd.DataFrame(lines, columns=["backend", "vendor", "reason"]).set_index("backend")
@@ -268,7 +279,7 @@ def list_unavailable_backends(inventory: Mapping[str, Any] | None) -> pd.DataFra
 def _add_absent_backends(
     table: pd.DataFrame, rows: pd.DataFrame, keys: list[str], inventory: Mapping[str, Any]
 ) -> pd.DataFrame:
-    said = backends_of(inventory)
+    said = list_inventory_backends(inventory)
     seen = set(rows["backend"])
     extra = [
         {"backend": name, "vendor": str(what.get("vendor") or "")} for name, what in said.items() if name not in seen
@@ -286,7 +297,7 @@ def _add_absent_backends(
     )
 
 
-def backend_order(vendor: str, name: str) -> tuple[Any, ...]:
+def sort_backend_names(vendor: str, name: str) -> tuple[Any, ...]:
     """Sort key of backends: by vendor and name, the versions of one ("ort-cpu@1.20.1") after it, the newest first."""
     base, at, version = name.partition("@")
     return vendor, base, bool(at), tuple(-int(part) for part in re.findall(r"\d+", version)), version
@@ -303,21 +314,21 @@ def _find_worst_status(counts: pd.DataFrame) -> pd.Series:
     return pd.Series(worst.astype(object), index=counts.index)
 
 
-def cell_matrix(rows: pd.DataFrame) -> pd.DataFrame:
+def table_cell_matrix(rows: pd.DataFrame) -> pd.DataFrame:
     """Every square of the matrix: index (label, backend), all dtypes and samples of an op on a backend together.
 
     ``worst`` is the most severe status of the square, ``weakly_tested`` says that it has only passes of weak samples;
-    the counts and rates are those of ``coverage``. ``cell_matrix(rows)["worst"].unstack()`` is op × backend.
+    the counts and rates are those of ``coverage``. ``table_cell_matrix(rows)["worst"].unstack()`` is op × backend.
     """
-    table = _count_coverage(distinct(rows), "label", "backend").copy()
+    table = _count_coverage_rows(keep_distinct_rows(rows), "label", "backend").copy()
     table.insert(0, "worst", _find_worst_status(table))
     table.insert(1, "weakly_tested", (table["judged"] == 0) & (table["weak"] > 0))
     return table
 
 
-def worst_matrix(rows: pd.DataFrame, inventory: Mapping[str, Any] | None = None) -> pd.DataFrame:
+def table_worst_matrix(rows: pd.DataFrame, inventory: Mapping[str, Any] | None = None) -> pd.DataFrame:
     """op × backend of the worst status; "" where nothing was planned, "unavailable" below a missing backend."""
-    matrix = cell_matrix(rows)["worst"].unstack("backend").fillna("")
+    matrix = table_cell_matrix(rows)["worst"].unstack("backend").fillna("")
     for name in list_unavailable_backends(inventory).index:
         if name not in matrix.columns:
             matrix[name] = Status.UNAVAILABLE.value
@@ -337,30 +348,30 @@ def status_table(rows: pd.DataFrame) -> pd.DataFrame:
 
 def find_reproduce_command() -> str:
     """What runs a row again."""
-    return f"{program()} reproduce"
+    return f"{name_farm_program()} reproduce"
 
 
-def reproduce_command(run_id: str, case_id: str, backend: str, results: str = "results", status: str = "") -> str:
+def write_reproduce_command(run_id: str, case_id: str, backend: str, results: str = "results", status: str = "") -> str:
     """The command that runs one row of the lake ``results`` again, quoted for a POSIX shell.
 
     ``status``: the row's; one that takes the process down is run in a child.
     """
     what = str(RowKey(run_id, case_id, backend)).replace("'", "'\"'\"'")
-    return f"{find_reproduce_command()} '{what}'{where_option(results)}{how_option(status)}"
+    return f"{find_reproduce_command()} '{what}'{write_results_option(results)}{write_status_option(status)}"
 
 
 def make_reproduce_commands(rows: pd.DataFrame, results: str, side: str = "") -> pd.Series:
-    """`reproduce_command` of every row; ``side``: how the names of its columns end, "_a" or "_b" in a diff."""
+    """`write_reproduce_command` of every row; ``side``: how the names of its columns end, "_a" or "_b" in a diff."""
     named = zip(rows[f"run_id{side}"], rows["case_id"], rows[f"backend{side}"], rows[f"status{side}"], strict=True)
-    made = [reproduce_command(run, case, backend, results, status) for run, case, backend, status in named]
+    made = [write_reproduce_command(run, case, backend, results, status) for run, case, backend, status in named]
     return pd.Series(made, index=rows.index, dtype=object)
 
 
-def where_option(results: str) -> str:
-    """The option of `reproduce_command` that names the lake."""
+def write_results_option(results: str) -> str:
+    """The option of `write_reproduce_command` that names the lake."""
     return "" if results == "results" else f" --results {shlex.quote(results)}"
 
 
-def how_option(status: str) -> str:
-    """The option of `reproduce_command` for a row of this status."""
+def write_status_option(status: str) -> str:
+    """The option of `write_reproduce_command` for a row of this status."""
     return " --child" * (status in DEADLY)

@@ -11,12 +11,21 @@ from farm.lake import minimal
 from farm.lake.key import RowKey
 from farm.plan import known
 from farm.plan.model import KnownFailure
-from farm.report.tables.alike import SOUGHT, finding_of, group_failures_alike
-from farm.report.tables.causes import count_noun
-from farm.report.tables.coverage import JUDGED_STATUSES, rank_statuses, where_option
-from farm.report.tables.history import version_key
-from farm.report.tables.view import Line, Report, View, ViewColumn, build_number_column, status, text, view
-from farm.report.words import number
+from farm.report.tables.alike import SOUGHT, find_finding_of_rows, group_failures_alike
+from farm.report.tables.causes import count_with_noun
+from farm.report.tables.coverage import JUDGED_STATUSES, rank_status_column, write_results_option
+from farm.report.tables.history import sort_version_texts
+from farm.report.tables.view import (
+    Line,
+    Report,
+    View,
+    ViewColumn,
+    build_number_column,
+    make_status_column,
+    make_text_column,
+    view,
+)
+from farm.report.words import format_report_number
 from tasks.model import Status
 from tasks.model.failing import FailureManner
 from tasks.model.kind import OF_NUMBERS
@@ -28,7 +37,7 @@ WHOSE = {
     REFERENCES: "not settled: by the reference of its parts it is right",
     GONE: "it passes now, in a later run with this version of the runtime or a newer one",
 }
-#: Columns of `list_defects`.
+#: Columns of `list_defect_lines`.
 _TOLD = [
     *("finding", "backend", "ops", "status", "kind", "what", "words", "flaky", "nodes", "elements", "cases", "rows"),
     "passes",
@@ -50,19 +59,19 @@ _TOLD = [
 ]
 
 
-def list_defects(found: Iterable[Mapping[str, Any]], rows: pd.DataFrame, runs: Mapping[str, Any]) -> pd.DataFrame:
+def list_defect_lines(found: Iterable[Mapping[str, Any]], rows: pd.DataFrame, runs: Mapping[str, Any]) -> pd.DataFrame:
     """One line per finding, what crashes first, those that are not the backend's last.
 
     found: records of minimal cases (`farm.lake.minimal`); rows: of the lake, of all the runs that are to be told of;
     runs: their records, by id. what: attributes that are not the default, and modes; words: the masked error; nodes,
     elements, case_id, run_id, folder: of the smallest minimal case; cases: minimal cases of the finding, and rows: rows
-    of the lake that are of it (`finding_of`); first, last: runs of these; versions: of the runtime; right: backends
+    of the lake that are of it (`find_finding_of_rows`); first, last: runs of these; versions: of the runtime; right: backends
     that got these cases right, and alike: that failed in the same status; passes: the later run in which its minimal
     cases pass (`_find_passing_run`); known, link: the reason of the known failure that covers it, and where that is
     reported; fault: whose it is (a key of WHOSE, or BACKENDS).
     """
     results, found = str(rows.attrs.get("results", "results")), list(found)
-    of = finding_of(found, rows)
+    of = find_finding_of_rows(found, rows)
     by_finding: dict[str, list[Mapping[str, Any]]] = {}
     for record in found:
         by_finding.setdefault(record["finding"]["id"], []).append(record)
@@ -113,13 +122,13 @@ def _make_defect_line(
         "alike": ", ".join(sorted(set(others[others["status"] == finding["status"]]["backend"]))),
         "passes": passes,
         "fault": (GONE if passes else "")
-        or _infer_fault(entries, len(mine))
+        or _infer_defect_fault(entries, len(mine))
         or (REFERENCES if apart and not entries else BACKENDS),
         "known": entries[-1].reason if entries else "",
         "link": entries[-1].link if entries else "",
         "script": bool({"run.py", "script.py"} & {*best.get("files", ())}),
         **{name: best[name] for name in ("folder", "run_id", "case_id")},
-        "command": f"farm minimise '{key}'{where_option(results)}",
+        "command": f"farm minimise '{key}'{write_results_option(results)}",
     }
 
 
@@ -130,7 +139,7 @@ def _find_passing_run(
     failed, and they all pass there, on the same inputs and device and with that version of the runtime or a newer one;
     "" else. A run's id begins with its date."""
     last = max(mine["run_id"], default="")
-    before = max(map(version_key, mine["runtime_version"]), default=version_key(""))
+    before = max(map(sort_version_texts, mine["runtime_version"]), default=sort_version_texts(""))
     later = of_cases[
         (of_cases["backend"] == backend) & of_cases["status"].isin(JUDGED_STATUSES) & (of_cases["run_id"] > last)
     ].sort_values("run_id", kind="stable")
@@ -138,7 +147,7 @@ def _find_passing_run(
     digests = dict(zip(mine["case_id"], mine["digest"])) if "digest" in mine else {}
     for record in several:
         row = newest.get(record["case_id"])
-        if row is None or row["status"] != Status.PASS or version_key(row["runtime_version"]) < before:
+        if row is None or row["status"] != Status.PASS or sort_version_texts(row["runtime_version"]) < before:
             return ""
         if row["device"] not in set(mine["device"]):  # another one may take other kernels
             return ""
@@ -151,22 +160,22 @@ def _find_covering_failures(mine: pd.DataFrame, runs: Mapping[str, Any]) -> list
     """The known failures that cover rows, one for each row that is covered, by the record of their run."""
     found = []
     for run_id, some in mine.groupby("run_id", sort=False):
-        entries = known.parse_entries(runs.get(str(run_id)) or {}) or []
-        found += [entries[int(place)] for place in known.match_rows(some, entries).entry if place >= 0]
+        entries = known.parse_known_entries(runs.get(str(run_id)) or {}) or []
+        found += [entries[int(place)] for place in known.match_known_to_rows(some, entries).entry if place >= 0]
     return found
 
 
-def _infer_fault(entries: Sequence[KnownFailure], rows: int) -> str:
+def _infer_defect_fault(entries: Sequence[KnownFailure], rows: int) -> str:
     """Whose a finding is that known failures cover in all its rows, if nobody says that it is the backend's; ""
     else."""
     faults = {entry.fault for entry in entries}
     return "" if len(entries) < rows or not faults or BACKENDS in faults else sorted(faults)[0]
 
 
-def without_minimal(found: Iterable[Mapping[str, Any]], rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows that are of no finding yet (`finding_of`): one line per backend, op and manner of failing, the worst
+def list_rows_without_minimal(found: Iterable[Mapping[str, Any]], rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows that are of no finding yet (`find_finding_of_rows`): one line per backend, op and manner of failing, the worst
     first, with the number of ``rows`` and the key of the one with the fewest elements: run_id, case_id."""
-    of = finding_of(found, rows)
+    of = find_finding_of_rows(found, rows)
     left = rows.loc[of.index[of == ""]]
     left = left.sort_values("numel", kind="stable") if "numel" in left else left
     columns = ["backend", "op", *FailureManner._fields]
@@ -175,18 +184,18 @@ def without_minimal(found: Iterable[Mapping[str, Any]], rows: pd.DataFrame) -> p
         rows=("case_id", "size"), run_id=("run_id", "first"), case_id=("case_id", "first")
     )
     made = sums.reset_index()
-    return made.assign(rank=rank_statuses(made["status"])).sort_values("rank", kind="stable").drop(columns="rank")
+    return made.assign(rank=rank_status_column(made["status"])).sort_values("rank", kind="stable").drop(columns="rank")
 
 
-def by_worth(left: pd.DataFrame, rows: pd.DataFrame, runs: Mapping[str, Any]) -> pd.DataFrame:
-    """The lines of `without_minimal` as it pays to make them small: what failed and no known failure covers, then one
+def sort_defects_by_worth(left: pd.DataFrame, rows: pd.DataFrame, runs: Mapping[str, Any]) -> pd.DataFrame:
+    """The lines of `list_rows_without_minimal` as it pays to make them small: what failed and no known failure covers, then one
     group of each known cause, then what is merely imprecise, then the rest; in each of these backend by backend in
     turn, the worst of each first, but what does not end last: each step of making it smaller takes its deadline."""
     key = ["run_id", "case_id", "backend"]
     reasons: dict[tuple[str, ...], str] = {}
     for run_id, some in rows.merge(left[key]).groupby("run_id"):
-        entries = known.parse_entries(runs.get(str(run_id)) or {}) or []
-        places = known.match_rows(some, entries).entry
+        entries = known.parse_known_entries(runs.get(str(run_id)) or {}) or []
+        places = known.match_known_to_rows(some, entries).entry
         told = [str(entries[place].reason) if place >= 0 else "" for place in places]
         reasons.update(zip(some[key].itertuples(index=False, name=None), told))
     known_as = [reasons.get(line, "") for line in left[key].itertuples(index=False, name=None)]
@@ -201,12 +210,12 @@ def by_worth(left: pd.DataFrame, rows: pd.DataFrame, runs: Mapping[str, Any]) ->
     return made.sort_values(["class", "turn"], kind="stable").drop(columns=["class", "turn", "slow"])
 
 
-def describe_counts(table: pd.DataFrame, left: pd.DataFrame) -> str:
-    """How the rows that failed or are imprecise are divided. table: of `list_defects`; left: of `without_minimal`."""
+def describe_defect_counts(table: pd.DataFrame, left: pd.DataFrame) -> str:
+    """How the rows that failed or are imprecise are divided. table: of `list_defect_lines`; left: of `list_rows_without_minimal`."""
     done, rest = int(table["rows"].sum()), int(left["rows"].sum())
     return (
-        f"{done + rest:,} rows failed or are imprecise: {done:,} belong to {count_noun(len(table), 'finding')} with a minimal case; "
-        f"{rest:,} in {count_noun(len(left), 'group')} (same backend, op and manner of failing) have none yet"
+        f"{done + rest:,} rows failed or are imprecise: {done:,} belong to {count_with_noun(len(table), 'finding')} with a minimal case; "
+        f"{rest:,} in {count_with_noun(len(left), 'group')} (same backend, op and manner of failing) have none yet"
     )
 
 
@@ -219,32 +228,36 @@ def _describe_whose_defect(line: Line) -> str:
 
 
 COLUMNS = (
-    status(),
-    text("backend"),
-    text("ops"),
+    make_status_column(),
+    make_text_column("backend"),
+    make_text_column("ops"),
     ViewColumn("what", _describe_defect, foreign=True),
-    ViewColumn("nodes, elements", lambda line: f"{number(line['nodes'])}, {number(line['elements'])}", right=True),
+    ViewColumn(
+        "nodes, elements",
+        lambda line: f"{format_report_number(line['nodes'])}, {format_report_number(line['elements'])}",
+        right=True,
+    ),
     build_number_column("rows"),
-    text("right", "right on", length=60),
-    text("versions"),
+    make_text_column("right", "right on", length=60),
+    make_text_column("versions"),
     ViewColumn("whose", _describe_whose_defect),
-    text("known", length=80),
-    text("finding", "id"),
+    make_text_column("known", length=80),
+    make_text_column("finding", "id"),
 )
 
 
-def defects_view(frame: pd.DataFrame, left: pd.DataFrame, most: int = 0) -> View:
-    """The table of `list_defects`; left: of `without_minimal`."""
+def view_defects(frame: pd.DataFrame, left: pd.DataFrame, most: int = 0) -> View:
+    """The table of `list_defect_lines`; left: of `list_rows_without_minimal`."""
     return View(
         "defects", "Distinct defects, each with a minimal case", frame, COLUMNS, unit="findings", counted=True, turns="backend",
         notes=("A finding is a backend, the ops, status, kind and error of the reduced case, its attributes and modes.",),
-        lead=[f"{describe_counts(frame, left)}."],
+        lead=[f"{describe_defect_counts(frame, left)}."],
         command="command", most=most,
     )  # fmt: skip
 
 
 @view(68, only=lambda report: not report.values("status").isdisjoint(SOUGHT))
-def found_defects(report: Report) -> View | None:
+def view_found_defects(report: Report) -> View | None:
     """Findings of the report's runs that have a minimal case."""
     results = str(report.rows.attrs.get("results", ""))
     if not results:
@@ -252,5 +265,5 @@ def found_defects(report: Report) -> View | None:
     found = minimal.read_minimal_cases(results, sorted(set(report.rows["run_id"])))
     if not found:
         return None
-    table = list_defects(found, report.rows, {str(report.run.get("run_id")): report.run})
-    return defects_view(table, without_minimal(found, report.rows))
+    table = list_defect_lines(found, report.rows, {str(report.run.get("run_id")): report.run})
+    return view_defects(table, list_rows_without_minimal(found, report.rows))

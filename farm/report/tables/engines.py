@@ -6,20 +6,22 @@ import functools
 
 import pandas as pd
 
-from farm.report.tables.coverage import distinct, rank_statuses
-from farm.report.tables.view import Line, Report, View, ViewCell, ViewColumn, text, view
-from farm.report.words import DASH, number
+from farm.report.tables.coverage import keep_distinct_rows, rank_status_column
+from farm.report.tables.view import Line, Report, View, ViewCell, ViewColumn, make_text_column, view
+from farm.report.words import DASH, format_report_number
 from tasks.checks.serving import ABOUT, Serving
 
 
 def list_engine_relations(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per relation, decoder (or sampler) and dtype, in the order of `ABOUT`; two columns per backend: the
     worst status of its samples, and the largest error units of those of that status."""
-    rows = distinct(rows)
+    rows = keep_distinct_rows(rows)
     rows = rows[rows["check"] == Serving.name]
     order = {name: k for k, name in enumerate(ABOUT)}
     named = rows["op"].str.partition(":")[2]
-    rows = rows.assign(relation=named, rank=rank_statuses(rows["status"]), order=named.map(order).fillna(len(order)))
+    rows = rows.assign(
+        relation=named, rank=rank_status_column(rows["status"]), order=named.map(order).fillna(len(order))
+    )
     rows = rows.sort_values(
         ["order", "variant", "dtype", "rank", "error_units"], ascending=[True, True, True, True, False]
     )
@@ -35,11 +37,11 @@ def _make_relation_cell(backend: str, line: Line) -> ViewCell:
     status, units = line[f"{backend}|status"], line[f"{backend}|error_units"]
     if not isinstance(status, str):
         return ViewCell(DASH)
-    return ViewCell(DASH if pd.isna(units) else number(float(units)), status=status)
+    return ViewCell(DASH if pd.isna(units) else format_report_number(float(units)), status=status)
 
 
 @view(41, only=lambda report: Serving.name in report.values("check"))
-def view_engines(report: Report) -> View:
+def view_engine_relations(report: Report) -> View:
     """Relations × engines, where engines were asked."""
     rows = report.rows[report.rows["check"] == Serving.name]
     backends = sorted(set(rows["backend"]))
@@ -49,10 +51,10 @@ def view_engines(report: Report) -> View:
         "May this engine serve? Relations that it keeps",
         list_engine_relations(report.rows),
         (
-            text("relation"),
+            make_text_column("relation"),
             ViewColumn("what is compared", lambda line: ABOUT.get(line["relation"], "")),
-            text("variant", "of"),
-            text("dtype"),
+            make_text_column("variant", "of"),
+            make_text_column("dtype"),
             *columns,
         ),
         unit="cells",

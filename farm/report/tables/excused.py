@@ -12,7 +12,7 @@ from tasks.judge.policy import GROSS
 from tasks.model import OpClass, Status
 
 
-def find_excused(rows: pd.DataFrame) -> pd.DataFrame:
+def find_excused_passes(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per op and dtype whose weak passes are excused: op, variant, dtype, op_class, samples, excused,
     judged_by.
 
@@ -21,7 +21,9 @@ def find_excused(rows: pd.DataFrame) -> pd.DataFrame:
     """
     kept = rows[rows["weak"] & (rows["status"] == Status.PASS.value) & (rows["excused"] >= GROSS)]
     keys = ["catalog", "op", "variant", "dtype", "op_class"]
-    by_itself = pd.Series([_by_itself(*pair) for pair in zip(kept["shapes"], kept["numel"])], kept.index, dtype=bool)
+    by_itself = pd.Series(
+        [_is_elementwise_output(*pair) for pair in zip(kept["shapes"], kept["numel"])], kept.index, dtype=bool
+    )
     found = (
         kept.assign(by_itself=by_itself)
         .groupby(keys, sort=True)
@@ -32,16 +34,16 @@ def find_excused(rows: pd.DataFrame) -> pd.DataFrame:
     return found.assign(judged_by=own.map({True: OpClass.ELEMENTARY.value, False: ""}))
 
 
-def _by_itself(shapes: str, numel: float) -> bool:
+def _is_elementwise_output(shapes: str, numel: float) -> bool:
     """Whether an output may be made element by element: it has as many as the largest input."""
     sizes = [math.prod(int(n) for n in shape.split("x")) for shape in shapes.split() if shape != "scalar"]
     return max(sizes, default=1) == numel
 
 
 @view(85, only=lambda report: (report.rows["excused"] >= GROSS).any())
-def no_evidence(report: Report) -> Iterator[View]:
+def view_no_evidence(report: Report) -> Iterator[View]:
     """The ops whose samples are so steep that nearly any result passes."""
-    if (found := find_excused(report.rows)).empty:
+    if (found := find_excused_passes(report.rows)).empty:
         return
     yield View(
         "excused",

@@ -14,7 +14,7 @@ from tasks.model import Status
 _NAMED = 3
 
 
-def only_where(rows: pd.DataFrame) -> pd.Series:
+def find_only_failing_structure(rows: pd.DataFrame) -> pd.Series:
     """Of each row that failed, or is imprecise, where its cell is so alone: "only where expert is all equal". "" where
     ordinary values fail too, where several inputs are in a structure, and where no sample without those structures has
     passed."""
@@ -35,11 +35,11 @@ def only_where(rows: pd.DataFrame) -> pd.Series:
             inputs = {label.partition("=")[0] for label in needed}
             if "" in needed or len(inputs) > 1 or not (~passed.isin(needed)).any():
                 continue
-            found[mine & bad] = _describe_structures(needed)
+            found[mine & bad] = _describe_failing_structures(needed)
     return found
 
 
-def _describe_structures(labels: Collection[str]) -> str:
+def _describe_failing_structures(labels: Collection[str]) -> str:
     """In words, of structures of one input."""
     name = next(iter(labels)).partition("=")[0]
     codes = sorted(label.partition("=")[2] for label in labels)

@@ -8,21 +8,21 @@ from typing import Any
 
 import pandas as pd
 
-from farm.commandline import plain
+from farm.commandline import clean_line
 from farm.glossary import UNITS
-from farm.program import program
+from farm.program import name_farm_program
 from farm.report.tables.agreement import get_row_units
-from farm.report.tables.causes import HOW, NEW, count_noun, worst_first
+from farm.report.tables.causes import HOW, NEW, count_with_noun, sort_worst_first
 from farm.report.tables.coverage import (
     CELL,
     FINDING_STATUSES,
     SEVERITY,
-    distinct,
+    keep_distinct_rows,
     list_table_lines,
     make_reproduce_commands,
-    where_option,
+    write_results_option,
 )
-from farm.report.tables.overview import how_much
+from farm.report.tables.overview import describe_finding_size
 from farm.report.tables.view import (
     FACES,
     Line,
@@ -31,10 +31,10 @@ from farm.report.tables.view import (
     ViewCell,
     ViewColumn,
     build_number_column,
-    label,
-    op,
-    status,
-    text,
+    label_line_op,
+    make_op_column,
+    make_status_column,
+    make_text_column,
     view,
 )
 from tasks.model import Status
@@ -55,7 +55,7 @@ def list_oracle_disagreements(rows: pd.DataFrame) -> pd.DataFrame:
     row.
     """
     results = str(rows.attrs.get("results", "results"))
-    rows = distinct(rows)
+    rows = keep_distinct_rows(rows)
     rows = rows[(rows["status"] == Status.INVALID.value) & (rows["kind"] == KIND_ORACLE)]
     keys = ["check", "op", "variant", "dtype"]
     rows = rows.assign(units=get_row_units(rows), size=-rows["oracles_units"].fillna(math.inf))
@@ -82,12 +82,12 @@ def findings(
     only (default: all but ``pass``); ``standing``: rows with this one only. ``limit``: None for all.
     """
     results = str(rows.attrs.get("results", "results"))  # before pandas forgets it
-    rows = distinct(rows)
+    rows = keep_distinct_rows(rows)
     wanted = [status for status in (SEVERITY if statuses is None else statuses) if status != Status.PASS]
     planned = rows.groupby(CELL, sort=False)["status"].size().rename("planned")
     rows = rows[rows["status"].isin(wanted) & (rows["standing"] == standing if standing else True)]
     rows = rows.assign(samples=rows.groupby([*CELL, "status"], sort=False)["status"].transform("size"))
-    rows = worst_first(rows).drop_duplicates(CELL)
+    rows = sort_worst_first(rows).drop_duplicates(CELL)
     if limit is not None:
         rows = rows.head(limit)
     rows = rows.join(planned, on=CELL) if len(rows) else rows.assign(planned=0)
@@ -101,30 +101,30 @@ OF_EACH, LINES = 3, 10
 
 def _make_op_cell(line: Line) -> ViewCell:
     more = line["ops"] - 1
-    words = f" and {count_noun(more, 'more op')}" if more else ""
-    return ViewCell(plain(line["op"]) + words, square=f"{label(line)}|{line['backend']}")
+    words = f" and {count_with_noun(more, 'more op')}" if more else ""
+    return ViewCell(clean_line(line["op"]) + words, square=f"{label_line_op(line)}|{line['backend']}")
 
 
 _COLUMNS = (
-    status(),
-    op(),
-    text("dtype"),
-    text("backend"),
+    make_status_column(),
+    make_op_column(),
+    make_text_column("dtype"),
+    make_text_column("backend"),
     ViewColumn("samples", lambda line: f"{line['samples']}/{line['planned']}", right=True),
-    ViewColumn("what", lambda line: plain(how_much(line), 300), foreign=True),
+    ViewColumn("what", lambda line: clean_line(describe_finding_size(line), 300), foreign=True),
 )
 #: The same of a line that stands for several cells.
 _ALIKE = (
-    status(),
+    make_status_column(),
     ViewColumn("op", _make_op_cell, foreign=True),
-    text("dtypes", "dtype"),
-    text("backends", "backend"),
+    make_text_column("dtypes", "dtype"),
+    make_text_column("backends", "backend"),
     build_number_column("rows"),
     ViewColumn("what (worst case)", _COLUMNS[-1].cell, foreign=True),
 )
 
 
-def _build_view(
+def _build_view_of_findings(
     name: str, caption: str, frame: pd.DataFrame, columns: Sequence[ViewColumn] = _COLUMNS, **more: Any
 ) -> View:
     return View(name, caption, frame, columns, counted=True, turns="backend", command="reproduce", **more)
@@ -140,46 +140,47 @@ def view_new_cells(report: Report) -> Iterator[View]:
     shown: dict[str, Any] = {"open": True, "faces": ("terminal", "markdown", "page")}
     alike = report.causes[report.causes["standing"] == NEW]
     unjudged = alike["status"] == Status.INVALID.value
-    yield _build_view(
+    yield _build_view_of_findings(
         "own_not_judged", caption, frame[own], _ALIKE, lines=list_table_lines(alike[unjudged]), unit="reasons", **shown
     )
     said = report.verdict
     lines = alike[~unjudged]
     cells = int((~own & ~imprecise).sum())
-    yield _build_view(
+    yield _build_view_of_findings(
         "new",
-        count_noun(said.new, "new failure" if said.listed else "failure"),
+        count_with_noun(said.new, "new failure" if said.listed else "failure"),
         frame[~own],
         _ALIKE,
         lines=list_table_lines(lines),
         unit="groups of similar failures",
-        see=[(f"all {count_noun(cells, 'cell')} with their commands", _make_new_cells_command(report))] * (cells > 1),
+        see=[(f"all {count_with_noun(cells, 'cell')} with their commands", _make_new_cells_command(report))]
+        * (cells > 1),
         open=True,
         most=OF_EACH * lines["backend"].nunique() if OF_EACH * lines["backend"].nunique() > LINES else 0,
     )
-    yield _build_view("new_imprecise", _title_imprecise(report), frame[imprecise], **shown)
+    yield _build_view_of_findings("new_imprecise", _title_imprecise_findings(report), frame[imprecise], **shown)
 
 
-def _title_imprecise(report: Report) -> str:
+def _title_imprecise_findings(report: Report) -> str:
     return "Imprecise and not known (fails no run)" if report.verdict.listed else "Imprecise"
 
 
-def new_cells(report: Report) -> Iterator[View]:
+def view_every_new_cell(report: Report) -> Iterator[View]:
     """Every cell that no known failure covers, with its command: what `view_new_cells` has in groups."""
     frame = findings(report.rows, limit=None, standing=NEW)
     imprecise = frame["status"] == Status.IMPRECISE.value
     every: dict[str, Any] = {"most": len(frame), "lead": list(UNITS.values()) * bool(len(frame))}
     caption = "Failures that no known failure covers"
-    yield _build_view("new", caption, frame[~imprecise], empty="No new failures.", **every)
-    yield _build_view("new_imprecise", _title_imprecise(report), frame[imprecise], most=len(frame))
+    yield _build_view_of_findings("new", caption, frame[~imprecise], empty="No new failures.", **every)
+    yield _build_view_of_findings("new_imprecise", _title_imprecise_findings(report), frame[imprecise], most=len(frame))
 
 
 def _make_new_cells_command(report: Report) -> str:
-    """The command that shows `new_cells`."""
+    """The command that shows `view_every_new_cell`."""
     run = report.run.get("run_id") or "last"
     several = report.rows["run_id"].nunique() > 1
-    where = where_option(str(report.rows.attrs.get("results", "results")))
-    return f"{program()} report --run {'all' if several else run} --new{where}"
+    where = write_results_option(str(report.rows.attrs.get("results", "results")))
+    return f"{name_farm_program()} report --run {'all' if several else run} --new{where}"
 
 
 @view(70)
@@ -190,15 +191,15 @@ def build_findings_view(report: Report) -> View:
     nothing = "No findings: nothing failed or was imprecise."
     nothing = nothing if len(report.rows) and not lines and not report.verdict.unjudged else ""
     standing = ViewColumn("", lambda line: line["standing"])
-    columns = (standing, *_COLUMNS, text("cause", length=300)) if report.verdict.listed else _COLUMNS
+    columns = (standing, *_COLUMNS, make_text_column("cause", length=300)) if report.verdict.listed else _COLUMNS
     faces = FACES if nothing else ("markdown", "csv", "page")
-    return _build_view(
+    return _build_view_of_findings(
         "findings", "Findings, worst first", frame, columns, lines=lines, empty=nothing, faces=faces, compares=True
     )
 
 
 @view(80, only=lambda report: KIND_ORACLE in report.values("kind"))
-def view_oracles(report: Report) -> View:
+def view_differing_oracles(report: Report) -> View:
     """Where two oracles differ: who, how far apart, and how far the result is from each."""
 
     def who(line: Line) -> str:
@@ -209,14 +210,14 @@ def view_oracles(report: Report) -> View:
         "Oracles disagree",
         list_oracle_disagreements(report.rows),
         (
-            ViewColumn("op", label, foreign=True),
-            text("dtype"),
+            ViewColumn("op", label_line_op, foreign=True),
+            make_text_column("dtype"),
             ViewColumn("oracles", who, foreign=True),
             build_number_column("oracles_units", "apart"),
             build_number_column("units", "result from the first"),
             build_number_column("second_units", "from the second"),
             ViewColumn("seen on", lambda line: f"{line['backends']}; {line['samples']} samples", foreign=True),
-            text("error", "what", length=300, faces=("page",)),
+            make_text_column("error", "what", length=300, faces=("page",)),
         ),
         unit="ops and dtypes, no backend is blamed",
         counted=True,

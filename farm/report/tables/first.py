@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pandas as pd
 
-from farm.commandline import plain
+from farm.commandline import clean_line
 from farm.fleet import envs
 from farm.plan.known import WHOSE
 from farm.plan.model import BackendConfig
-from farm.program import program
-from farm.report.tables.causes import KNOWN, NEW, count_noun, describe_counts
-from farm.report.tables.changes import change_column
-from farm.report.tables.coverage import list_table_lines, where_option
+from farm.program import name_farm_program
+from farm.report.tables.causes import KNOWN, NEW, count_with_noun, describe_cause_counts
+from farm.report.tables.changes import make_change_column
+from farm.report.tables.coverage import list_table_lines, write_results_option
 from farm.report.tables.since import SinceLastRun, since
 from farm.report.tables.view import (
     FACES,
@@ -23,12 +23,12 @@ from farm.report.tables.view import (
     ViewCell,
     ViewColumn,
     build_number_column,
-    label,
-    status,
-    text,
+    label_line_op,
+    make_status_column,
+    make_text_column,
     view,
 )
-from farm.report.words import percent
+from farm.report.words import format_percent
 from tasks import catalogs
 from tasks.cache import default_cache
 
@@ -47,12 +47,12 @@ def view_known_causes(report: Report) -> View:
     told = report.causes
     known = told[(told["standing"] == KNOWN) & (told["fault"] == "backend") & ~told["first_seen"].astype(bool)]
     lead = [
-        *filter(None, [describe_counts(report.causes)]),
+        *filter(None, [describe_cause_counts(report.causes)]),
         *[_SEEN] * bool(known["reason"].str.startswith("seen").any()),
     ]
     return View(
         "causes",
-        count_noun(int(known["rows"].sum()), "known failure"),
+        count_with_noun(int(known["rows"].sum()), "known failure"),
         report.causes,
         _list_cause_columns(),
         lines=list_table_lines(known),
@@ -68,31 +68,43 @@ def view_known_causes(report: Report) -> View:
 def stale(report: Report) -> Iterator[View]:
     """The known failures that were not seen."""
     found = report.stale
-    right = f"{'its' if len(found) == 1 else 'their'} {count_noun(int(found['rows'].sum()), 'row')} passed"
-    where = f"{count_noun(len(found), 'known failure')} not seen ({right}): fixed, or of another machine?"
-    columns = ("backend", "op", "dtype", text("status"), "reason", "rows", "found")
+    right = f"{'its' if len(found) == 1 else 'their'} {count_with_noun(int(found['rows'].sum()), 'row')} passed"
+    where = f"{count_with_noun(len(found), 'known failure')} not seen ({right}): fixed, or of another machine?"
+    columns = ("backend", "op", "dtype", make_text_column("status"), "reason", "rows", "found")
     yield View("stale", where, found, columns, faces=("markdown", "csv", "page"))
     yield View("stale", where, found, lines=[], empty=f"{where} (stale.csv)", faces=("terminal",))
 
 
 @view(4, only=lambda report: True in report.values("first_seen"))
-def first_seen(report: Report) -> View:
+def view_first_seen(report: Report) -> View:
     """What fails as known failures say that were not seen on the backend before."""
     rows = report.rows[report.rows["first_seen"]]
     found = rows.groupby(["backend", "status", "fault", "cause"], sort=False).agg(
         rows=("case_id", "size"), ops=("op", "nunique"), op=("label", "first")
     )
     count = int((rows["standing"] == KNOWN).sum())
-    where = where_option(str(report.rows.attrs.get("results", "results")))
+    where = write_results_option(str(report.rows.attrs.get("results", "results")))
     return View(
         "first_seen",
-        f"Known, first seen here ({count_noun(count, 'failure')})",
+        f"Known, first seen here ({count_with_noun(count, 'failure')})",
         found.reset_index(),
-        ("rows", "ops", text("op", "e.g."), text("backend"), status(), text("cause")),
+        (
+            "rows",
+            "ops",
+            make_text_column("op", "e.g."),
+            make_text_column("backend"),
+            make_status_column(),
+            make_text_column("cause"),
+        ),
         unit="causes",
         counted=True,
         lead=[_FIRST_SEEN],
-        see=[("looked at, it is known here too", f"{program()} known seen --run {report.run.get('run_id')}{where}")],
+        see=[
+            (
+                "looked at, it is known here too",
+                f"{name_farm_program()} known seen --run {report.run.get('run_id')}{where}",
+            )
+        ],
         open=True,
     )
 
@@ -100,9 +112,9 @@ def first_seen(report: Report) -> View:
 def _list_cause_columns() -> tuple[ViewColumn, ...]:
     def reason(line: Line) -> ViewCell:
         return ViewCell(
-            plain(line["reason"], 300),
-            small=f"e.g. {plain(label(line))} {line['dtype']}",
-            square=f"{label(line)}|{line['backend']}",
+            clean_line(line["reason"], 300),
+            small=f"e.g. {clean_line(label_line_op(line))} {line['dtype']}",
+            square=f"{label_line_op(line)}|{line['backend']}",
             asks={"cause": line["reason"]},
         )
 
@@ -117,37 +129,42 @@ def _list_cause_columns() -> tuple[ViewColumn, ...]:
     return (
         build_number_column("cases"),
         build_number_column("ops"),
-        text("backends", "backend"),
+        make_text_column("backends", "backend"),
         ViewColumn("status", counts),
         ViewColumn("cause", reason, foreign=True, faces=("markdown", "page")),
-        text("reason", "cause", faces=("terminal",)),
+        make_text_column("reason", "cause", faces=("terminal",)),
     )
 
 
 def _find_example_command(report: Report, known: pd.DataFrame) -> list[tuple[str, str]]:
     """The command that shows the commonest cause whose backend can be run here at once."""
-    lines, built = list_table_lines(known), {name: _has_environment(report, name) for name in known["backend"].unique()}
+    lines, built = (
+        list_table_lines(known),
+        {name: _has_backend_environment(report, name) for name in known["backend"].unique()},
+    )
     line = next((line for line in lines if built[line["backend"]]), next(iter(lines), None))
     if line is None:
         return []
-    first = f" (builds {plain(line['backend'])}'s environment first, a minute or more)" * (not built[line["backend"]])
+    first = f" (builds {clean_line(line['backend'])}'s environment first, a minute or more)" * (
+        not built[line["backend"]]
+    )
     return [(f"reproduce one{first}", line["reproduce"])]
 
 
-def _has_environment(report: Report, backend: str) -> bool:
+def _has_backend_environment(report: Report, backend: str) -> bool:
     """Whether a backend of the run has its environment on this machine, or needs none."""
     config = report.run.get("config")
     listed = config.get("backends") if isinstance(config, Mapping) else None
     entry = next((b for b in listed or () if isinstance(b, Mapping) and b.get("name") == backend), {"name": backend})
     try:
-        environment = envs.of(BackendConfig.model_validate(entry).spec())
+        environment = envs.find_environment(BackendConfig.model_validate(entry).spec())
     except (KeyError, ValueError):  # of a plug-in that is not here, or of another version of the farm
         return False
     return environment is None or environment.there(default_cache())
 
 
 @view(5)
-def last_run(report: Report) -> View | None:
+def view_last_run_changes(report: Report) -> View | None:
     """What changed since the last run of the same config."""
     found = since(report)
     return _build_changes_view(found) if found else None
@@ -159,7 +176,8 @@ _NOT_ON_PAGE = tuple(face for face in FACES if face != "page")
 def _build_changes_view(found: SinceLastRun) -> View:
     def what(line: Line) -> ViewCell:
         return ViewCell(
-            plain(f"{label(line)} {line['dtype']} on {line['backend']}"), square=f"{label(line)}|{line['backend']}"
+            clean_line(f"{label_line_op(line)} {line['dtype']} on {line['backend']}"),
+            square=f"{label_line_op(line)}|{line['backend']}",
         )
 
     return View(
@@ -167,10 +185,10 @@ def _build_changes_view(found: SinceLastRun) -> View:
         found.sentence,
         found.cells,
         (
-            change_column(),
+            make_change_column(),
             ViewColumn("what", what, foreign=True),
-            status("status_a", "then"),
-            status("status_b", "now"),
+            make_status_column("status_a", "then"),
+            make_status_column("status_b", "now"),
             ViewColumn("", lambda line: line["standing"]),
         ),
         unit="cells",
@@ -188,7 +206,7 @@ def view_nobodys_causes(report: Report) -> View:
     known = told[(told["standing"] == KNOWN) & (told["fault"] != "backend")]
     return View(
         "apart",
-        f"{count_noun(int(known['rows'].sum()), 'known failure')} that are no backend's fault, counted in no rate",
+        f"{count_with_noun(int(known['rows'].sum()), 'known failure')} that are no backend's fault, counted in no rate",
         known,
         (*_list_cause_columns(), ViewColumn("whose", lambda line: WHOSE[line["fault"]])),
         lines=list_table_lines(known),
@@ -200,7 +218,7 @@ def view_nobodys_causes(report: Report) -> View:
 
 def _describe_catalog_ops(catalog: str) -> str:
     """What its ops are; a report imports no plug-in to know it."""
-    about = catalogs.get(catalog).about if catalog in catalogs.BUILT_IN else ""
+    about = catalogs.get_catalog(catalog).about if catalog in catalogs.BUILT_IN else ""
     return f" ({about})" * bool(about)
 
 
@@ -219,17 +237,17 @@ def view_ranking(report: Report) -> Iterator[View]:
     yield View("ranking", "Backends ranked on the cells given to all", frame, faces=("csv",))
 
     def who(line: Line) -> str:
-        return plain(f"{line['backend']} ({line['vendor']}{', emulated' * line['emulated']})")
+        return clean_line(f"{line['backend']} ({line['vendor']}{', emulated' * line['emulated']})")
 
     shown = 0
     for catalog, lines in frame.groupby("catalog", sort=False):
         if len(lines) < 2:
             continue
         first = list_table_lines(lines)[0]
-        many_of = f"the {count_noun(first['cells'], 'cell')} given to all {first['backends']} backends"
+        many_of = f"the {count_with_noun(first['cells'], 'cell')} given to all {first['backends']} backends"
         yield View(
             f"ranking_{catalog}",
-            f"{plain(catalog)}{_describe_catalog_ops(str(catalog))}: right on {many_of}",
+            f"{clean_line(catalog)}{_describe_catalog_ops(str(catalog))}: right on {many_of}",
             lines,
             (
                 build_number_column("place", "#"),
@@ -242,7 +260,7 @@ def view_ranking(report: Report) -> Iterator[View]:
             lines=list_table_lines(lines),
             style=lambda line: "" if line["place"] == line["place"] else "grey",
             lead=[_COUNTED] * (not shown),
-            notes=list(_describe_comparison(list_table_lines(lines))),
+            notes=list(_describe_ranking_comparison(list_table_lines(lines))),
             open=True,
             most=10_000,
             faces=("terminal", "markdown", "page"),
@@ -255,7 +273,8 @@ def _format_right_share(line: Line) -> ViewCell:
     """The share of right cells; where none is, of those whose samples could have failed: weak ones are no evidence of
     either."""
     return ViewCell(
-        percent(line["right"], line["cells"] if line["right"] else line["cells"] - line["weak"]), share=line["share"]
+        format_percent(line["right"], line["cells"] if line["right"] else line["cells"] - line["weak"]),
+        share=line["share"],
     )
 
 
@@ -264,22 +283,22 @@ def _select_new_failures(line: Line) -> str:
     return str(line["failed"] - line["known"] or "")
 
 
-def _describe_comparison(lines: Sequence[Line]) -> Iterator[str]:
+def _describe_ranking_comparison(lines: Sequence[Line]) -> Iterator[str]:
     """What a ranking compares, if not all were given the same: who narrows it, and who is not ranked for it."""
     ranked = [line for line in lines if line["place"] == line["place"]]
     apart = [line for line in lines if line["place"] != line["place"]]
     most, narrow = max(line["given"] for line in lines), max(ranked, key=lambda line: line["without"])
     if nobody := ranked[0]["apart"]:
-        yield f"Left out for all: {count_noun(nobody, 'cell')} with a failure that is no backend's fault."
+        yield f"Left out for all: {count_with_noun(nobody, 'cell')} with a failure that is no backend's fault."
     if narrow["without"] > narrow["cells"]:
         yield (
-            f"Backends were given different cells. {plain(narrow['backend'])} narrows the comparison most ("
+            f"Backends were given different cells. {clean_line(narrow['backend'])} narrows the comparison most ("
             f"{narrow['given']:,} of {most:,}); without it {narrow['without']:,.0f} cells would be common to all."
         )
     for cells, best in dict.fromkeys((line["cells"], line["best"]) for line in apart):
         names = [line for line in apart if (line["cells"], line["best"]) == (cells, best)]
         given = " and ".join(dict.fromkeys(f"{line['given']:,}" for line in names))
         yield (
-            f"Not ranked: {', '.join(plain(line['backend']) for line in names)}, given {given} of {most:,} cells. On the "
+            f"Not ranked: {', '.join(clean_line(line['backend']) for line in names)}, given {given} of {most:,} cells. On the "
             f"{cells:,} shared with the others, the best backend has {best:,} right."
         )

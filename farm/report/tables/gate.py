@@ -17,25 +17,25 @@ from farm import lake as lakes
 from farm.exits import FOUND, INCOMPLETE, OK
 from farm.lake.store import keep_unique_rows
 from farm.plan import known
-from farm.plan.config import backend_names
+from farm.plan.config import list_backend_names
 from farm.plan.model import ConfigError, Flaky, Floor, Gate
-from farm.report.tables.causes import NEW, count_noun
+from farm.report.tables.causes import NEW, count_with_noun
 from farm.report.tables.coverage import (
     CELL,
     FAILED_STATUSES,
-    backends_of,
     count_rows_once,
     coverage,
+    list_inventory_backends,
     list_unavailable_backends,
     make_reproduce_commands,
-    rank_statuses,
+    rank_status_column,
 )
 from farm.report.tables.known_failures import BAD, list_known_failures
 from farm.report.tables.since import since
-from farm.report.tables.view import Report, View, ViewColumn, op, status, text
-from farm.report.words import number, percent
+from farm.report.tables.view import Report, View, ViewColumn, make_op_column, make_status_column, make_text_column
+from farm.report.words import format_percent, format_report_number
 from tasks.model import Status
-from tasks.nearest import meant
+from tasks.nearest import suggest_meant_names
 
 #: What an item may be.
 OPEN, CLOSED, ABSENT = "open", "closed", "not there"
@@ -75,15 +75,17 @@ class JudgedGate:
             "; ".join(item.said for item in self.items if item.state == state) for state in (CLOSED, ABSENT)
         )
         quarantined = int((self.new["evidence"] != "").sum())
-        also = f"; {count_noun(quarantined, 'flaky cell')} in quarantine" * bool(quarantined)
+        also = f"; {count_with_noun(quarantined, 'flaky cell')} in quarantine" * bool(quarantined)
         if failed:
             return f"gate CLOSED: {failed}{also}" + f". Could not be judged: {absent}" * bool(absent)
         if absent:
             return f"gate NOT PROVED, could not be judged: {absent}{also}"
-        return f"gate OPEN: {count_noun(len(self.items), 'item')} {'hold' if len(self.items) > 1 else 'holds'}{also}"
+        return (
+            f"gate OPEN: {count_with_noun(len(self.items), 'item')} {'hold' if len(self.items) > 1 else 'holds'}{also}"
+        )
 
 
-def gate_of(run: Mapping[str, Any]) -> Gate | None:
+def read_gate_of_run(run: Mapping[str, Any]) -> Gate | None:
     """The gate of the config that a run's record has; None without one. Raises ConfigError."""
     config = run.get("config")
     told = config.get("gate") if isinstance(config, dict) else None
@@ -95,7 +97,7 @@ def gate_of(run: Mapping[str, Any]) -> Gate | None:
         ) from None
 
 
-def judge_gate(report: Report, gate: Gate) -> JudgedGate:
+def judge_run_gate(report: Report, gate: Gate) -> JudgedGate:
     """A run beside its gate."""
     new = _find_new_failures(report, gate.flaky)
     return JudgedGate(tuple(_list_gate_items(report, gate, new)), new)
@@ -113,13 +115,11 @@ def _list_gate_items(report: Report, gate: Gate, new: pd.DataFrame) -> Iterator[
         yield GateItem("something judged", ABSENT, "nothing was judged")
     counted = new[new["evidence"] == ""]
     asked, found = (
-        f"at most {count_noun(gate.new, 'cell')} with new failures",
-        f"{count_noun(len(counted), 'cell')} with new failures",
+        f"at most {count_with_noun(gate.new, 'cell')} with new failures",
+        f"{count_with_noun(len(counted), 'cell')} with new failures",
     )
     if len(counted) > gate.new and not said.recorded:
-        found = (
-            f"{count_noun(len(counted), 'cell')} failed, and no record says which are known (name a list with --config)"
-        )
+        found = f"{count_with_noun(len(counted), 'cell')} failed, and no record says which are known (name a list with --config)"
         yield GateItem(asked, ABSENT, found)
     else:
         yield GateItem(asked, _state_gate_item(len(counted) <= gate.new), found)
@@ -132,11 +132,11 @@ def _list_gate_items(report: Report, gate: Gate, new: pd.DataFrame) -> Iterator[
     for floor in gate.speedup:
         yield _check_speedup_floor(report, floor)
     if gate.known:
-        entries = known.parse_entries(report.run) or []
+        entries = known.parse_known_entries(report.run) or []
         bad = list_known_failures(report.rows, entries)
         bad = bad[bad["state"].isin(BAD)]
         told = ", ".join(f"{line.state}: {line.op} on {line.backend}" for line in bad.head(3).itertuples())
-        words = f"{count_noun(len(bad), 'known failure')} stale, expired or otherwise" + f" ({told})" * bool(told)
+        words = f"{count_with_noun(len(bad), 'known failure')} stale, expired or otherwise" + f" ({told})" * bool(told)
         yield GateItem("no known failure stale, expired or otherwise", _state_gate_item(bad.empty), words)
 
 
@@ -148,29 +148,31 @@ def _count_imprecise_item(report: Report, most: int) -> GateItem:
     rows = report.rows
     found = rows[(rows["status"] == Status.IMPRECISE.value) & (rows["standing"] == NEW)]
     count = len(found.drop_duplicates(CELL))
-    asked = f"at most {count_noun(most, 'cell')} with imprecise results"
-    return GateItem(asked, _state_gate_item(count <= most), f"{count_noun(count, 'cell')} with imprecise results")
+    asked = f"at most {count_with_noun(most, 'cell')} with imprecise results"
+    return GateItem(asked, _state_gate_item(count <= most), f"{count_with_noun(count, 'cell')} with imprecise results")
 
 
 def _check_less_precise_cells(report: Report, most: int) -> GateItem:
-    asked = f"at most {count_noun(most, 'cell')} fourfold less precise than in the last run"
+    asked = f"at most {count_with_noun(most, 'cell')} fourfold less precise than in the last run"
     earlier = since(report)
     if earlier is None:
         return GateItem(asked, OPEN, "there is no earlier run of this config in the lake")
     count = int((earlier.cells["change"] == "less precise").sum())
     return GateItem(
-        asked, _state_gate_item(count <= most), f"{count_noun(count, 'cell')} less precise than in {earlier.run_id}"
+        asked,
+        _state_gate_item(count <= most),
+        f"{count_with_noun(count, 'cell')} less precise than in {earlier.run_id}",
     )
 
 
 def _select_floor_rows(report: Report, floor: Floor) -> pd.DataFrame:
     rows = report.rows
-    chosen = {label: _meets_floor(label, floor) for label in rows["label"].unique()}
+    chosen = {label: _meets_gate_floor(label, floor) for label in rows["label"].unique()}
     backends = {name: any(fnmatchcase(name, glob) for glob in floor.backends) for name in rows["backend"].unique()}
     return rows[rows["label"].map(chosen).astype(bool) & rows["backend"].map(backends).astype(bool)]
 
 
-def _meets_floor(label: str, floor: Floor) -> bool:
+def _meets_gate_floor(label: str, floor: Floor) -> bool:
     return any(fnmatchcase(name, glob) for glob in floor.ops for name in (label, label.partition(":")[2]))
 
 
@@ -185,14 +187,14 @@ def _find_absent_backends(report: Report, floor: Floor) -> str:
     missing = list_unavailable_backends(report.run.get("inventory")).index
     away = [name for name in missing if any(fnmatchcase(name, glob) for glob in floor.backends)]
     told = [f"{', '.join(away)} unavailable (farm doctor says why)"] if away else []
-    seen = sorted({*report.rows["backend"], *backends_of(report.run.get("inventory"))})
-    there = {*seen, *backend_names()}
+    seen = sorted({*report.rows["backend"], *list_inventory_backends(report.run.get("inventory"))})
+    there = {*seen, *list_backend_names()}
     for name in floor.backends:
         if not has_magic(name) and name.partition("@")[0] not in there:
-            told.append(f"there is no backend {name}{meant(name, there)}")
+            told.append(f"there is no backend {name}{suggest_meant_names(name, there)}")
     for name in _find_lost_ops(report, floor):
         bare = {x if ":" in name else x.partition(":")[2] for x in report.rows["label"]}
-        told.append(f"the run has no op {name}{meant(name, bare)}")
+        told.append(f"the run has no op {name}{suggest_meant_names(name, bare)}")
     return "".join(f", {words}" for words in told)
 
 
@@ -206,25 +208,25 @@ def _check_coverage_floor(report: Report, floor: Floor) -> GateItem:
     asked = " ".join(filter(None, (f"coverage at least {floor.at_least:g}", _describe_floor_globs(floor))))
     rows = _select_floor_rows(report, floor)
     total = coverage(count_rows_once(rows), by=()).iloc[0] if len(rows) else {"judged": 0, "valid": 0}
-    left_out = _left_out(report, floor)
+    left_out = _count_left_out_of_floor(report, floor)
     valid = total["valid"] + left_out
     if not valid:
         return GateItem(asked, ABSENT, f"{asked}: nothing planned and valid{_find_absent_backends(report, floor)}")
     holds = total["judged"] / valid >= floor.at_least
-    found = f"it is {percent(total['judged'], valid)}"
+    found = f"it is {format_percent(total['judged'], valid)}"
     if not holds and (total["judged"] + left_out) / valid >= floor.at_least:  # once they are judged as well
         return GateItem(asked, ABSENT, f"{asked}: {found}")
-    return _judge_floor(report, floor, asked, holds, found)
+    return _judge_gate_floor(report, floor, asked, holds, found)
 
 
-def _left_out(report: Report, floor: Floor) -> int:
+def _count_left_out_of_floor(report: Report, floor: Floor) -> int:
     """Cases that a floor is about and --budget left out: they are not judged."""
     cases = (report.run.get("left_out") or {}).get("cases") or {}
     return sum(
         count
         for label, by_backend in cases.items()
         for name, count in by_backend.items()
-        if _meets_floor(label, floor) and any(fnmatchcase(name, glob) for glob in floor.backends)
+        if _meets_gate_floor(label, floor) and any(fnmatchcase(name, glob) for glob in floor.backends)
     )
 
 
@@ -237,14 +239,16 @@ def _check_speedup_floor(report: Report, floor: Floor) -> GateItem:
         return GateItem(asked, ABSENT, f"{asked}: no speedup was measured")
     slow = rows[rows["speedup_high"].fillna(rows["speedup"]) < floor.at_least].sort_values("speedup")
     told = (
-        f", {slow['label'].iloc[0]} on {slow['backend'].iloc[0]} {number(slow['speedup'].iloc[0])}" if len(slow) else ""
+        f", {slow['label'].iloc[0]} on {slow['backend'].iloc[0]} {format_report_number(slow['speedup'].iloc[0])}"
+        if len(slow)
+        else ""
     )
-    return _judge_floor(
-        report, floor, asked, slow.empty, f"{len(slow)} of {count_noun(len(rows), 'case')} below it{told}"
+    return _judge_gate_floor(
+        report, floor, asked, slow.empty, f"{len(slow)} of {count_with_noun(len(rows), 'case')} below it{told}"
     )
 
 
-def _judge_floor(report: Report, floor: Floor, asked: str, holds: bool, said: str) -> GateItem:
+def _judge_gate_floor(report: Report, floor: Floor, asked: str, holds: bool, said: str) -> GateItem:
     """What was found of a floor, which is not proved while a backend that it names had no row."""
     there = report.rows["backend"].unique()
     lost = [glob for glob in floor.backends if not any(fnmatchcase(name, glob) for name in there)]
@@ -264,9 +268,9 @@ def _find_new_failures(report: Report, flaky: Flaky | None) -> pd.DataFrame:
     new = rows[
         (rows["standing"] == NEW) & (rows["status"].isin(FAILED_STATUSES) | (rows["status"] == Status.INVALID.value))
     ]
-    order = new.assign(rank=rank_statuses(new["status"]), size=-new["error_units"].fillna(float("inf")))
+    order = new.assign(rank=rank_status_column(new["status"]), size=-new["error_units"].fillna(float("inf")))
     order = order.sort_values(["rank", "size", "case_id"], kind="stable")
-    of_case = _explain_flakiness(report, new, flaky) if flaky and len(new) else {}
+    of_case = _explain_flaky_failure(report, new, flaky) if flaky and len(new) else {}
     told = [of_case.get(pair, "") for pair in zip(order["case_id"], order["backend"])]
     order = order.assign(proof=told, firm=[not text for text in told])
     order = order.sort_values("firm", ascending=False, kind="stable")  # one sample that is not flaky is enough
@@ -278,10 +282,10 @@ def _find_new_failures(report: Report, flaky: Flaky | None) -> pd.DataFrame:
     ).reset_index(drop=True)
 
 
-def _explain_flakiness(report: Report, new: pd.DataFrame, flaky: Flaky) -> dict[tuple[str, str], str]:
+def _explain_flaky_failure(report: Report, new: pd.DataFrame, flaky: Flaky) -> dict[tuple[str, str], str]:
     """Why a case on a backend is held to be flaky, by both: how often it passed again in the last runs on the same
     inputs with the same version of the runtime, after it had failed."""
-    results, this = rows_of(report)
+    results, this = name_report_rows(report)
     if not results:
         return {}
     opened = lakes.open_lake(results)
@@ -319,15 +323,17 @@ def _explain_flakiness(report: Report, new: pd.DataFrame, flaky: Flaky) -> dict[
         chance = (
             its["cases"] * its["share"] ** in_a_row
         )  # cases a run that fail so often in a row where each fails by chance
-        runs = f"{count_noun(int(line['runs']), 'run')} of the same inputs and version"
+        runs = f"{count_with_noun(int(line['runs']), 'run')} of the same inputs and version"
         if line["again"] >= flaky.times:
             found[case] = f"flaky: failed in {line['failed']} of {runs}, and passed {line['again']} times in between"
         elif flaky.backend and others >= flaky.backend and line["runs"] > in_a_row:
-            words = f"flaky backend: in {runs} {count_noun(others, 'failure')} of it passed again; this one"
+            words = f"flaky backend: in {runs} {count_with_noun(others, 'failure')} of it passed again; this one"
             if in_a_row == 1:
                 found[case] = f"{words} did not fail like this in the previous run"
             elif chance >= IN_A_ROW:
-                found[case] = f"{words} failed {in_a_row} times in a row, as {number(chance)} cases a run do by chance"
+                found[case] = (
+                    f"{words} failed {in_a_row} times in a row, as {format_report_number(chance)} cases a run do by chance"
+                )
     return found
 
 
@@ -336,18 +342,18 @@ def _count_failures_in_a_row(so: pd.Series) -> int:
     return int(so[::-1].cummin().sum())
 
 
-def rows_of(report: Report) -> tuple[str, str]:
+def name_report_rows(report: Report) -> tuple[str, str]:
     """The lake and the run of a report."""
     return str(report.rows.attrs.get("results", "")), str(report.run.get("run_id"))
 
 
-def gate_views(found: JudgedGate) -> list[View]:
+def view_gate(found: JudgedGate) -> list[View]:
     """Items, and the cells with new failures."""
     items = pd.DataFrame([vars(item) for item in found.items])
-    shown = (text("state"), text("asked"), text("said", "found"))
+    shown = (make_text_column("state"), make_text_column("asked"), make_text_column("said", "found"))
     columns = (
-        status(), op(), text("backend"), text("dtype"), text("kind"),
-        ViewColumn("quarantined", lambda line: line["evidence"], foreign=True), text("error", length=80),
+        make_status_column(), make_op_column(), make_text_column("backend"), make_text_column("dtype"), make_text_column("kind"),
+        ViewColumn("quarantined", lambda line: line["evidence"], foreign=True), make_text_column("error", length=80),
     )  # fmt: skip
     return [
         View("gate", "Gate", items, shown, unit="items", counted=True, lead=[found.sentence]),

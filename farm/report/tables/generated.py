@@ -9,14 +9,14 @@ from typing import Any
 
 import pandas as pd
 
-from farm.commandline import plain
+from farm.commandline import clean_line
 from farm.lake.key import RowKey
 from farm.report.tables.causes import NEW
-from farm.report.words import number
-from tasks.catalogs import is_generated
-from tasks.model import FAILED, flags, names
-from tasks.model.errors import gist
-from tasks.model.failing import manner
+from farm.report.words import format_report_number
+from tasks.catalogs import is_catalog_generated
+from tasks.model import FAILED, flags, name_statuses
+from tasks.model.errors import shorten_error_gist
+from tasks.model.failing import describe_failure_manner
 from tasks.model.kind import KIND_SPEC, KIND_UNDRAWN
 
 #: Share of a backend's passing rows from which on what all of them have says nothing of a case.
@@ -25,9 +25,9 @@ NEARLY_ALL = 0.9
 _FOUND = ["backend", "op", "said", "rows", "dtypes", "what", "words", "key", "known"]
 
 
-def are_generated(rows: pd.DataFrame) -> pd.Series:
+def are_rows_generated(rows: pd.DataFrame) -> pd.Series:
     """Which rows are of catalogs whose cases are generated."""
-    return rows["catalog"].isin([name for name in rows["catalog"].dropna().unique() if is_generated(name)])
+    return rows["catalog"].isin([name for name in rows["catalog"].dropna().unique() if is_catalog_generated(name)])
 
 
 def list_generated_findings(rows: pd.DataFrame) -> pd.DataFrame:
@@ -37,10 +37,10 @@ def list_generated_findings(rows: pd.DataFrame) -> pd.DataFrame:
     and attributes that all its cases have in common), key (run_id:case_id:backend of that row), known (bool). rows:
     with the column ``standing`` (`Report.rows`).
     """
-    failed = rows[are_generated(rows) & rows["status"].isin(names(FAILED))]
+    failed = rows[are_rows_generated(rows) & rows["status"].isin(name_statuses(FAILED))]
     if failed.empty:
         return pd.DataFrame(columns=_FOUND).astype({"known": bool, "rows": int})
-    groups = failed.groupby(["backend", "op", failed.apply(manner, axis=1)], sort=True)
+    groups = failed.groupby(["backend", "op", failed.apply(describe_failure_manner, axis=1)], sort=True)
     right = rows[rows["status"] == "pass"]
     always = {name: _find_common_words(some["flags"]) for name, some in right.groupby("backend")}
     found = pd.DataFrame([_make_generated_line(some, always) for _, some in groups], columns=_FOUND)
@@ -54,7 +54,7 @@ def _find_common_words(said: pd.Series) -> set[str]:
 
 
 def _list_flag_words(said: Any) -> set[str]:
-    return set(flags.words(said))
+    return set(flags.split_row_flags(said))
 
 
 def _make_generated_line(some: pd.DataFrame, always: Mapping[Any, set[str]]) -> list[Any]:
@@ -63,9 +63,9 @@ def _make_generated_line(some: pd.DataFrame, always: Mapping[Any, set[str]]) -> 
     first = some.iloc[int(size.to_numpy().argmin())]
     common = set.intersection(*map(_list_flag_words, some["flags"])) - always.get(first["backend"], set())
     exact = first["error_units"] == math.inf and not first["nonfinite"]  # rounding moves nothing: units say nothing
-    units = f"{number(first['error_units'])} units, " * (not exact)
-    far = f"{units}{number(first['max_diff'])} off"
-    what = plain(gist(first["error"]), 160) if first["error"] else far
+    units = f"{format_report_number(first['error_units'])} units, " * (not exact)
+    far = f"{units}{format_report_number(first['max_diff'])} off"
+    what = clean_line(shorten_error_gist(first["error"]), 160) if first["error"] else far
     words = sorted(common)
     key = str(RowKey.of(first.to_dict()))
     said = " ".join(filter(None, (first["status"], first["kind"])))
@@ -74,7 +74,7 @@ def _make_generated_line(some: pd.DataFrame, always: Mapping[Any, set[str]]) -> 
     return [first["backend"], first["op"], said, len(some), dtypes, what, " ".join(words), key, known]
 
 
-def _count_reasons(rows: pd.DataFrame, why: Callable[[str], str]) -> pd.DataFrame:
+def _count_undrawn_reasons(rows: pd.DataFrame, why: Callable[[str], str]) -> pd.DataFrame:
     table = rows.assign(why=rows["error"].fillna("").map(why))
     made = table.groupby(["op", "why"]).size().rename("rows").reset_index()
     return made.sort_values("rows", ascending=False, kind="stable").reset_index(drop=True)
@@ -88,10 +88,10 @@ def list_suspect_references(rows: pd.DataFrame) -> pd.DataFrame:
         f"{why}; it was {f'{was} {kind}'.strip()}: {error}".removesuffix(": ")
         for why, was, kind, error in zip(*columns)
     ]
-    return _count_reasons(some.assign(error=told), lambda text: plain(text, 160))
+    return _count_undrawn_reasons(some.assign(error=told), lambda text: clean_line(text, 160))
 
 
-def left_open(rows: pd.DataFrame) -> pd.DataFrame:
+def list_left_open_ops(rows: pd.DataFrame) -> pd.DataFrame:
     """What the specification does not say, by op; a case counts once. Columns: op, why, rows."""
     return _count_generated_cases(rows, KIND_SPEC)
 
@@ -104,5 +104,5 @@ def list_undrawn_cases(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _count_generated_cases(rows: pd.DataFrame, kind: str) -> pd.DataFrame:
-    some = rows[are_generated(rows) & (rows["status"] == "invalid") & (rows["kind"] == kind)]
-    return _count_reasons(some.drop_duplicates("case_id"), lambda text: plain(text, 300))
+    some = rows[are_rows_generated(rows) & (rows["status"] == "invalid") & (rows["kind"] == kind)]
+    return _count_undrawn_reasons(some.drop_duplicates("case_id"), lambda text: clean_line(text, 300))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from farm.report.tables.coverage import MEASURED_STATUSES, PASSED_STATUSES, distinct
+from farm.report.tables.coverage import MEASURED_STATUSES, PASSED_STATUSES, keep_distinct_rows
 from farm.report.tables.view import Report, View, view
 from tasks import checks
 from tasks.judge.plain import USUAL_UNITS
@@ -46,7 +46,7 @@ def compare_gradient_oracles(rows: pd.DataFrame) -> pd.Series:
     …)."""
     oracle = (rows.status == Status.INVALID.value) & (rows.kind == KIND_ORACLE)
     compared = (
-        rows.check.isin(checks.where(gradient=True))
+        rows.check.isin(checks.list_checks_where(gradient=True))
         & (rows.oracle != "metadata")
         & (rows.status.isin(MEASURED_STATUSES) | oracle)
         # A kernel that broke a promise in its forward pass (aliasing) never came to its gradient.
@@ -73,13 +73,13 @@ def compare_gradient_oracles(rows: pd.DataFrame) -> pd.Series:
     return said
 
 
-def two_oracles(rows: pd.DataFrame) -> pd.DataFrame:
+def table_two_oracles(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per (op, variant, check, dtype, backend) with gradients: samples by answer, and the worst units.
 
     error_units: against autograd, or differences where they are the one oracle; second_units: against differences;
     oracles_units: between the two.
     """
-    rows = distinct(rows)
+    rows = keep_distinct_rows(rows)
     rows = rows.assign(agreement=compare_gradient_oracles(rows))
     rows = rows[rows.agreement != ""]
     keys = ["op", "variant", "check", "dtype", "backend"]
@@ -91,21 +91,21 @@ def two_oracles(rows: pd.DataFrame) -> pd.DataFrame:
     return table.reset_index()
 
 
-def has_gradients(report: Report) -> bool:
+def has_gradient_rows(report: Report) -> bool:
     """Whether a report has rows of gradients."""
-    return not report.values("check").isdisjoint(checks.where(gradient=True))
+    return not report.values("check").isdisjoint(checks.list_checks_where(gradient=True))
 
 
-@view(90, only=has_gradients)
-def view_gradients(report: Report) -> View:
+@view(90, only=has_gradient_rows)
+def view_two_oracles(report: Report) -> View:
     """The two-oracle table."""
-    return View("gradients", "Gradients by two oracles", two_oracles(report.rows), faces=("csv",))
+    return View("gradients", "Gradients by two oracles", table_two_oracles(report.rows), faces=("csv",))
 
 
 def count_second_oracles(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per (check, second_oracle) of gradients that were compared, most rows first: how many rows and ops have
     it. Where there is none, ``second_oracle`` is "" and ``why`` the most frequent reason."""
-    rows = distinct(rows)
+    rows = keep_distinct_rows(rows)
     rows = rows[compare_gradient_oracles(rows) != ""]
     rows = rows.assign(second_oracle=rows.second_oracle.fillna(""), why=rows.no_second_oracle.fillna(""))
     found = rows.groupby(["check", "second_oracle"]).agg(
@@ -114,7 +114,7 @@ def count_second_oracles(rows: pd.DataFrame) -> pd.DataFrame:
     return found.sort_values(["check", "rows"], ascending=[True, False]).reset_index()
 
 
-@view(91, only=has_gradients)
+@view(91, only=has_gradient_rows)
 def build_second_oracles_view(report: Report) -> View:
     """How many gradients have an oracle that needs no derivative of the library's, and which."""
     frame = count_second_oracles(report.rows)

@@ -17,13 +17,21 @@ from packaging.version import InvalidVersion, Version
 from farm import lake as lakes
 from farm.lake.store import AnyLake, keep_unique_rows
 from farm.report.tables.along import ALONG
-from farm.report.tables.changes import FIXED, KINDS, ChangeCounts, change_codes, compare_cells
+from farm.report.tables.changes import FIXED, KINDS, ChangeCounts, compare_cells_of_sides, find_change_codes
 from farm.report.tables.changes import READ as COMPARED
-from farm.report.tables.coverage import FAILED_STATUSES, JUDGED_STATUSES, rank_statuses
-from farm.report.tables.view import Line, View, ViewColumn, build_number_column, op, status, text
+from farm.report.tables.coverage import FAILED_STATUSES, JUDGED_STATUSES, rank_status_column
+from farm.report.tables.view import (
+    Line,
+    View,
+    ViewColumn,
+    build_number_column,
+    make_op_column,
+    make_status_column,
+    make_text_column,
+)
 from farm.report.words import DASH
-from tasks.model import Status, label_of
-from tasks.nearest import nearest
+from tasks.model import Status, label_op
+from tasks.nearest import suggest_nearest_names
 
 #: Of these what has no version in it is in the order in which it was first run.
 _UNORDERED = ("build",)
@@ -38,7 +46,7 @@ _TOLD = [
 ]
 
 
-def load_history(
+def load_history_rows(
     results: AnyLake, ops: Sequence[str] = (), backend: str = "*", dtype: str = "*", along: str = ""
 ) -> pd.DataFrame:
     """The rows that a history of these ops (globs, with or without catalog and variant; none: all) is made of, texts as
@@ -51,29 +59,31 @@ def load_history(
     if ops:
         bare = [re.split(r"\.(?=[^.]*$)", op)[0] for op in ops]  # perhaps with its variant
         exact = all(":" in op for op in ops)
-        where["op"] = _find_values(
+        where["op"] = _find_history_values(
             opened, "op", list(dict.fromkeys([*ops, *bare])), lambda op: (op, op.partition(":")[2]), exact
         )
     for column, asked in (("backend", backend), ("dtype", dtype)):
         if asked != "*":
-            where[column] = _find_values(opened, column, [asked], lambda name: (name,))
+            where[column] = _find_history_values(opened, column, [asked], lambda name: (name,))
     rest = {name for words, name in ALONG.items() if along not in ("", words)} - {"run_id"}
     columns = [name for name in READ if name not in rest]
     rows = keep_unique_rows(lakes.read_table(opened, None, columns, where, coded=True)).to_pandas()
     if ops and len(rows):
         code = rows["op"].cat.codes.astype("int64") * len(rows) + rows["variant"].cat.codes
         pairs = rows.loc[code.drop_duplicates().index, ["op", "variant"]].astype(object).fillna("")
-        called = [any(_is_match(label_of(*pair), one, ops) for one in where["op"]) for pair in pairs.values]
+        called = [any(_is_history_op(label_op(*pair), one, ops) for one in where["op"]) for pair in pairs.values]
         rows = rows[code.isin(code[pairs.index[called]])]
     rows.attrs["results"] = opened.uri
     if rows.empty:
         for column, names in where.items():  # says which of them are nowhere
-            _find_values(opened, column, [glob.escape(name) for name in names], lambda name: (name,), exact=False)
+            _find_history_values(
+                opened, column, [glob.escape(name) for name in names], lambda name: (name,), exact=False
+            )
         raise lakes.LakeError(f"{opened.uri}: no rows of these; start a run with: farm run configs/quick.yaml")
     return rows
 
 
-def _find_values(
+def _find_history_values(
     lake: lakes.Lake, column: str, globs: Sequence[str], called: Callable[[str], Sequence[str]], exact: bool = True
 ) -> list[str]:
     """The values of a column that globs mean; names without a glob, if they are ``exact``, are not looked for in all
@@ -85,11 +95,13 @@ def _find_values(
         there = sorted(set(lakes.read_table(lake, None, [column])[column].unique().to_pylist()) - {None})
     found = [x for x in there if any(fnmatchcase(name, one) for one in globs for name in called(x))]
     if not found:
-        raise lakes.LakeError(f"{lake.uri}: no rows of {column} {', '.join(globs)}{nearest(globs[0], there)}")
+        raise lakes.LakeError(
+            f"{lake.uri}: no rows of {column} {', '.join(globs)}{suggest_nearest_names(globs[0], there)}"
+        )
     return found
 
 
-def _is_match(name: str, op: str, globs: Sequence[str]) -> bool:
+def _is_history_op(name: str, op: str, globs: Sequence[str]) -> bool:
     """Whether a label is of an op and one of the globs means it."""
     if name != op and not name.startswith(f"{op}."):
         return False
@@ -121,7 +133,7 @@ def list_outcome_spans(rows: pd.DataFrame, along: str = "run") -> pd.DataFrame:
     cell = np.zeros(len(rows), "int64")
     for name in CELL:
         cell = cell * len(named[name].values) + named[name].codes
-    rank = rank_statuses(rows["status"]).to_numpy()
+    rank = rank_status_column(rows["status"]).to_numpy()
     order = np.lexsort((named["case_id"].codes, rank, -named["run_id"].codes, step.codes, cell))
     # The worst row of each cell in each step.
     worst = order[np.diff(cell[order] * len(step.values) + step.codes[order], prepend=-1) != 0]
@@ -140,7 +152,7 @@ def list_outcome_spans(rows: pd.DataFrame, along: str = "run") -> pd.DataFrame:
     made["ended"], made["then"] = after["first"].where(same, ""), after["status"].where(same, "")
     made["ended_at"] = after["first_at"].where(same)
     began = np.flatnonzero(same.to_numpy()) + 1  # of the same cell as the one before
-    codes = change_codes(made[["status", "kind"]].assign(digest="", units=np.nan), began - 1, began)
+    codes = find_change_codes(made[["status", "kind"]].assign(digest="", units=np.nan), began - 1, began)
     made["change"] = ""
     made.loc[began, "change"] = np.array([*KINDS], dtype=object)[codes]
     made["then_change"] = made["change"].shift(-1).where(same, "")
@@ -166,11 +178,11 @@ class _HistoryTexts:
         return cls(np.array([place[one] for one in texts])[told.codes], np.array([*place], dtype=object))
 
 
-def last_step(rows: pd.DataFrame, along: str = "run") -> str:
-    """What changed at the end of a history, in a sentence, counted as `farm.report.tables.changes.compare_cells` does;
+def describe_last_history_step(rows: pd.DataFrame, along: str = "run") -> str:
+    """What changed at the end of a history, in a sentence, counted as `farm.report.tables.changes.compare_cells_of_sides` does;
     "" where nothing was before.
 
-    rows: of `load_history`. Along runs the last run is compared with the one before it, along versions the newest one
+    rows: of `load_history_rows`. Along runs the last run is compared with the one before it, along versions the newest one
     of each backend with the one before. A case that the one before has not is compared with the last that has it.
     """
     if rows.empty:
@@ -194,7 +206,7 @@ def last_step(rows: pd.DataFrame, along: str = "run") -> str:
     read = [keep_unique_rows(lakes.read_table(rows.attrs["results"], run, COMPARED, where)).to_pandas() for run in runs]
     found = [side[lakes.KEY].merge(pd.concat(read), on=lakes.KEY) for side in sides]
     counts = ChangeCounts.of(
-        compare_cells(*(side.assign(backend=side["backend"].map(bare)) for side in found))
+        compare_cells_of_sides(*(side.assign(backend=side["backend"].map(bare)) for side in found))
     ).sentence()
     what = f"run before {sides[1]['run_id'].iloc[0]}" if along == "run" else f"{along} before the newest"
     return f"Since the {what}: {counts}"
@@ -217,13 +229,13 @@ def _make_version_order(rows: pd.DataFrame, column: str) -> Callable[[str], Any]
     first = rows.groupby(column, observed=True)["started_at"].min()
 
     def key(told: str) -> tuple[Any, ...]:
-        known, version, _ = (1, Version("0"), told) if told and column in _UNORDERED else version_key(told)
+        known, version, _ = (1, Version("0"), told) if told and column in _UNORDERED else sort_version_texts(told)
         return known, Version(version.public), first.get(told, pd.Timestamp(0, tz="UTC")), told
 
     return key
 
 
-def version_key(told: str) -> tuple[Any, ...]:
+def sort_version_texts(told: str) -> tuple[Any, ...]:
     """By which versions are ordered; what tells none comes first. Of several ("torch 2.13.0, x 1.0") the first
     counts."""
     found = re.search(r"\d+(\.\d+)*[^\s,]*", told)
@@ -239,24 +251,24 @@ def list_history_changes(history: pd.DataFrame) -> pd.DataFrame:
     passed = history["status"] == Status.PASS.value
     told = history[~passed]
     failing = told["status"].isin(FAILED_STATUSES) & told["now"]
-    order = told.assign(old=~failing, rank=rank_statuses(told["status"]))
+    order = told.assign(old=~failing, rank=rank_status_column(told["status"]))
     made = order.sort_values(["old", "first_at", "rank"], ascending=[True, False, True], kind="stable")
     made = made.drop(columns=["old", "rank"]).reset_index(drop=True)
     made.attrs = history.attrs
     return made
 
 
-def history_view(told: pd.DataFrame, title: str, most: int = 0, lead: str = "") -> View:
+def view_history(told: pd.DataFrame, title: str, most: int = 0, lead: str = "") -> View:
     """The table of `list_history_changes`; lead: a sentence before it."""
-    frame = told.assign(label=[label_of(op, variant) for op, variant in zip(told["op"], told["variant"])])
+    frame = told.assign(label=[label_op(op, variant) for op, variant in zip(told["op"], told["variant"])])
     columns = (
-        status(),
-        op(),
-        text("backend"),
-        text("dtype"),
-        text("kind"),
-        text("first", "first seen"),
-        text("last", "last seen"),
+        make_status_column(),
+        make_op_column(),
+        make_text_column("backend"),
+        make_text_column("dtype"),
+        make_text_column("kind"),
+        make_text_column("first", "first seen"),
+        make_text_column("last", "last seen"),
         build_number_column("steps", "times"),
         ViewColumn("then", _describe_what_followed, foreign=True),
     )

@@ -11,7 +11,7 @@ from tasks.judge.plain import USUAL_UNITS
 from tasks.model import Status
 
 
-def find_kept(rows: pd.DataFrame) -> pd.DataFrame:
+def find_kept_results(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per op, check, dtype and backend: rows, kept (the largest), limit. Of `distinct` rows."""
     limit = rows["limit"].astype(float).fillna(USUAL_UNITS)
     found = rows[(rows["status"] == Status.PASS.value) & (rows["kept"].astype(float) > limit)]
@@ -24,9 +24,9 @@ def find_kept(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 @view(86, only=lambda report: report.rows["kept"].notna().any())
-def build_kept_view(report: Report) -> Iterator[View]:
+def view_kept_results(report: Report) -> Iterator[View]:
     """The gradients that a rounded result explains."""
-    if (found := find_kept(report.rows)).empty:
+    if (found := find_kept_results(report.rows)).empty:
         return
     yield View(
         "kept",

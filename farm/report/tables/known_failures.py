@@ -11,7 +11,7 @@ from farm.plan import known
 from farm.plan.model import KnownFailure
 from farm.report.tables import alike
 from farm.report.tables.coverage import FAILED_STATUSES, JUDGED_STATUSES, list_table_lines
-from farm.report.tables.view import Line, View, ViewColumn, build_number_column, text
+from farm.report.tables.view import Line, View, ViewColumn, build_number_column, make_text_column
 
 #: How a known failure fares, and what that means.
 STATES = {
@@ -39,8 +39,8 @@ def list_known_failures(rows: pd.DataFrame, entries: Sequence[KnownFailure]) -> 
     rows: of a run, or of several.
     """
     rows = rows[rows["status"].isin([*FAILED_STATUSES, *JUDGED_STATUSES])]
-    met = known.match_rows(alike.with_reduced(rows, entries), entries)
-    today = max(map(known.day_of, rows["started_at"]), default="") if "started_at" in rows else ""
+    met = known.match_known_to_rows(alike.add_reduced_column(rows, entries), entries)
+    today = max(map(known.find_day_of_time, rows["started_at"]), default="") if "started_at" in rows else ""
     counts = {
         name: pd.Series(places[places >= 0]).value_counts()
         for name, places in (("rows", met.entry), ("otherwise", met.other), ("right", met.stale))
@@ -89,20 +89,20 @@ def _describe_entry_life(line: Line) -> str:
     return ", ".join(filter(None, (line["versions"], until, line["owner"], line["link"])))
 
 
-def life_view(frame: pd.DataFrame, title: str) -> View:
+def view_known_failures_life(frame: pd.DataFrame, title: str) -> View:
     """The table of `list_known_failures`."""
     columns = (
         ViewColumn("state", lambda line: line["state"]),
         build_number_column("rows"),
-        text("op"),
+        make_text_column("op"),
         ViewColumn("backend (seen on)", _describe_where_known, foreign=True),
-        text("dtype"),
+        make_text_column("dtype"),
         ViewColumn("fails", _describe_how_known, foreign=True),
         ViewColumn("valid for, owner", _describe_entry_life, foreign=True),
-        text("reason", length=100),
-        *([text("first_seen_on", "first seen on")] if (frame["first_seen_on"] != "").any() else []),
-        text("instead", "found instead", length=100),
-        *([text("place", "file")] if "place" in frame else []),
+        make_text_column("reason", length=100),
+        *([make_text_column("first_seen_on", "first seen on")] if (frame["first_seen_on"] != "").any() else []),
+        make_text_column("instead", "found instead", length=100),
+        *([make_text_column("place", "file")] if "place" in frame else []),
     )
     states = [f"{state}: {words}" for state, words in STATES.items() if (frame["state"] == state).any()]
     return View("known", title, frame, columns, unit="known failures", counted=True, notes=states)

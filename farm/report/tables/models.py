@@ -1,6 +1,6 @@
 """Whole models: who computes which of them, what is decided otherwise, who is to blame, and the error along the layers.
 
-`list_models(rows)` is the frame that pages and scripts show.
+`list_model_lines(rows)` is the frame that pages and scripts show.
 """
 
 from __future__ import annotations
@@ -10,17 +10,27 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from farm.commandline import plain
-from farm.report.tables.agreement import format_units
+from farm.commandline import clean_line
+from farm.report.tables.agreement import format_row_units
 from farm.report.tables.coverage import (
     MEASURED_STATUSES,
-    distinct,
+    keep_distinct_rows,
     list_table_lines,
     make_reproduce_commands,
-    rank_statuses,
+    rank_status_column,
 )
-from farm.report.tables.view import Line, Report, View, ViewCell, ViewColumn, op, status, text, view
-from farm.report.words import DASH, number
+from farm.report.tables.view import (
+    Line,
+    Report,
+    View,
+    ViewCell,
+    ViewColumn,
+    make_op_column,
+    make_status_column,
+    make_text_column,
+    view,
+)
+from farm.report.words import DASH, format_report_number
 from tasks.checks.serving import Serving
 from tasks.judge.plain import USUAL_UNITS
 from tasks.model import OpClass, Status
@@ -35,7 +45,7 @@ _OF_WORST = ("status", "kind", "limit", "unasked", "error", "cause", "run_id", "
 _OF_CULPRIT = ("culprit", "probe_effect", "node_units")
 
 
-def list_models(rows: pd.DataFrame) -> pd.DataFrame:
+def list_model_lines(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per check, model, dtype and backend, the models in the order of their names.
 
     samples, weak: how many, and of them no evidence; status, kind, limit, unasked, error, cause: of the worst sample;
@@ -43,11 +53,11 @@ def list_models(rows: pd.DataFrame) -> pd.DataFrame:
     divergence: the largest; overlap: the smallest; decisions, flips, ties: summed; unobserved: layers that no sample
     observes, licence.
     """
-    rows = distinct(rows)
-    rows = rows[_are_models(rows)]
+    rows = keep_distinct_rows(rows)
+    rows = rows[_are_model_rows(rows)]
     absent = {name: None if name == "node_units" else "" for name in (*_OF_CULPRIT, "cause") if name not in rows}
     rows = rows.assign(**absent)
-    rows = rows.assign(rank=rank_statuses(rows["status"]), size=-rows["error_units"].fillna(-1.0))
+    rows = rows.assign(rank=rank_status_column(rows["status"]), size=-rows["error_units"].fillna(-1.0))
     rows = rows.sort_values([*_KEYS, "rank", "size"], kind="stable")
     groups = rows.groupby(_KEYS, sort=True)
     made = rows.drop_duplicates(_KEYS).set_index(_KEYS)[list(_OF_WORST)]
@@ -67,7 +77,7 @@ def list_models(rows: pd.DataFrame) -> pd.DataFrame:
     return made.reset_index()
 
 
-def _are_models(rows: pd.DataFrame) -> pd.Series:
+def _are_model_rows(rows: pd.DataFrame) -> pd.Series:
     """Which rows are of whole models; how an engine serves one has a table of its own."""
     return (rows["op_class"] == OpClass.MODEL.value) & (rows["check"] != Serving.name)
 
@@ -78,7 +88,7 @@ def _list_unobserved_layers(found: pd.Series) -> str:
     return ", ".join(name for name in lists[0] if all(name in other for other in lists))
 
 
-def describe_decisions(line: Line) -> str:
+def describe_model_decisions(line: Line) -> str:
     """What a model decided otherwise, in words; "" where nothing is stated, or nothing was."""
     parts = []
     for name, one, many in (("flips", "flip", "flips"), ("ties", "tie", "ties")):
@@ -94,10 +104,10 @@ def _link_model_square(line: Line | None) -> ViewCell:
         return ViewCell(DASH, tone="dim")
     words = str(line["status"])
     if words in MEASURED_STATUSES:
-        far = number(line["error_units"])
+        far = format_report_number(line["error_units"])
         words = far if words == Status.PASS else f"{words} {far} units"
     more = (
-        describe_decisions(line),
+        describe_model_decisions(line),
         f"in {line['unasked']}" if line["unasked"] else "",
         "weak" if line["weak"] and words != Status.INVALID else "",
     )
@@ -105,11 +115,11 @@ def _link_model_square(line: Line | None) -> ViewCell:
     return ViewCell(words, status=line["status"], small="; ".join(filter(None, more)), square=square)
 
 
-def _describe_unobserved(frame: pd.DataFrame) -> list[str]:
+def _describe_unobserved_layers(frame: pd.DataFrame) -> list[str]:
     """A sentence for each model with layers that no sample observes."""
     found = frame[frame["unobserved"] != ""].drop_duplicates(["label", "dtype"])
     return [
-        f"{plain(line['label'])} in {line['dtype']}: no sample observes {plain(line['unobserved'], 400)}"
+        f"{clean_line(line['label'])} in {line['dtype']}: no sample observes {clean_line(line['unobserved'], 400)}"
         for line in list_table_lines(found)
     ]
 
@@ -118,15 +128,15 @@ def _describe_models_elsewhere(frame: pd.DataFrame) -> list[str]:
     """A sentence for each model and backend that ran it elsewhere, or not with what it is there for: why."""
     found = frame[frame["status"] == Status.FALLBACK].fillna({"error": ""})
     return [
-        f"{plain(line['label'])} on {plain(line['backend'])}: {plain(line['error'] or line['kind'], 400)}"
+        f"{clean_line(line['label'])} on {clean_line(line['backend'])}: {clean_line(line['error'] or line['kind'], 400)}"
         for line in list_table_lines(found)
     ]
 
 
-@view(7, only=lambda report: OpClass.MODEL.value in report.values("op_class") and _are_models(report.rows).any())
-def whole_models(report: Report) -> Iterator[View]:
+@view(7, only=lambda report: OpClass.MODEL.value in report.values("op_class") and _are_model_rows(report.rows).any())
+def view_whole_models(report: Report) -> Iterator[View]:
     """Model × backend, then what is not right of them, then the error along the layers."""
-    frame = list_models(report.rows)
+    frame = list_model_lines(report.rows)
     backends = sorted(set(frame["backend"]))
     lines = []
     for key, some in frame.groupby(["check", "op", "variant", "dtype"], sort=True):
@@ -134,20 +144,20 @@ def whole_models(report: Report) -> Iterator[View]:
         lines.append({**next(iter(found.values())), **dict(zip(("check", "op", "variant", "dtype"), key)), "on": found})
 
     def on(backend: str) -> ViewColumn:
-        return ViewColumn(plain(backend), lambda line: _link_model_square(line["on"].get(backend)))
+        return ViewColumn(clean_line(backend), lambda line: _link_model_square(line["on"].get(backend)))
 
     def make_columns(name: str) -> list[ViewColumn]:
-        return [text(name)] if frame[name].nunique() > 1 else []
+        return [make_text_column(name)] if frame[name].nunique() > 1 else []
 
-    licence = text("licence", faces=("markdown", "page"))
+    licence = make_text_column("licence", faces=("markdown", "page"))
     yield View(
         "models",
         f"Models by backend: error units (up to {USUAL_UNITS:g} pass), flipped decisions, unrequested precision",
         frame.drop(columns="node_units"),
-        (op("model"), *make_columns("check"), *make_columns("dtype"), *map(on, backends), licence),
+        (make_op_column("model"), *make_columns("check"), *make_columns("dtype"), *map(on, backends), licence),
         lines=lines,
         unit="models",
-        notes=[*_describe_models_elsewhere(frame), *_describe_unobserved(frame)],
+        notes=[*_describe_models_elsewhere(frame), *_describe_unobserved_layers(frame)],
         open=True,
         most=10_000,
         compares=True,
@@ -163,30 +173,30 @@ def _make_wrong_models_view(report: Report, frame: pd.DataFrame) -> View:
 
     def far(line: Line) -> ViewCell:
         said = (
-            format_units(line["error_units"], OpClass.MODEL, line["limit"])
+            format_row_units(line["error_units"], OpClass.MODEL, line["limit"])
             if line["error_units"] == line["error_units"]
             else DASH
         )
-        more = [describe_decisions(line)]
-        more += [f"divergence {number(line['divergence'])}"] * (line["divergence"] == line["divergence"])
-        more += [f"overlap {number(line['overlap'])}"] * (line["overlap"] == line["overlap"])
+        more = [describe_model_decisions(line)]
+        more += [f"divergence {format_report_number(line['divergence'])}"] * (line["divergence"] == line["divergence"])
+        more += [f"overlap {format_report_number(line['overlap'])}"] * (line["overlap"] == line["overlap"])
         return ViewCell(said, small="; ".join(filter(None, more)))
 
     def format_culprit(line: Line) -> ViewCell:
         effect = f"probing: {line['probe_effect']}" if line.get("probe_effect") else ""
-        return ViewCell(plain(line["culprit"]) or DASH, small=effect)
+        return ViewCell(clean_line(line["culprit"]) or DASH, small=effect)
 
     def format_cause(line: Line) -> ViewCell:
-        return ViewCell(plain(line["cause"] or line["error"] or DASH, 160))
+        return ViewCell(clean_line(line["cause"] or line["error"] or DASH, 160))
 
     return View(
         "models_not_right",
         "Models that are not right, with their culprit",
         bad.drop(columns="node_units"),
         (
-            status(),
-            op("model"),
-            text("backend"),
+            make_status_column(),
+            make_op_column("model"),
+            make_text_column("backend"),
             ViewColumn("error", far),
             ViewColumn("culprit", format_culprit, foreign=True),
             ViewColumn("cause or error", format_cause, foreign=True),
@@ -208,7 +218,7 @@ def _collect_error_growth(frame: pd.DataFrame) -> Iterator[View]:
         return
 
     def curve(line: Line) -> ViewCell:
-        return ViewCell(plain(line["culprit"]), curve=_read_unit_list(line["node_units"]), bound=line["limit"])
+        return ViewCell(clean_line(line["culprit"]), curve=_read_unit_list(line["node_units"]), bound=line["limit"])
 
     yield View(
         "models_layers",
@@ -224,7 +234,11 @@ def _collect_error_growth(frame: pd.DataFrame) -> Iterator[View]:
                 for place, units in enumerate(_read_unit_list(line["node_units"]))
             ]
         ),
-        (op("model"), text("backend"), ViewColumn("culprit, with units node by node", curve, foreign=True)),
+        (
+            make_op_column("model"),
+            make_text_column("backend"),
+            ViewColumn("culprit, with units node by node", curve, foreign=True),
+        ),
         lines=lines,
         unit="models",
         counted=True,

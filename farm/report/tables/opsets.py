@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from farm.report.tables.coverage import distinct
-from farm.report.tables.view import Line, Report, View, ViewCell, ViewColumn, text, view
+from farm.report.tables.coverage import keep_distinct_rows
+from farm.report.tables.view import Line, Report, View, ViewCell, ViewColumn, make_text_column, view
 from tasks.checks.opsets import Opsets
 from tasks.model import BY_SEVERITY, Status
 
@@ -20,9 +20,9 @@ _WORDS = {
 _SHORT = {status.value: word for status, word in _WORDS.items()}
 
 
-def list_opsets(rows: pd.DataFrame) -> pd.DataFrame:
+def list_opset_lines(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per (op, backend); per opset its worst status among variants and dtypes, None where it was not asked."""
-    rows = distinct(rows)
+    rows = keep_distinct_rows(rows)
     rows = rows[rows["check"] == Opsets.name]
     order = {status.value: status.facts.severity for status in BY_SEVERITY}
     worst = rows.assign(rank=rows["status"].map(order)).sort_values("rank").drop_duplicates(["op", "backend", "sample"])
@@ -32,7 +32,7 @@ def list_opsets(rows: pd.DataFrame) -> pd.DataFrame:
 
 def count_opset_matrix(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per (backend, opset): how many ops are native, fallback, refused, or anything else."""
-    table = list_opsets(rows)
+    table = list_opset_lines(rows)
     long = table.melt(id_vars=["op", "backend"], var_name="opset", value_name="status").dropna(subset="status")
     counts = long.assign(status=long["status"].map(lambda x: _SHORT.get(x, x))).pivot_table(
         index=["backend", "opset"], columns="status", values="op", aggfunc="count", fill_value=0
@@ -52,10 +52,14 @@ def _make_opset_column(opset: str) -> ViewColumn:
 
 
 @view(55, only=lambda report: Opsets.name in report.values("check"))
-def by_opset(report: Report) -> list[View]:
+def view_opset_matrix(report: Report) -> list[View]:
     """The matrix op × opset × backend and its sums, where the check was run."""
-    table = list_opsets(report.rows)
-    columns = [text("op"), text("backend"), *(_make_opset_column(name) for name in table.columns[2:])]
+    table = list_opset_lines(report.rows)
+    columns = [
+        make_text_column("op"),
+        make_text_column("backend"),
+        *(_make_opset_column(name) for name in table.columns[2:]),
+    ]
     return [
         View("opset_counts", "Operator sets: ops by opset and backend", count_opset_matrix(report.rows), unit="opsets"),
         View("opsets", "Operator sets, op by op", table, columns=columns, unit="ops", counted=True),

@@ -8,38 +8,38 @@ from typing import Any
 
 import pandas as pd
 
-from farm.commandline import plain
-from farm.fleet.inventory import no_device_of
-from farm.program import program
+from farm.commandline import clean_line
+from farm.fleet.inventory import explain_no_device_of
+from farm.program import name_farm_program
 from farm.report.once import once
-from farm.report.tables.agreement import format_units, name_units
-from farm.report.tables.causes import NEW, count_noun
+from farm.report.tables.agreement import format_row_units, name_row_units
+from farm.report.tables.causes import NEW, count_with_noun
 from farm.report.tables.coverage import (
     CELL,
     JUDGED_STATUSES,
     NO_REASON,
     SEVERITY,
-    backend_order,
-    backends_of,
-    cell_matrix,
-    count_built,
+    count_built_rows,
     count_rows_once,
     coverage,
-    distinct,
     find_blameless_rows,
-    find_values,
+    find_column_values,
+    keep_distinct_rows,
+    list_inventory_backends,
     list_table_lines,
     list_unavailable_backends,
+    sort_backend_names,
     status_table,
-    worst_matrix,
+    table_cell_matrix,
+    table_worst_matrix,
 )
-from farm.report.tables.view import Line, Report, View, ViewCell, ViewColumn, rate, view
-from farm.report.words import DASH, number, percent
+from farm.report.tables.view import Line, Report, View, ViewCell, ViewColumn, make_rate_column, view
+from farm.report.words import DASH, format_percent, format_report_number
 from tasks import catalogs, checks
 from tasks.arrays.layouts import CONTIGUOUS
-from tasks.backends.needs import install_line
+from tasks.backends.needs import write_install_line
 from tasks.model import Status
-from tasks.model.errors import gist
+from tasks.model.errors import shorten_error_gist
 from tasks.model.kind import OF_NUMBERS
 from tasks.model.row import EMULATED, INTERPRETED, UNVERIFIED
 
@@ -49,38 +49,38 @@ _APART = "Failures that are no backend's fault count by status, but in no rate."
 _NEEDED = "critical"
 
 
-def status_count(line: Mapping[str, Any], status: str) -> str:
+def format_status_count(line: Mapping[str, Any], status: str) -> str:
     """How many rows of a line have a status, and how many of its passes are no evidence: "pass 97 (5 weak)"."""
     return f"{status} {int(line[status])}" + (
         f" ({int(line['weak'])} weak)" if status == Status.PASS and line["weak"] else ""
     )
 
 
-def how_much(line: Mapping[str, Any]) -> str:
+def describe_finding_size(line: Mapping[str, Any]) -> str:
     """One line on what is wrong with a finding: the structure of an input that it takes, culprit, cause (of a known
     failure it has a place of its own), kind, stage (not of what ran to its end), how far off in what is judged and its
     limit, error.
 
     Figures where it is the numbers that are wrong: of a shape, or of NaN and Inf out of place, the error tells.
     """
-    error = ": ".join(text for text in (line["error_type"], gist(line["error"])) if text)
+    error = ": ".join(text for text in (line["error_type"], shorten_error_gist(line["error"])) if text)
     parts = [line["only"]] if line.get("only") else []
     parts += [f"culprit: {line['culprit']}"] * bool(line["culprit"])
     if line.get("cause") and line.get("standing") in (None, NEW):
-        parts.append(plain(line["cause"]))
+        parts.append(clean_line(line["cause"]))
     told = ("kind",) if line.get("status") == Status.WRONG.value else ("kind", "stage")
     parts += [str(line[name]) for name in told if line[name] and line[name] != error.partition(":")[0]]
     if line["kind"] in ("", *OF_NUMBERS):
-        far = line["max_ulp" if name_units(line["op_class"]) == "ulps" else "error_units"]
+        far = line["max_ulp" if name_row_units(line["op_class"]) == "ulps" else "error_units"]
         if math.isfinite(far):
-            parts.append(format_units(far, line["op_class"], line["limit"]))
+            parts.append(format_row_units(far, line["op_class"], line["limit"]))
         if not pd.isna(line["beyond"]):  # the worst says more than a difference
             parts.append(
-                f"{line['beyond']:,.0f} of {line['numel']:,.0f} elements beyond the limit, worst {plain(line['worst'])}"
+                f"{line['beyond']:,.0f} of {line['numel']:,.0f} elements beyond the limit, worst {clean_line(line['worst'])}"
             )
         else:
-            if number(line["max_diff"]) != DASH:
-                parts.append(f"{number(line['max_diff'])} max diff")
+            if format_report_number(line["max_diff"]) != DASH:
+                parts.append(f"{format_report_number(line['max_diff'])} max diff")
             if line["numel"] > 0 and not pd.isna(line["mismatched"]):
                 parts.append(f"{int(line['mismatched'])}/{int(line['numel'])} mismatched")
     return "; ".join([*parts, error] if error else parts) or DASH
@@ -94,8 +94,10 @@ def describe_best_backends(report: Report) -> str:
     first = list_table_lines(ranked.drop_duplicates("vendor"))
     if len(first) < 2:
         return ""
-    of = f"catalog {_NEEDED} ({catalogs.get(_NEEDED).about}), right of the {count_noun(first[0]['cells'], 'cell')} given to all"
-    named = ", ".join(f"{plain(line['backend'])} ({plain(line['vendor'])}) {line['right']:,}" for line in first)
+    of = f"catalog {_NEEDED} ({catalogs.get_catalog(_NEEDED).about}), right of the {count_with_noun(first[0]['cells'], 'cell')} given to all"
+    named = ", ".join(
+        f"{clean_line(line['backend'])} ({clean_line(line['vendor'])}) {line['right']:,}" for line in first
+    )
     return f"Best backend per vendor, {of}: {named}"
 
 
@@ -103,7 +105,7 @@ def describe_best_backends(report: Report) -> str:
 _UNTOLD = (Status.UNSUPPORTED.value, Status.FALLBACK.value, Status.VACUOUS.value)
 
 
-def by_status(report: Report) -> str:
+def view_status_counts(report: Report) -> str:
     """What came of every backend's rows, in a line, those alike together: all that a run of a few ops has to say beside
     what failed."""
 
@@ -111,17 +113,19 @@ def by_status(report: Report) -> str:
         weak = int(some["weak"].sum()) if status == Status.PASS.value else 0
         why = next(filter(None, some["error"]), "") if status in _UNTOLD else ""
         return (
-            f"{status} {len(some)}" + f" ({weak} weak: no evidence)" * bool(weak) + f" ({plain(why, 200)})" * bool(why)
+            f"{status} {len(some)}"
+            + f" ({weak} weak: no evidence)" * bool(weak)
+            + f" ({clean_line(why, 200)})" * bool(why)
         )
 
     alike: dict[str, list[str]] = {}
-    for backend, rows in distinct(report.rows).groupby("backend", sort=False):
+    for backend, rows in keep_distinct_rows(report.rows).groupby("backend", sort=False):
         came = ", ".join(describe_status(s, rows[rows["status"] == s]) for s in SEVERITY if (rows["status"] == s).any())
-        alike.setdefault(came, []).append(plain(backend))
+        alike.setdefault(came, []).append(clean_line(backend))
     return "; ".join(f"{', '.join(backends)}: {came}" for came, backends in alike.items())
 
 
-def count_run(report: Report) -> dict[str, int]:
+def describe_run_size(report: Report) -> dict[str, int]:
     """How much a run is of, by the words of the glossary: rows, their cells, and of the rows those that failed and
     those of them that no known failure covers. Every face has its numbers from here."""
     cells = report.rows.groupby(CELL, observed=True, sort=False).ngroups
@@ -129,42 +133,47 @@ def count_run(report: Report) -> dict[str, int]:
     return {"rows": len(report.rows), "cells": cells, "failures": said.failures, "new": said.new}
 
 
-def name_run(report: Report) -> str:
+def describe_run_name(report: Report) -> str:
     """Which run this is, and how many rows it has."""
     run = report.run
     name = f" ({run['name']})" if run.get("name") else ""
-    which = count_noun(run["runs"], "run") if "runs" in run else f"Run {run.get('run_id') or DASH}"
-    count = count_run(report)
-    return f"{which}{name}: {count_noun(count['rows'], 'row')} of {count_noun(count['cells'], 'cell')}"
+    which = count_with_noun(run["runs"], "run") if "runs" in run else f"Run {run.get('run_id') or DASH}"
+    count = describe_run_size(report)
+    return f"{which}{name}: {count_with_noun(count['rows'], 'row')} of {count_with_noun(count['cells'], 'cell')}"
 
 
-def list_headline(report: Report) -> list[str]:
+def list_headline_lines(report: Report) -> list[str]:
     """Lines that say which run this is, what to conclude of it, and what is to be kept in mind."""
-    return [name_run(report), report.verdict.sentence, *list_quarantines(report), *list_remarks(report)]
+    return [
+        describe_run_name(report),
+        report.verdict.sentence,
+        *list_quarantine_lines(report),
+        *list_run_remarks(report),
+    ]
 
 
-def list_quarantines(report: Report) -> list[str]:
+def list_quarantine_lines(report: Report) -> list[str]:
     """A line for each device that was quarantined."""
     found = report.run.get("quarantined") or ()
-    return [_describe_quarantine(record) for record in found if isinstance(record, Mapping)]
+    return [_describe_quarantined_device(record) for record in found if isinstance(record, Mapping)]
 
 
-def list_remarks(report: Report, brief: bool = False) -> list[str]:
+def list_run_remarks(report: Report, brief: bool = False) -> list[str]:
     """What is to be kept in mind of a run; of a ``brief`` one, what came of each backend's rows, and what their passes
     are worth."""
     rows, run, lines = report.rows, report.run, list[str]()
     if skipped := run.get("skipped_files"):
         lines.append(
-            f"{count_noun(skipped, 'file')} of the lake could not be read; {'its' if skipped == 1 else 'their'} rows are not counted."
+            f"{count_with_noun(skipped, 'file')} of the lake could not be read; {'its' if skipped == 1 else 'their'} rows are not counted."
         )
     lines += [f"Not planned: {line['text']}" for line in run.get("not_planned") or () if isinstance(line, Mapping)]
     if brief:
-        return [*lines, by_status(report), *list_pass_caveats(rows)]
+        return [*lines, view_status_counts(report), *list_pass_caveats(rows)]
     (total,) = list_table_lines(coverage(count_rows_once(rows), by=()))
     lines.append(
-        f"Coverage {percent(total['judged'], total['valid'])}, "
-        f"pass rate {percent(total['passed'], total['judged'])}, "
-        f"imprecise {percent(total[Status.IMPRECISE.value], total['judged'])}, "
+        f"Coverage {format_percent(total['judged'], total['valid'])}, "
+        f"pass rate {format_percent(total['passed'], total['judged'])}, "
+        f"imprecise {format_percent(total[Status.IMPRECISE.value], total['judged'])}, "
         f"weakly tested cells {int(total['weak_cells'])} ({int(total['weak'])} weak passes: no evidence)"
     )
     if _NEEDED in report.values("catalog"):
@@ -172,7 +181,7 @@ def list_remarks(report: Report, brief: bool = False) -> list[str]:
     return lines
 
 
-def _describe_quarantine(record: Mapping[str, Any]) -> str:
+def _describe_quarantined_device(record: Mapping[str, Any]) -> str:
     what = (
         f"device {record['device']} of {record.get('node')}"
         if record.get("device")
@@ -180,11 +189,11 @@ def _describe_quarantine(record: Mapping[str, Any]) -> str:
     )
     names = ", ".join(map(str, record.get("backends") or ())) or record.get("scope") or DASH
     again = f"; {record['failures']} of its failures rerun elsewhere" if record.get("failures") else ""
-    return plain(f"QUARANTINED: {what} for {names}: {record.get('why') or DASH}{again}")
+    return clean_line(f"QUARANTINED: {what} for {names}: {record.get('why') or DASH}{again}")
 
 
 @once
-def backend_lines(report: Report) -> list[dict[str, Any]]:
+def list_backend_coverage(report: Report) -> list[dict[str, Any]]:
     """One dict per backend, in the order of a report: its coverage, vendor, device (after "emulated" where none was
     used, after "interpreted" where an interpreter ran kernels), runtime_version, oldest (`Offer.oldest`), available,
     reason, emulated, interpreted.
@@ -193,7 +202,7 @@ def backend_lines(report: Report) -> list[dict[str, Any]]:
     what is unavailable (``missing`` is True: no rows and no node that offers it).
     """
     rows, inventory = report.rows, report.inventory
-    said = backends_of(inventory)
+    said = list_inventory_backends(inventory)
     seen = {}
     for name in ("device", "runtime_version"):
         pairs = rows.loc[rows[name] != "", ["backend", name]].drop_duplicates().sort_values(name)
@@ -204,7 +213,7 @@ def backend_lines(report: Report) -> list[dict[str, Any]]:
     totals = dict(zip(by_vendor.index, list_table_lines(by_vendor), strict=True))
     lines: list[dict[str, Any]] = []
     for vendor, group in table.groupby("vendor", sort=True):
-        keys = [backend_order("", name) for name in group["backend"]]
+        keys = [sort_backend_names("", name) for name in group["backend"]]
         group = group.iloc[sorted(range(len(keys)), key=keys.__getitem__)]
         lines.extend(list_table_lines(group[~group["missing"]]))
         if (~group["missing"]).sum() > 1 and vendor in totals:
@@ -229,11 +238,11 @@ def backend_lines(report: Report) -> list[dict[str, Any]]:
     return sorted(lines, key=lambda line: bool(line["missing"]))
 
 
-def _missing_together(lines: list[dict[str, Any]], inventory: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _join_missing_backends(lines: list[dict[str, Any]], inventory: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The lines, those of backends that are missing for the same reason as one."""
-    said = backends_of(inventory)
+    said = list_inventory_backends(inventory)
     absent = {name: str(of.get("absent") or "") for name, of in said.items()}
-    nowhere = no_device_of(absent.get(line["backend"], "") for line in lines if line["missing"])
+    nowhere = explain_no_device_of(absent.get(line["backend"], "") for line in lines if line["missing"])
     kept: list[dict[str, Any]] = []
     alike: dict[str, dict[str, Any]] = {}
     for line in lines:
@@ -253,12 +262,12 @@ def _missing_together(lines: list[dict[str, Any]], inventory: Mapping[str, Any])
     return kept + sorted(alike.values(), key=lambda line: line["reason"] == nowhere)
 
 
-def rate_columns() -> list[ViewColumn]:
+def make_rate_columns() -> list[ViewColumn]:
     """Coverage and pass rate with their denominators, of a line with judged, valid and passed; every table names them
     so."""
     return [
-        rate("judged", lambda line: line["valid"], "coverage (judged/valid)"),
-        rate("passed", lambda line: line["judged"], "pass rate (passed/judged)"),
+        make_rate_column("judged", lambda line: line["valid"], "coverage (judged/valid)"),
+        make_rate_column("passed", lambda line: line["judged"], "pass rate (passed/judged)"),
     ]
 
 
@@ -266,11 +275,11 @@ def _make_status_columns(occurring: list[str]) -> list[ViewColumn]:
     """Counts by status: in one column, or in the page, where there is room, in one each."""
 
     def together(line: Line) -> ViewCell:
-        parts = tuple((status_count(line, name), name) for name in SEVERITY if line[name])
+        parts = tuple((format_status_count(line, name), name) for name in SEVERITY if line[name])
         return ViewCell(" · ".join(part for part, _ in parts) or DASH, parts=parts)
 
     def reason(line: Line) -> ViewCell:
-        return ViewCell(f"unavailable: {plain(line['reason'])}", rest=True)
+        return ViewCell(f"unavailable: {clean_line(line['reason'])}", rest=True)
 
     def either(make: Any) -> Any:
         return lambda line: reason(line) if line.get("missing") else make(line)
@@ -294,36 +303,38 @@ def _list_occurring_statuses(rows: pd.DataFrame) -> list[str]:
     return [name for name in SEVERITY if (rows["status"] == name).any()]
 
 
-def _describe_interpreted(rows: pd.DataFrame) -> list[str]:
+def _describe_interpreted_rows(rows: pd.DataFrame) -> list[str]:
     """A sentence on the rows of kernels that an interpreter ran, and what their passes are worth."""
     some = rows[(rows["execution"] == INTERPRETED) & rows["status"].isin(JUDGED_STATUSES)]
     if some.empty:
         return []
     passed = int((some["status"] == Status.PASS.value).sum())
     return [
-        f"{INTERPRETED}: {count_noun(len(some), 'row')} ({passed} passed) of {', '.join(sorted(set(some['backend'])))} ran in Triton's interpreter on "
+        f"{INTERPRETED}: {count_with_noun(len(some), 'row')} ({passed} passed) of {', '.join(sorted(set(some['backend'])))} ran in Triton's interpreter on "
         "the CPU; races and bounds were looked for, and no GPU or compiler has run these kernels."
     ]
 
 
-def _describe_unverified(rows: pd.DataFrame) -> list[str]:
+def _describe_unverified_rows(rows: pd.DataFrame) -> list[str]:
     """A sentence on the rows of which nothing says that they ran on the device."""
     count = int(((rows["execution"] == UNVERIFIED) & rows["status"].isin(JUDGED_STATUSES)).sum())
     if not count:
         return []
     return [
-        f"{count_noun(count, 'row')} whose device is unverified: kernels that copy arrays to the device themselves, counted as judged."
+        f"{count_with_noun(count, 'row')} whose device is unverified: kernels that copy arrays to the device themselves, counted as judged."
     ]
 
 
-def _describe_unused(rows: pd.DataFrame) -> list[str]:
+def _describe_unused_precision(rows: pd.DataFrame) -> list[str]:
     """A sentence on the rows whose backend was allowed to compute in less than the dtype, and did not."""
     some = rows[rows["unused_permission"] != ""]
     precisions, backends = (", ".join(sorted(set(some[x]))) for x in ("unused_permission", "backend"))
-    return [f"{precisions} allowed and not used: {count_noun(len(some), 'row')} of {backends}; a note, no failure."]
+    return [
+        f"{precisions} allowed and not used: {count_with_noun(len(some), 'row')} of {backends}; a note, no failure."
+    ]
 
 
-def _laid_out(rows: pd.DataFrame) -> list[str]:
+def _describe_laid_out_rows(rows: pd.DataFrame) -> list[str]:
     """Sentences on the rows whose inputs were not contiguous: those that refused them, those of forms without
     strides."""
     told, plain_ones = [], rows["layout"].str.startswith(CONTIGUOUS)
@@ -332,13 +343,13 @@ def _laid_out(rows: pd.DataFrame) -> list[str]:
         several = sorted(set(refused["op"].str.partition(":")[2]))
         ops = ", ".join(several[:4]) + (f" and {len(several) - 4} more" if len(several) > 4 else "")
         told.append(
-            f"{count_noun(len(refused), 'row')} of {ops} refused inputs that are not contiguous (the column refused_layout says what was raised) "
+            f"{count_with_noun(len(refused), 'row')} of {ops} refused inputs that are not contiguous (the column refused_layout says what was raised) "
             "and had contiguous ones instead: no failure; a kernel that means to says layouts: [contiguous]."
         )
     if plain_ones.any():
         backends = ", ".join(sorted(set(rows.loc[plain_ones, "backend"])))
         told.append(
-            f"{count_noun(int(plain_ones.sum()), 'row')} of {backends} had contiguous inputs: what they run has no strides."
+            f"{count_with_noun(int(plain_ones.sum()), 'row')} of {backends} had contiguous inputs: what they run has no strides."
         )
     return told
 
@@ -346,29 +357,34 @@ def _laid_out(rows: pd.DataFrame) -> list[str]:
 def list_pass_caveats(rows: pd.DataFrame) -> list[str]:
     """Sentences on what passes are worth: of kernels that an interpreter ran, of inputs that lay otherwise than they
     were to lie …"""
-    execution = find_values(rows, "execution")
-    told = _describe_unverified(rows) if UNVERIFIED in execution else []
-    told += _describe_interpreted(rows) if INTERPRETED in execution else []
-    told += _describe_unused(rows) if any(find_values(rows, "unused_permission")) else []
-    laid_out = any(find_values(rows, "layout")) or any(find_values(rows, "refused_layout"))
-    return told + (_laid_out(rows) if laid_out else [])
+    execution = find_column_values(rows, "execution")
+    told = _describe_unverified_rows(rows) if UNVERIFIED in execution else []
+    told += _describe_interpreted_rows(rows) if INTERPRETED in execution else []
+    told += _describe_unused_precision(rows) if any(find_column_values(rows, "unused_permission")) else []
+    laid_out = any(find_column_values(rows, "layout")) or any(find_column_values(rows, "refused_layout"))
+    return told + (_describe_laid_out_rows(rows) if laid_out else [])
 
 
-@view(8, only=lambda report: not all(said.get("available") for said in backends_of(report.inventory).values()))
-def not_here(report: Report) -> View | None:
+@view(
+    8, only=lambda report: not all(said.get("available") for said in list_inventory_backends(report.inventory).values())
+)
+def view_missing_backends(report: Report) -> View | None:
     """The backends that no node offers, why, and one line that installs what a package of the system brings."""
-    said = backends_of(report.inventory)
+    said = list_inventory_backends(report.inventory)
     missing = list_unavailable_backends(report.inventory).reset_index()
     missing = missing[~missing["backend"].isin(report.rows["backend"])]
     if missing.empty:
         return None
-    line = install_line(tuple(pair) for name in missing["backend"] for pair in said[name].get("installs") or ())
+    line = write_install_line(tuple(pair) for name in missing["backend"] for pair in said[name].get("installs") or ())
     return View(
         "not_here",
         f"Unavailable: {len(missing)} of {len(said)} backends",
         missing,
         ("backend", "vendor", ("reason", "why")),
-        see=[*[("to enable more of them", line)] * bool(line), ("what each one lacks", f"{program()} doctor")],
+        see=[
+            *[("to enable more of them", line)] * bool(line),
+            ("what each one lacks", f"{name_farm_program()} doctor"),
+        ],
         open=True,
         faces=("page",),  # elsewhere the coverage is in sight, which says it too
     )
@@ -386,19 +402,24 @@ def build_reached_view(report: Report) -> View | None:
         "reached",
         "What the budget reached, in the config's order",
         frame,
-        ("catalog", "check", ("distribution", "inputs"), rate("reached", lambda line: line["cells"], "cells reached")),
+        (
+            "catalog",
+            "check",
+            ("distribution", "inputs"),
+            make_rate_column("reached", lambda line: line["cells"], "cells reached"),
+        ),
         open=True,
         most=10_000,
     )
 
 
 @view(10)
-def by_backend(report: Report) -> Iterator[View]:
+def view_backend_coverage(report: Report) -> Iterator[View]:
     """Coverage per vendor and backend; an unavailable backend is a grey line without numbers."""
-    rows, lines = report.rows, backend_lines(report)
+    rows, lines = report.rows, list_backend_coverage(report)
 
     absent, last = any(line["missing"] for line in lines), ""
-    shown = _missing_together(lines, report.inventory) if absent else lines
+    shown = _join_missing_backends(lines, report.inventory) if absent else lines
     where = list[str]()
     for line in shown:  # said once for the modes of a runtime
         said = ", ".join(word for word in (line["device"], line["runtime_version"]) if word)
@@ -407,7 +428,7 @@ def by_backend(report: Report) -> Iterator[View]:
     shown = [{**line, "where": told} for line, told in zip(shown, where, strict=True)]
 
     def device(line: Line) -> str:
-        return plain(line["where"]) or DASH
+        return clean_line(line["where"]) or DASH
 
     yield View(
         "coverage",
@@ -415,39 +436,41 @@ def by_backend(report: Report) -> Iterator[View]:
         coverage(rows, by=("vendor", "backend"), inventory=report.inventory),
         (
             "vendor",
-            ViewColumn("backend", lambda line: plain(line["backend"]) or "all", foreign=True),
+            ViewColumn("backend", lambda line: clean_line(line["backend"]) or "all", foreign=True),
             ViewColumn("device, version", device, foreign=True),
-            ViewColumn("works from", lambda line: plain(line.get("oldest", "")) or DASH, faces=("markdown", "page")),
-            *rate_columns(),
+            ViewColumn(
+                "works from", lambda line: clean_line(line.get("oldest", "")) or DASH, faces=("markdown", "page")
+            ),
+            *make_rate_columns(),
             *_make_status_columns(_list_occurring_statuses(rows)),
         ),
         lines=shown,
         style=lambda line: "grey" if line["missing"] else "" if line["backend"] else "sum",
         empty="No backends.",
         notes=[*[_APART] * bool(find_blameless_rows(rows).any()), *list_pass_caveats(rows)],
-        see=[("what is missing, and how to install it", f"{program()} doctor")] * absent,
+        see=[("what is missing, and how to install it", f"{name_farm_program()} doctor")] * absent,
         index=True,
         most=10_000,
         compares=True,
     )
     for name, caption, frame in (
-        ("squares", "Every square of the matrix", cell_matrix(rows)),
-        ("matrix", "Worst status, op by backend", worst_matrix(rows, report.inventory)),
+        ("squares", "Every square of the matrix", table_cell_matrix(rows)),
+        ("matrix", "Worst status, op by backend", table_worst_matrix(rows, report.inventory)),
         ("status", "Rows by status", status_table(rows)),
     ):
         yield View(name, caption, frame, index=True, faces=("csv",))
 
 
-@view(20, only=lambda report: not report.values("check").isdisjoint(checks.where(runs=False)))
-def only_built(report: Report) -> View:
+@view(20, only=lambda report: not report.values("check").isdisjoint(checks.list_checks_where(runs=False)))
+def view_only_built(report: Report) -> View:
     """What was built and not run."""
     return View(
         "built",
         "Built, not run: no evidence of numbers",
-        count_built(report.rows),
+        count_built_rows(report.rows),
         (
             *("vendor", "backend"),
-            rate("built", lambda line: line["built"] + line["failed"], "built (built/built + failed)"),
+            make_rate_column("built", lambda line: line["built"] + line["failed"], "built (built/built + failed)"),
             *("refused", "failed"),
         ),
         index=True,
@@ -457,7 +480,7 @@ def only_built(report: Report) -> View:
 
 
 @view(30, only=lambda report: report.by != "backend")
-def by_column(report: Report) -> View:
+def view_coverage_by_column(report: Report) -> View:
     """Coverage per value of one more column, those with the most failures first."""
     frame = coverage(count_rows_once(report.rows), by=report.by)
     worst_first = frame.sort_values(["failed", "planned"], ascending=False, kind="stable")
@@ -465,7 +488,7 @@ def by_column(report: Report) -> View:
         f"coverage_by_{report.by}",
         f"Coverage by {report.by}",
         frame,
-        (report.by, *rate_columns(), *_make_status_columns(_list_occurring_statuses(report.rows))),
+        (report.by, *make_rate_columns(), *_make_status_columns(_list_occurring_statuses(report.rows))),
         lines=list_table_lines(worst_first.reset_index()),
         unit="values",
         counted=True,

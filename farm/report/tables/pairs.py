@@ -10,9 +10,18 @@ import numpy as np
 import pandas as pd
 
 from farm.report.tables.agreement import measure_rows_apart
-from farm.report.tables.coverage import backend_order, distinct, list_table_lines
-from farm.report.tables.view import Line, Report, View, ViewCell, ViewColumn, build_number_column, text, view
-from farm.report.words import DASH, number, percent
+from farm.report.tables.coverage import keep_distinct_rows, list_table_lines, sort_backend_names
+from farm.report.tables.view import (
+    Line,
+    Report,
+    View,
+    ViewCell,
+    ViewColumn,
+    build_number_column,
+    make_text_column,
+    view,
+)
+from farm.report.words import DASH, format_percent, format_report_number
 
 #: Of each row what is compared, and what is said of the case that is furthest apart.
 _READ = [
@@ -22,7 +31,7 @@ _READ = [
 _TOLD = ["one", "other", "compared", "same", "units", "units_op", "units_dtype", "diff", "diff_op", "diff_dtype"]
 
 
-def list_pairs(rows: pd.DataFrame) -> pd.DataFrame:
+def list_backend_pairs(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per pair of backends that were given the same bytes of some case and gave a result each, those furthest
     apart first.
 
@@ -32,20 +41,20 @@ def list_pairs(rows: pd.DataFrame) -> pd.DataFrame:
     difference of two outputs: at most, for it is the sum of what both are off the reference) and diff_op, diff_dtype,
     where. NaN where no case tells.
     """
-    rows = distinct(rows)
+    rows = keep_distinct_rows(rows)
     rows = rows[rows["output_digest"] != ""].sort_values("run_id", kind="stable")
     rows = rows.drop_duplicates(["case_id", "backend"], keep="last")
     order = {
-        backend: backend_order(str(vendor), str(backend))
+        backend: sort_backend_names(str(vendor), str(backend))
         for vendor, backend in rows[["vendor", "backend"]].drop_duplicates().itertuples(index=False)
     }
     of = {backend: rows.loc[rows["backend"] == backend, _READ] for backend in sorted(order, key=order.__getitem__)}
-    made = [_compare_pair(*two, of[two[0]], of[two[1]]) for two in itertools.combinations(of, 2)]
+    made = [_compare_backend_pair(*two, of[two[0]], of[two[1]]) for two in itertools.combinations(of, 2)]
     found = pd.DataFrame([line for line in made if line["compared"]], columns=_TOLD)
     return found.sort_values(["units", "diff"], ascending=False, kind="stable").reset_index(drop=True)
 
 
-def _compare_pair(one: str, other: str, these: pd.DataFrame, those: pd.DataFrame) -> dict[str, Any]:
+def _compare_backend_pair(one: str, other: str, these: pd.DataFrame, those: pd.DataFrame) -> dict[str, Any]:
     both = these.merge(those, on=["case_id", "digest", "label", "dtype"], suffixes=("", "_other"))
     same = both["output_digest"] == both["output_digest_other"]
     differ = both[~same].reset_index(drop=True)
@@ -72,22 +81,22 @@ def _make_distance_column(name: str, words: str) -> ViewColumn:
 
     def make(line: Line) -> ViewCell:
         where = f"{line[f'{name}_op']} {line[f'{name}_dtype']}".strip()
-        return ViewCell(number(line[name]) if line[name] == line[name] else DASH, small=where)
+        return ViewCell(format_report_number(line[name]) if line[name] == line[name] else DASH, small=where)
 
     return ViewColumn(words, make, right=True, foreign=True)
 
 
-def pairs_view(rows: pd.DataFrame) -> View:
-    """The table of `list_pairs`."""
-    found = list_pairs(rows)
+def view_backend_pairs(rows: pd.DataFrame) -> View:
+    """The table of `list_backend_pairs`."""
+    found = list_backend_pairs(rows)
     return View(
         "pairs",
         "Pairs of backends on the same bytes",
         found,
         (
-            *(text("one", "backend"), text("other", "and")),
+            *(make_text_column("one", "backend"), make_text_column("other", "and")),
             build_number_column("compared", "cases of both"),
-            ViewColumn("same bytes", lambda line: percent(line["same"], line["compared"]), right=True),
+            ViewColumn("same bytes", lambda line: format_percent(line["same"], line["compared"]), right=True),
             *(
                 _make_distance_column("units", "furthest apart, units"),
                 _make_distance_column("diff", "max diff, at most"),
@@ -106,6 +115,6 @@ def pairs_view(rows: pd.DataFrame) -> View:
 
 
 @view(56, only=lambda report: len(report.values("backend")) > 1)
-def pairs_of_report(report: Report) -> View | None:
+def view_pairs_of_report(report: Report) -> View | None:
     """The table, where there are two backends."""
-    return pairs_view(report.rows)
+    return view_backend_pairs(report.rows)

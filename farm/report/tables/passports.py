@@ -12,9 +12,9 @@ from farm import lake
 from farm.lake.store import AnyLake
 from farm.report.tables.view import Line, Report, View, ViewCell, ViewColumn, view
 from tasks.checks.batch_invariance import BatchInvariance
-from tasks.model import label_of
+from tasks.model import label_op
 from tasks.passport import ARITHMETIC, CODES
-from tasks.passport.trees import TreeKind, decode_tree, name_kind
+from tasks.passport.trees import TreeKind, decode_tree, name_tree_kind
 
 #: What tells passports apart: whose arithmetic, of which versions, on which device.
 WHOSE = ["backend", "runtime_version", "build", "driver_version", "device"]
@@ -39,8 +39,8 @@ COMPARED = {
 NAMED = 3
 
 
-def load_readings(results: AnyLake, run_id: str | None = None) -> pd.DataFrame:
-    """The readings of a run, or of all, as the table `view_passports` has them, and products: how many are not rounded
+def load_passport_readings(results: AnyLake, run_id: str | None = None) -> pd.DataFrame:
+    """The readings of a run, or of all, as the table `view_passports_of_report` has them, and products: how many are not rounded
     before they are added, in words.
 
     Raises LakeError."""
@@ -54,11 +54,11 @@ def load_readings(results: AnyLake, run_id: str | None = None) -> pd.DataFrame:
     for column in found.select_dtypes("object"):
         found[column] = found[column].where(found[column].notna(), None)
     found["part"] = found["part"].fillna("")
-    found["products"] = [_describe_products(line) for line in _list_readings(found)]
+    found["products"] = [_describe_products(line) for line in _list_passport_lines(found)]
     return found
 
 
-def _list_readings(frame: pd.DataFrame) -> list[dict[str, Any]]:
+def _list_passport_lines(frame: pd.DataFrame) -> list[dict[str, Any]]:
     """The lines of a frame."""
     return [{str(k): v for k, v in line.items()} for line in frame.to_dict("records")]
 
@@ -77,7 +77,7 @@ def select_newest_readings(readings: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def summarise_readings(readings: pd.DataFrame) -> pd.DataFrame:
+def summarise_passport_readings(readings: pd.DataFrame) -> pd.DataFrame:
     """A line per backend, op, dtype and sum: backend, op, variant, dtype, part; orders: what its trees are called, the
     most frequent first, with the shapes (rows×terms); depends: what the order depends on ("rows", "terms", "place");
     adds: the dtypes and roundings that it adds in; fused: how many products are not rounded; flushes; predicted,
@@ -90,9 +90,11 @@ def summarise_readings(readings: pd.DataFrame) -> pd.DataFrame:
         lines.append(
             dict(zip(["backend", *SUM], key))
             | {
-                "orders": describe_orders(_list_readings(read)),
-                "depends": ", ".join(_list_dependences(read)),
-                "adds": "; ".join(_count_each_order(map(_describe_adder, _list_readings(read[read["bits"].notna()])))),
+                "orders": describe_tree_orders(_list_passport_lines(read)),
+                "depends": ", ".join(_list_order_dependences(read)),
+                "adds": "; ".join(
+                    _count_each_order(map(_describe_adder, _list_passport_lines(read[read["bits"].notna()])))
+                ),
                 "flushes": _describe_flushing(read),
                 "predicted": int(group["predicted"].fillna(0).sum()),
                 "unseen": int(group["unseen"].fillna(0).sum()),
@@ -127,21 +129,21 @@ def _describe_flushing(read: pd.DataFrame) -> str:
     return " and ".join(sorted(found))
 
 
-def describe_orders(lines: Sequence[Line]) -> str:
+def describe_tree_orders(lines: Sequence[Line]) -> str:
     """What trees are called, the most frequent first, each with its shapes where there are several. Blocks of the same
     size at all numbers of terms are blocks, as many at all are a split."""
     kinds: dict[str, list[str]] = {}
     for line in lines:
         kinds.setdefault(str(line["kind"]), []).append(_describe_sum_shape(line))
     named = sorted(kinds, key=lambda k: -len(kinds[k]))
-    blocks = [name_kind(decode_tree(x["tree"])) for x in lines if x["kind_code"] == "blocks"]
-    said = _name_blocks(blocks)
+    blocks = [name_tree_kind(decode_tree(x["tree"])) for x in lines if x["kind_code"] == "blocks"]
+    said = _name_tree_blocks(blocks)
     parts = [k if len(kinds) == 1 else f"{k} ({', '.join(dict.fromkeys(kinds[k]))})" for k in named[:NAMED]]
     more = [f"{len(named) - NAMED} more"] * (len(named) > NAMED)
     return "; ".join(filter(None, [said, *parts, *more]))
 
 
-def _name_blocks(kinds: Sequence[TreeKind]) -> str:
+def _name_tree_blocks(kinds: Sequence[TreeKind]) -> str:
     """ "blocked by b" or "split-K by s" of several numbers of terms; "" where that cannot be told."""
     if len({k.size * k.parts for k in kinds}) < 2:
         return ""
@@ -157,7 +159,7 @@ def _describe_sum_shape(line: Line) -> str:
     )
 
 
-def _list_dependences(read: pd.DataFrame) -> list[str]:
+def _list_order_dependences(read: pd.DataFrame) -> list[str]:
     """What the order depends on: the place of the element, the rows, and, by what it is called, the number of terms."""
     found = []
     if read.groupby("sample")["tree"].nunique().gt(1).any():
@@ -173,24 +175,24 @@ def _list_dependences(read: pd.DataFrame) -> list[str]:
     return found
 
 
-def compare_passports(a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
+def compare_two_passports(a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
     """Sums that two passports read, and add otherwise: op, variant, dtype, rows, terms, where, what; one, other: in
     words."""
     key = [*SUM, "sample", "where"]
     both = a.merge(b, on=key, suffixes=("_one", "_other"))
     lines = []
-    for line in _list_readings(both):
+    for line in _list_passport_lines(both):
         for name, words in COMPARED.items():
             one, other = line[f"{name}_one"], line[f"{name}_other"]
-            if one == other or (_is_missing(one) and _is_missing(other)):
+            if one == other or (_is_reading_missing(one) and _is_reading_missing(other)):
                 continue
             shown = [line[f"kind_{end}"] if name == "tree" else line[f"{name}_{end}"] for end in ("one", "other")]
             lines.append(
                 {k: line[k] for k in (*SUM, "where")}
                 | {"rows": line["rows_one"], "terms": line["terms_one"], "what": words}
                 | {
-                    "one": DASH if _is_missing(shown[0]) else shown[0],
-                    "other": DASH if _is_missing(shown[1]) else shown[1],
+                    "one": DASH if _is_reading_missing(shown[0]) else shown[0],
+                    "other": DASH if _is_reading_missing(shown[1]) else shown[1],
                 }
             )
     return pd.DataFrame(lines, columns=[*SUM, "where", "rows", "terms", "what", "one", "other"])
@@ -199,15 +201,15 @@ def compare_passports(a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
 DASH = "–"
 
 
-def _is_missing(value: Any) -> bool:
+def _is_reading_missing(value: Any) -> bool:
     return value is None or value != value or value == ""
 
 
-def difference_view(found: pd.DataFrame, one: str, other: str) -> View:
-    """What `compare_passports` found, a line per op, dtype and what differs."""
+def view_passport_differences(found: pd.DataFrame, one: str, other: str) -> View:
+    """What `compare_two_passports` found, a line per op, dtype and what differs."""
     lines = [
         dict(zip([*SUM, "what", "one", "other"], key))
-        | {"shapes": ", ".join(dict.fromkeys(map(_describe_sum_shape, _list_readings(group))))}
+        | {"shapes": ", ".join(dict.fromkeys(map(_describe_sum_shape, _list_passport_lines(group))))}
         for key, group in found.groupby([*SUM, "what", "one", "other"], sort=True, dropna=False)
     ]
     frame = pd.DataFrame(lines, columns=[*SUM, "what", "one", "other", "shapes"])
@@ -224,13 +226,13 @@ def difference_view(found: pd.DataFrame, one: str, other: str) -> View:
 
 
 def _label_passport_op(line: Line) -> str:
-    label = label_of(str(line["op"]).partition(":")[2], str(line["variant"] or ""))
+    label = label_op(str(line["op"]).partition(":")[2], str(line["variant"] or ""))
     return f"{label} ({part})" if (part := line.get("part")) else label
 
 
-def passport_view(readings: pd.DataFrame) -> View:
+def view_passport(readings: pd.DataFrame) -> View:
     """A passport in short: a line per backend, op and dtype."""
-    found = summarise_readings(readings)
+    found = summarise_passport_readings(readings)
     columns: list[ViewColumn | str] = [
         ViewColumn("op", _label_passport_op),
         "dtype",
@@ -265,7 +267,7 @@ def passport_view(readings: pd.DataFrame) -> View:
     )
 
 
-def explain_batches(rows: pd.DataFrame, readings: pd.DataFrame) -> pd.DataFrame:
+def explain_batch_failures(rows: pd.DataFrame, readings: pd.DataFrame) -> pd.DataFrame:
     """Of ops that fail the check batch_invariance in other bytes, the two orders that a passport has of them: a line
     per backend, op and dtype: failures; alone, batch: the orders of the fewest rows and of the first number of rows
     with another tree, at as many terms; few, many: those rows.
@@ -288,10 +290,10 @@ def explain_batches(rows: pd.DataFrame, readings: pd.DataFrame) -> pd.DataFrame:
 
 
 @view(67, only=lambda report: ARITHMETIC in report.values("check"))
-def batch_orders(report: Report) -> View | None:
+def view_batch_orders(report: Report) -> View | None:
     """Why rows depend on their batch: the two orders, where the run has a passport."""
     readings = _read_report_readings(report)
-    found = explain_batches(report.rows, readings) if readings is not None else None
+    found = explain_batch_failures(report.rows, readings) if readings is not None else None
     if found is None or found.empty:
         return None
     columns = (
@@ -304,10 +306,10 @@ def batch_orders(report: Report) -> View | None:
 
 
 @view(67, only=lambda report: ARITHMETIC in report.values("check"))
-def view_passports(report: Report) -> View | None:
+def view_passports_of_report(report: Report) -> View | None:
     """What the check arithmetic has read."""
     readings = _read_report_readings(report)
-    return passport_view(readings) if readings is not None else None
+    return view_passport(readings) if readings is not None else None
 
 
 def _read_report_readings(report: Report) -> pd.DataFrame | None:
@@ -316,5 +318,5 @@ def _read_report_readings(report: Report) -> pd.DataFrame | None:
     asked = report.rows[report.rows["check"] == ARITHMETIC]
     if results is None:
         return None
-    found = [x for run_id in asked["run_id"].unique() if len(x := load_readings(results, run_id))]
+    found = [x for run_id in asked["run_id"].unique() if len(x := load_passport_readings(results, run_id))]
     return pd.concat(found) if found else None

@@ -46,8 +46,8 @@ def ranking(rows: pd.DataFrame) -> pd.DataFrame:
     failed ones, those whose failures are all known), emulated, share = right/cells.
     """
     rows = rows[[name for name in _READ if name in rows]]
-    rows = rows[~rows["check"].isin(checks.where(runs=False))]
-    made = [_rank_catalog(str(catalog), some) for catalog, some in rows.groupby("catalog", sort=True)]
+    rows = rows[~rows["check"].isin(checks.list_checks_where(runs=False))]
+    made = [_rank_backends_of_catalog(str(catalog), some) for catalog, some in rows.groupby("catalog", sort=True)]
     return pd.concat(made, ignore_index=True) if made else pd.DataFrame(columns=_TOLD)
 
 
@@ -57,7 +57,7 @@ _TOLD = [
 ]
 
 
-def _rank_catalog(catalog: str, rows: pd.DataFrame) -> pd.DataFrame:
+def _rank_backends_of_catalog(catalog: str, rows: pd.DataFrame) -> pd.DataFrame:
     rows = rows.sort_values("run_id", kind="stable").drop_duplicates(["case_id", "backend"], keep="last")
     valid, nobody = rows[~rows["status"].isin(NOT_VALID_STATUSES)], rows.loc[find_blameless_rows(rows), "case_id"]
     apart = valid["case_id"].isin(nobody)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pandas as pd
 
-from farm.report.tables.coverage import distinct
-from farm.report.tables.view import Line, Report, View, ViewColumn, text, view
-from farm.report.words import DASH, number
+from farm.report.tables.coverage import keep_distinct_rows
+from farm.report.tables.view import Line, Report, View, ViewColumn, make_text_column, view
+from farm.report.words import DASH, format_report_number
 from tasks.checks.batch_invariance import BatchInvariance
 from tasks.checks.determinism import Determinism, Threads
 from tasks.model import Status
@@ -19,7 +19,7 @@ _NO = ("nondeterministic", "process", "threads", "batch")
 def list_same_bytes_answers(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per backend and check: ops whose every row says yes, ops with one that says no, ops without either; the
     largest distance of a no in units, and the ops that say it, those furthest apart first."""
-    rows = distinct(rows)
+    rows = keep_distinct_rows(rows)
     rows = rows[rows["check"].isin(CHECKS)]
     no = rows["kind"].isin(_NO)
     yes = ~no & (rows["apart_units"] == 0)
@@ -47,21 +47,21 @@ def list_same_bytes_answers(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _make_units_cell(line: Line) -> str:
-    return DASH if pd.isna(line["units"]) else number(line["units"])
+    return DASH if pd.isna(line["units"]) else format_report_number(line["units"])
 
 
 @view(57, only=lambda report: not report.values("check").isdisjoint(CHECKS))
-def same_bytes(report: Report) -> View:
+def view_same_bytes_answers(report: Report) -> View:
     """The answers, where one of the checks was run."""
     return View(
         "same_bytes",
         "Same inputs, same bytes",
         list_same_bytes_answers(report.rows),
         (
-            *(text("backend"), text("check")),
+            *(make_text_column("backend"), make_text_column("check")),
             *(("yes", "yes (ops)"), ("no", "no (ops)"), ("neither", "failed otherwise"), ("not_asked", "not tested")),
             ViewColumn("furthest apart, units", _make_units_cell, right=True),
-            text("ops", "ops with no"),
+            make_text_column("ops", "ops with no"),
         ),
         unit="checks",
         notes=(

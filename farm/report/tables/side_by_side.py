@@ -13,15 +13,15 @@ from farm.report.tables.agreement import (
     NO_RESULT,
     REFERENCE,
     UNKNOWN,
-    agrees_words,
-    describe_agreement,
-    explain_outside,
-    find_outliers,
+    describe_agreeing_group,
+    describe_case_agreement,
+    explain_row_outside,
+    find_outlier_backends,
     get_row_units,
     group_agreeing_rows,
-    name_units,
+    name_row_units,
 )
-from farm.report.tables.changes import CELL, CHANGES, change_codes
+from farm.report.tables.changes import CELL, CHANGES, find_change_codes
 from farm.report.tables.coverage import list_table_lines
 
 #: No row, or nothing known.
@@ -70,7 +70,7 @@ def set_side_by_side(
     newest = newest.sort_values("run", kind="stable").drop_duplicates(["case_id", "backend"], keep="last")
     newest = newest.sort_values(["case_id", "column"], kind="stable").reset_index(drop=True)
     codes, cases = pd.factorize(newest["case_id"])
-    newest["outlier"] = find_outliers(newest["agrees"], codes)
+    newest["outlier"] = find_outlier_backends(newest["agrees"], codes)
     digests = pd.Series(pd.factorize(newest["output_digest"].where(newest["output_digest"] != ""))[0])
     rank = digests.where(digests >= 0).groupby(codes).rank("dense").fillna(0).astype(int)
     at = codes * len(names) + newest["column"].to_numpy(dtype="int64")
@@ -94,15 +94,15 @@ def set_side_by_side(
             "bytes": texts([NONE if k == 0 else _MARKS[min(k, len(_MARKS)) - 1] for k in rank]),
             "outlier": texts(["1" if out else NONE for out in newest["outlier"]]),
             "change": list(_find_status_changes(newest, codes)) if several else "",
-            "said": list(_render_verdicts(newest, codes, rank)) if several else "",
-            "unit": about["op_class"].map(name_units),
+            "said": list(_render_side_verdicts(newest, codes, rank)) if several else "",
+            "unit": about["op_class"].map(name_row_units),
         }
     )
     known = pd.Index(cases).get_indexer(rows["case_id"]).tolist()
-    occurring = {_MARK_OF.get(g, "?"): agrees_words(g) for g in dict.fromkeys(newest["agrees"])}
+    occurring = {_MARK_OF.get(g, "?"): describe_agreeing_group(g) for g in dict.fromkeys(newest["agrees"])}
     return ReportSides(
         made,
-        newest[["units", "limit"]].assign(why=[explain_outside(line) for line in list_table_lines(newest)]),
+        newest[["units", "limit"]].assign(why=[explain_row_outside(line) for line in list_table_lines(newest)]),
         dict(zip(zip(rows["run_id"], rows["case_id"], strict=True), known, strict=True)),
         occurring,
     )
@@ -121,7 +121,7 @@ def _find_status_changes(newest: pd.DataFrame, codes: np.ndarray) -> Iterator[st
         left = np.repeat(np.arange(len(some)), size)
         nth = np.arange(len(left)) - np.repeat(np.cumsum(size) - size, size)
         first = begin[codes[begin[case] : begin[upto]]] - begin[case]
-        found = change_codes(some, left, np.repeat(first, size) + nth)
+        found = find_change_codes(some, left, np.repeat(first, size) + nth)
         text = "".join(map(str, range(len(CHANGES))))
         marks = np.array(list(text))[found]
         ends = np.cumsum(sizes[case:upto] ** 2)
@@ -129,10 +129,10 @@ def _find_status_changes(newest: pd.DataFrame, codes: np.ndarray) -> Iterator[st
         case = upto
 
 
-def _render_verdicts(newest: pd.DataFrame, codes: np.ndarray, rank: pd.Series) -> Iterator[str]:
+def _render_side_verdicts(newest: pd.DataFrame, codes: np.ndarray, rank: pd.Series) -> Iterator[str]:
     columns = ["backend", "vendor", "status", "kind", "units", "limit", "agrees", "digest"]
     shares = rank[rank > 0].groupby([pd.Series(codes), rank]).transform("size").reindex(newest.index, fill_value=1) > 1
     lines = list_table_lines(newest[columns].assign(same_bytes=shares))
     ends = np.flatnonzero(np.diff(codes, append=-1)) + 1
     for begin, end in zip([0, *ends.tolist()], ends.tolist(), strict=False):
-        yield "\n".join(describe_agreement(lines[begin:end]))
+        yield "\n".join(describe_case_agreement(lines[begin:end]))

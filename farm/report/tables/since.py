@@ -14,7 +14,7 @@ import pandas as pd
 from farm.report.once import once
 from farm.report.runs import find_run_before
 from farm.report.tables.causes import KNOWN
-from farm.report.tables.changes import GROUPS, KINDS, NEW, SAME, ChangeCounts, compare_cells, with_commands
+from farm.report.tables.changes import GROUPS, KINDS, NEW, SAME, ChangeCounts, add_diff_commands, compare_cells_of_sides
 from farm.report.tables.view import Report
 
 
@@ -56,20 +56,20 @@ def since(report: Report) -> SinceLastRun | None:
     """What changed since the last finished run of the same config (`farm.report.runs.find_run_before`); None where
     there is none."""
     earlier = find_run_before(str(report.rows.attrs.get("results", "")), report.run)
-    return since_run(*earlier, report.rows) if earlier else None
+    return compare_since_run(*earlier, report.rows) if earlier else None
 
 
-def since_run(then: pd.DataFrame, run: Mapping[str, Any], now: pd.DataFrame) -> SinceLastRun | None:
+def compare_since_run(then: pd.DataFrame, run: Mapping[str, Any], now: pd.DataFrame) -> SinceLastRun | None:
     """What changed from the rows of an earlier run (``run``: its record) to those of this one; None if they share none.
 
     ``then`` and ``now`` are rows of one run each, ``now`` with their standing and ``attrs`` that say which lake it is
     of.
     """
-    cells = compare_cells(then, now)
+    cells = compare_cells_of_sides(then, now)
     if cells.empty:
         return None
     key = ["case_id", "backend"]
-    changed = with_commands(cells[cells["change"] != SAME], str(now.attrs.get("results", "results")))
+    changed = add_diff_commands(cells[cells["change"] != SAME], str(now.attrs.get("results", "results")))
     changed = changed.rename(columns={"backend_b": "backend"}).merge(
         now[[*key, "standing"]].drop_duplicates(key), on=key, how="left"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from farm.report.tables.view import Line, Report, View, ViewCell, ViewColumn, view
-from farm.report.words import DASH, number
+from farm.report.words import DASH, format_report_number
 from tasks.checks.speedup import Speedup
 from tasks.model import Status, flags
 
@@ -15,7 +15,7 @@ _ENDS = [f"{clock}{end}" for clock in (*_CLOCKS, "cold_speedup") for end in ("",
 _TOLD = ["op", "variant", "dtype", "sample", "backend", "baseline", *_ENDS, "call_ms", "roofline", "roofline_of"]
 
 
-def list_speedups(rows: pd.DataFrame) -> pd.DataFrame:
+def list_speedup_lines(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per sample and backend that the check speedup found right; of `distinct` rows.
 
     Columns: op, variant, dtype, sample, backend, baseline, call_ms, roofline, roofline_of; speedup, speedup_cpu and
@@ -24,7 +24,7 @@ def list_speedups(rows: pd.DataFrame) -> pd.DataFrame:
     any.
     """
     rows = rows[(rows["check"] == Speedup.name) & (rows["status"] == Status.PASS.value)]
-    older = [flags.parse(said).get("baseline", "") for said in rows["flags"]]  # of older lakes
+    older = [flags.parse_row_flags(said).get("baseline", "") for said in rows["flags"]]  # of older lakes
     found = rows.assign(baseline=rows["baseline"].where(rows["baseline"].fillna("") != "", older))[_TOLD]
     faster = (found[[f"{clock}_low" for clock in _CLOCKS]] > 1).any(axis=1)
     slower = (found[[f"{clock}_high" for clock in _CLOCKS]] < 1).any(axis=1)
@@ -38,7 +38,10 @@ def _format_speedup_interval(line: Line, clock: str) -> ViewCell | str:
     value = line[clock]
     if pd.isna(value):
         return DASH
-    return ViewCell(number(value), small=f"{number(line[f'{clock}_low'])} – {number(line[f'{clock}_high'])}")
+    return ViewCell(
+        format_report_number(value),
+        small=f"{format_report_number(line[f'{clock}_low'])} – {format_report_number(line[f'{clock}_high'])}",
+    )
 
 
 def _make_roofline_cell(line: Line) -> ViewCell | str:
@@ -46,7 +49,7 @@ def _make_roofline_cell(line: Line) -> ViewCell | str:
     return DASH if pd.isna(value) else ViewCell(f"{100 * value:.3g} %", small=str(line["roofline_of"]))
 
 
-def _describe_result(line: Line) -> str:
+def _describe_speedup_result(line: Line) -> str:
     """What the intervals say, with the clocks whose intervals say it."""
     end, beyond = {"faster": ("low", 1), "slower": ("high", -1)}.get(line["says"], ("", 0))
     clocks = [name for clock, name in _CLOCKS.items() if beyond and beyond * (line[f"{clock}_{end}"] - 1) > 0]
@@ -54,9 +57,9 @@ def _describe_result(line: Line) -> str:
 
 
 @view(66, only=lambda report: Speedup.name in report.values("check"))
-def speedup_view(report: Report) -> View | None:
+def view_speedups(report: Report) -> View | None:
     """Every timed sample with its intervals."""
-    found = list_speedups(report.rows)
+    found = list_speedup_lines(report.rows)
     if found.empty:
         return None
     return View(
@@ -70,9 +73,9 @@ def speedup_view(report: Report) -> View | None:
                 "cold caches, wall time", lambda line: _format_speedup_interval(line, "cold_speedup"), right=True
             ),
             ViewColumn("speedup, CPU time", lambda line: _format_speedup_interval(line, "speedup_cpu"), right=True),
-            ViewColumn("ms, wall time", lambda line: number(line["call_ms"]), right=True),
+            ViewColumn("ms, wall time", lambda line: format_report_number(line["call_ms"]), right=True),
             ViewColumn("of the roofline", _make_roofline_cell, right=True),
-            ViewColumn("result", _describe_result),
+            ViewColumn("result", _describe_speedup_result),
         ),
         unit="samples",
         counted=True,

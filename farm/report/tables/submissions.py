@@ -8,18 +8,18 @@ from typing import Any
 
 import pandas as pd
 
-from farm.program import program
-from farm.report.tables.agreement import explain_outside
-from farm.report.tables.causes import worst_first
-from farm.report.tables.coverage import JUDGED_STATUSES, PASSED_STATUSES, rank_statuses, where_option
+from farm.program import name_farm_program
+from farm.report.tables.agreement import explain_row_outside
+from farm.report.tables.causes import sort_worst_first
+from farm.report.tables.coverage import JUDGED_STATUSES, PASSED_STATUSES, rank_status_column, write_results_option
 from farm.report.tables.view import Line, Report, View, ViewCell, ViewColumn, build_number_column, view
-from farm.report.words import DASH, number
+from farm.report.words import DASH, format_report_number
 from tasks.confine import LACKS
 from tasks.model import Status
-from tasks.model.flags import parse
+from tasks.model.flags import parse_row_flags
 from tasks.model.kind import KIND_BASELINE
 
-#: Columns of `list_leaderboard` and what each says; keys of the JSON file.
+#: Columns of `list_leaderboard_lines` and what each says; keys of the JSON file.
 TOLD = {
     "submission": "its name",
     "task": "the op",
@@ -51,7 +51,7 @@ def list_submitted_backends(run: Mapping[str, Any]) -> list[str]:
     return [str(b["name"]) for b in (run.get("config") or {}).get("backends") or () if b.get("kernel")]
 
 
-def list_leaderboard(rows: pd.DataFrame, run: Mapping[str, Any]) -> pd.DataFrame:
+def list_leaderboard_lines(rows: pd.DataFrame, run: Mapping[str, Any]) -> pd.DataFrame:
     """One line per submission, the worst first, of those that are right the fastest first; of `distinct` rows.
 
     Columns: `TOLD`. A submission that was refused is an error without cases.
@@ -68,14 +68,14 @@ def list_leaderboard(rows: pd.DataFrame, run: Mapping[str, Any]) -> pd.DataFrame
     texts = {name: made[name].fillna("") for name in _TEXT}
     # Of what is wrong that which is right most rarely, of what is right the fastest.
     size = share.mask(made["status"].isin(PASSED_STATUSES), -numbers["speedup"].fillna(0.0))
-    made = made.assign(rank=rank_statuses(made["status"]), size=size, **texts)
+    made = made.assign(rank=rank_status_column(made["status"]), size=size, **texts)
     return made.sort_values(["rank", "size", "submission"], kind="stable")[list(TOLD)].reset_index(drop=True)
 
 
 def summarise_submission(own: pd.DataFrame) -> dict[str, Any]:
-    """The line of `list_leaderboard` that a submission's `distinct` rows make."""
+    """The line of `list_leaderboard_lines` that a submission's `distinct` rows make."""
     told = own[~own["status"].isin([Status.UNSUPPORTED.value, Status.VACUOUS.value])]
-    worst = worst_first(told if len(told) else own).iloc[0]
+    worst = sort_worst_first(told if len(told) else own).iloc[0]
     right = own[own["status"].isin(PASSED_STATUSES)]
     made = {name: right[name].median() for name in ("speedup", "speedup_low", "speedup_high")}
     untimed = own[own["kind"] == KIND_BASELINE]  # which is the task's fault, and said all the same
@@ -86,7 +86,7 @@ def summarise_submission(own: pd.DataFrame) -> dict[str, Any]:
         "kind": worst["kind"],
         "passed": len(right),
         "judged": int(own["status"].isin(JUDGED_STATUSES).sum()),
-        "audit": _describe_audit(own[own["check"] == AUDIT]),
+        "audit": _describe_submission_audit(own[own["check"] == AUDIT]),
         "run_ms": right.loc[right["check"] == "forward", "run_ms"].median(),
         **{name: _join_check_texts(right, name) for name in ("baseline", "time_doubt")},
         "roofline": pd.to_numeric(own["roofline"]).max() if "roofline" in own else None,
@@ -103,19 +103,23 @@ def _join_check_texts(rows: pd.DataFrame, name: str) -> str:
 def _explain_submission_row(row: Mapping[Any, Any]) -> str:
     """Why a case did not pass, in a line."""
     units = row["error_units"] if row["error_units"] == row["error_units"] else row["max_ulp"]
-    return " ".join(str(row["error"] or row["cause"] or explain_outside({**row, "units": units})).split())
+    return " ".join(str(row["error"] or row["cause"] or explain_row_outside({**row, "units": units})).split())
 
 
-def _describe_audit(rows: pd.DataFrame) -> str:
+def _describe_submission_audit(rows: pd.DataFrame) -> str:
     if not rows["status"].isin(JUDGED_STATUSES).any():
         return ""
     found = rows[~rows["status"].isin(PASSED_STATUSES) & rows["status"].isin(JUDGED_STATUSES)]
     return ", ".join(dict.fromkeys(k or s for k, s in zip(found["kind"], found["status"]))) or CLEAN
 
 
-def _describe_lacks(rows: pd.DataFrame) -> tuple[str, ...]:
+def _describe_submission_lacks(rows: pd.DataFrame) -> tuple[str, ...]:
     """What the machine could not deny to the submissions."""
-    told = {name for text in rows["flags"].dropna().unique() for name in parse(text).get("unconfined", "").split(",")}
+    told = {
+        name
+        for text in rows["flags"].dropna().unique()
+        for name in parse_row_flags(text).get("unconfined", "").split(",")
+    }
     lacks = [f"{name} ({text})" for name, text in LACKS.items() if name in told]
     return (f"Not denied to the submissions on this machine: {'; '.join(lacks)}.",) if lacks else ()
 
@@ -129,7 +133,10 @@ def _format_submission_speedup(line: Line) -> ViewCell | str:
     value = line["speedup"]
     if pd.isna(value):
         return DASH
-    return ViewCell(number(value), small=f"{number(line['speedup_low'])} – {number(line['speedup_high'])}")
+    return ViewCell(
+        format_report_number(value),
+        small=f"{format_report_number(line['speedup_low'])} – {format_report_number(line['speedup_high'])}",
+    )
 
 
 def _make_passed_cell(line: Line) -> str:
@@ -137,9 +144,9 @@ def _make_passed_cell(line: Line) -> str:
 
 
 @view(1, only=lambda report: list_submitted_backends(report.run))
-def make_view(report: Report) -> View:
+def view_leaderboard(report: Report) -> View:
     """The leaderboard of a run of submissions."""
-    found = list_leaderboard(report.rows, report.run)
+    found = list_leaderboard_lines(report.rows, report.run)
     columns: list[ViewColumn | str | tuple[str, str]] = [
         ViewColumn("verdict", _format_submission_verdict),
         ("submission", ""),
@@ -161,7 +168,7 @@ def make_view(report: Report) -> View:
     columns.append(
         ViewColumn("why", lambda line: shorten(str(line["why"]), WHY, placeholder=" …") or DASH, foreign=True)
     )
-    again = f"{program()} report --run {report.run.get('run_id')}{where_option(str(report.run.get('results') or 'results'))}"
+    again = f"{name_farm_program()} report --run {report.run.get('run_id')}{write_results_option(str(report.run.get('results') or 'results'))}"
     return View(
         "submissions",
         "Submissions, the worst first",
@@ -171,6 +178,6 @@ def make_view(report: Report) -> View:
         counted=True,
         open=True,
         most=len(found),
-        notes=_describe_lacks(report.rows),
+        notes=_describe_submission_lacks(report.rows),
         see=(("every case", again),),
     )

@@ -20,16 +20,18 @@ def list_training_steps(rows: pd.DataFrame) -> pd.DataFrame:
     worst = {name: (name, "max") for name in ("loss_divergence", "gradient_divergence", "error_units", "limit")}
     table = found.agg(samples=("case_id", "nunique"), rank=("rank", "min"), **worst).reset_index()
     table.insert(len(keys) + 1, "status", [SEVERITY[int(rank)] for rank in table.pop("rank")])
-    return table.sort_values(["op", "variant", "backend", "check", "dtype"], kind="stable", key=_narrow_last)
+    return table.sort_values(
+        ["op", "variant", "backend", "check", "dtype"], kind="stable", key=_sort_narrow_dtypes_last
+    )
 
 
-def _narrow_last(column: pd.Series) -> pd.Series:
+def _sort_narrow_dtypes_last(column: pd.Series) -> pd.Series:
     """float32 before what autocast computes in."""
     return column != "backward" if column.name == "check" else column
 
 
 @view(65, only=lambda report: report.rows["gradient_divergence"].notna().any())
-def view_training_steps(report: Report) -> View | None:
+def view_training_step_rows(report: Report) -> View | None:
     """The table of training steps, where there are any."""
     if (found := list_training_steps(report.rows)).empty:
         return None

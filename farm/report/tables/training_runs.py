@@ -10,7 +10,7 @@ from farm.lake.traces import read_trace
 from farm.report.tables.view import Line, Report, View, ViewCell, ViewColumn, view
 from tasks.checks.train import FLAG_SLOPE, KIND_FORWARD, KIND_REDUCTION, KIND_SLOPE, Train
 from tasks.model import Status
-from tasks.model.flags import parse
+from tasks.model.flags import parse_row_flags
 from tasks.training.phases import PHASES, RAW, TAPS
 
 #: Kind of a row → the phase at whose line its place stands; of all others the kind is the phase.
@@ -39,7 +39,10 @@ def list_training_phases(rows: pd.DataFrame, trace: pd.DataFrame) -> pd.DataFram
         group = group.sort_values("number")
         steps = tuple(zip(group["number"], group["error_units"], group["status"]))
         off, kind = bool((group["status"] != Status.PASS.value).any()), group["row_kind"].iloc[0]
-        along = kind == KIND_SLOPE and parse(group["flags"].iloc[0]).get(FLAG_SLOPE, "").replace("_", " ") == key[-1]
+        along = (
+            kind == KIND_SLOPE
+            and parse_row_flags(group["flags"].iloc[0]).get(FLAG_SLOPE, "").replace("_", " ") == key[-1]
+        )
         place = group["culprit"].iloc[0] if along or (off and key[-1] == PHASE_OF_KIND.get(kind, kind)) else ""
         line = dict(zip([*KEY, "rank", "phase"], key)) | {
             "worst": group["error_units"].max(),
@@ -53,7 +56,7 @@ def list_training_phases(rows: pd.DataFrame, trace: pd.DataFrame) -> pd.DataFram
     )
 
 
-def _show_steps(line: Line) -> ViewCell:
+def _show_training_floors(line: Line) -> ViewCell:
     """The floors of all steps: on a page as a row of a heat map, with the first step that is off marked where the
     fault's place is; every step where only all together are off."""
     steps = line["steps"]
@@ -69,7 +72,7 @@ def _show_steps(line: Line) -> ViewCell:
 
 
 @view(64, only=lambda report: Train.name in report.values("check"))
-def training_runs(report: Report) -> View | None:
+def view_training_runs(report: Report) -> View | None:
     """Floors over steps and phases, where there are training runs."""
     rows, results = report.rows[report.rows["check"] == Train.name], report.rows.attrs.get("results")
     if results is None:
@@ -90,7 +93,7 @@ def training_runs(report: Report) -> View | None:
             "dtype",
             "rank",
             "phase",
-            ViewColumn(f"steps {numbers}", _show_steps),
+            ViewColumn(f"steps {numbers}", _show_training_floors),
             "worst",
             "limit",
             "place",

@@ -21,17 +21,17 @@ from farm.report.tables.causes import HOW, NEW
 from farm.report.tables.coverage import (
     FAILED_STATUSES,
     SEVERITY,
-    cell_matrix,
     count_rows_once,
     coverage,
     list_table_lines,
-    rank_statuses,
+    rank_status_column,
+    table_cell_matrix,
 )
-from farm.report.tables.gate import GATES, gate_of, judge_gate
-from farm.report.tables.overview import count_run
-from farm.report.tables.since import since, since_run
+from farm.report.tables.gate import GATES, judge_run_gate, read_gate_of_run
+from farm.report.tables.overview import describe_run_size
+from farm.report.tables.since import compare_since_run, since
 from farm.report.tables.view import Report
-from tasks.model import Status, label_of
+from tasks.model import Status, label_op
 
 #: What a square is called by, what is counted of it, and what is kept of a cause and of a cell that changed.
 SQUARE, COUNTS = ["label", "backend"], ["planned", "valid", "judged", "passed", "failed"]
@@ -48,7 +48,7 @@ _ERROR = 2_000
 
 @dataclass(frozen=True, eq=False)
 class RunSummary:
-    """One run. facts: run_id, name (of its config), started_at, results, rows, cells, failures, new (`count_run`; new
+    """One run. facts: run_id, name (of its config), started_at, results, rows, cells, failures, new (`describe_run_size`; new
     is 0 where the config lists no known failures), listed (whether it lists any), early_s (of `early`, 0 for none),
     farm (its version and commit), planned, valid, judged, passed (of `coverage`, of all backends, as the report says
     them), verdict (its sentence), tone, versions and devices (by backend), gate (a value of `GATES`, "" without one),
@@ -69,14 +69,14 @@ class RunSummary:
         return str(self.facts["started_at"] or self.facts["run_id"])[:16].replace("T", " ")
 
 
-def summarise_run(
+def summarise_run_rows(
     rows: pd.DataFrame, run: Mapping[str, Any], earlier: tuple[pd.DataFrame, Mapping[str, Any]] | None = None
 ) -> RunSummary:
     """The summary of the rows of one run; ``run``: its record, or what is known of it; earlier: rows and record of the
     run that it is compared with (default: the last of its config in its lake)."""
     report = Report.of(rows, run)
     made, said = report.rows, report.verdict
-    squares = cell_matrix(made)[["worst", *COUNTS]]
+    squares = table_cell_matrix(made)[["worst", *COUNTS]]
     failed = made["status"].isin(FAILED_STATUSES)
     new = failed & (made["standing"] == NEW) & said.listed
     by = made.assign(failures=failed, new=new).groupby(SQUARE, sort=False)
@@ -88,13 +88,13 @@ def summarise_run(
         new=("new", "sum"),
     )
     (total,) = list_table_lines(coverage(count_rows_once(made), by=()))
-    changed = since_run(*earlier, made) if earlier else since(report)
+    changed = compare_since_run(*earlier, made) if earlier else since(report)
     facts = {
         "run_id": str(run.get("run_id") or ""),
         "name": str(run.get("name") or ""),
         "started_at": str(run.get("started_at") or read_run_start(str(run.get("run_id") or ""))),
         "results": str(rows.attrs.get("results") or "results"),
-        **count_run(report),
+        **describe_run_size(report),
         "early_s": max(find_early_runs(made).dt.total_seconds(), default=0.0) if "started_at" in made else 0.0,
         "verdict": said.sentence,
         "tone": said.tone,
@@ -117,7 +117,7 @@ def summarise_run(
 
 
 def _label_trend_ops(table: pd.DataFrame) -> list[str]:
-    return [label_of(*pair) for pair in zip(table["op"], table["variant"])]
+    return [label_op(*pair) for pair in zip(table["op"], table["variant"])]
 
 
 def _first_by_backend(rows: pd.DataFrame, name: str) -> dict[str, str]:
@@ -127,12 +127,12 @@ def _first_by_backend(rows: pd.DataFrame, name: str) -> dict[str, str]:
 
 def _state_run_gate(report: Report) -> dict[str, str]:
     try:
-        gate = gate_of(report.run)
+        gate = read_gate_of_run(report.run)
     except ConfigError:  # of another version of the farm, which `farm gate` says
         gate = None
     if gate is None:
         return {"gate": "", "gate_said": ""}
-    found = judge_gate(report, gate)
+    found = judge_run_gate(report, gate)
     return {"gate": GATES[found.code], "gate_said": found.sentence}
 
 
@@ -165,7 +165,10 @@ class RunTrends:
         runs = sorted(runs, key=lambda one: (one.facts["started_at"], one.facts["run_id"]))
         # Numbers of squares, not their names: a year of runs has millions.
         names: dict[str, dict[str, int]] = {name: {} for name in SQUARE}
-        keys = [functools.reduce(_pack_pair, (_number_texts(n.squares[x], names[x]) for x in SQUARE)) for n in runs]
+        keys = [
+            functools.reduce(_pack_summary_pair, (_number_summary_texts(n.squares[x], names[x]) for x in SQUARE))
+            for n in runs
+        ]
         found, line = np.unique(np.concatenate(keys), return_inverse=True)
         place = np.concatenate([np.arange(len(key)) for key in keys])
         of_run = np.repeat(np.arange(len(runs)), [len(key) for key in keys])
@@ -180,7 +183,7 @@ class RunTrends:
         order[np.searchsorted(found, made.pop("key"))] = np.arange(len(found))
         ranks = {name: k for k, name in enumerate(SEVERITY)}
         worst = np.full((len(found), len(runs)), -1, dtype="int8")
-        worst[order[line], of_run] = np.concatenate([_number_texts(n.squares["worst"], ranks) for n in runs])
+        worst[order[line], of_run] = np.concatenate([_number_summary_texts(n.squares["worst"], ranks) for n in runs])
         return cls(runs, made, worst)
 
     def series(self, line: int) -> list[OutcomeStretch]:
@@ -202,7 +205,7 @@ class RunTrends:
     def once(self) -> pd.DataFrame:
         """The newest squares for sums over backends: of those that run one ``code`` (modes of a runtime), the worst of
         an op."""
-        worst = rank_statuses(self.squares["worst"]).sort_values(kind="stable").index
+        worst = rank_status_column(self.squares["worst"]).sort_values(kind="stable").index
         return self.squares.loc[worst].drop_duplicates(["label", "vendor", "code"])
 
     def sums(self, by: str) -> pd.DataFrame:
@@ -210,17 +213,17 @@ class RunTrends:
         return pd.concat({at: n.squares.groupby(by)[SUMMED].sum() for at, n in enumerate(self.runs)})
 
 
-def _number_texts(column: pd.Series, places: dict[str, int]) -> np.ndarray:
+def _number_summary_texts(column: pd.Series, places: dict[str, int]) -> np.ndarray:
     """Texts as their places, which are given to those that have none."""
     told = column.astype("category").cat
     return np.array([places.setdefault(name, len(places)) for name in told.categories])[told.codes]
 
 
-def _pack_pair(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+def _pack_summary_pair(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return (first.astype("int64") << 32) + second
 
 
-def find_changes(trends: RunTrends) -> pd.DataFrame:
+def find_trend_changes(trends: RunTrends) -> pd.DataFrame:
     """The cells that changed from a run to the next of the same config (`farm.report.tables.since`), the newest and
     worst first: run (its place), earlier (that of the one before, -1 where it is not among the runs), and `CHANGED`."""
     place = {one.facts["run_id"]: at for at, one in enumerate(trends.runs)}

@@ -6,23 +6,33 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from farm.commandline import plain
+from farm.commandline import clean_line
 from farm.report.once import once
-from farm.report.tables.agreement import REFERENCE, format_units, get_row_units, group_agreeing_rows
+from farm.report.tables.agreement import REFERENCE, format_row_units, get_row_units, group_agreeing_rows
 from farm.report.tables.coverage import (
     FAILED_STATUSES,
     JUDGED_STATUSES,
     count_rows_once,
     coverage,
-    distinct,
     find_blameless_rows,
-    find_values,
+    find_column_values,
+    keep_distinct_rows,
     list_table_lines,
     make_reproduce_commands,
-    rank_statuses,
+    rank_status_column,
 )
-from farm.report.tables.view import FACES, Line, Report, View, ViewCell, ViewColumn, op, text, view
-from farm.report.words import DASH, percent
+from farm.report.tables.view import (
+    FACES,
+    Line,
+    Report,
+    View,
+    ViewCell,
+    ViewColumn,
+    make_op_column,
+    make_text_column,
+    view,
+)
+from farm.report.words import DASH, format_percent
 from tasks import checks
 from tasks.model import Status
 
@@ -44,17 +54,17 @@ def by_vendor(rows: pd.DataFrame, by: str = "dtype") -> pd.DataFrame:
     sample. ``by_vendor(rows)["pass_rate"].unstack()`` is vendor × dtype. Raises ValueError for a column that the lake
     lacks.
     """
-    rows = distinct(rows)
+    rows = keep_distinct_rows(rows)
     table = coverage(count_rows_once(rows), by=("vendor", by))
     table.insert(
         0,
         "backends",
-        rows[~rows["check"].isin(checks.where(runs=False))]
+        rows[~rows["check"].isin(checks.list_checks_where(runs=False))]
         .groupby(["vendor", by])["backend"]
         .nunique()
         .reindex(table.index, fill_value=0),
     )
-    if len(find_values(rows, "vendor")) < 2:  # there is nobody to be compared with
+    if len(find_column_values(rows, "vendor")) < 2:  # there is nobody to be compared with
         return table.assign(alone=0, everybody=0)
     found = unique(rows)
     extra = [by] if by not in found.columns else []
@@ -85,7 +95,7 @@ def unique(rows: pd.DataFrame) -> pd.DataFrame:
     reference suspicious where everybody fails; ``reproduce``: the command.
     """
     results = str(rows.attrs.get("results", "results"))
-    return _list_vendor_differences(distinct(rows), results).copy()
+    return _list_vendor_differences(keep_distinct_rows(rows), results).copy()
 
 
 @once
@@ -93,7 +103,7 @@ def _list_vendor_differences(rows: pd.DataFrame, results: str) -> pd.DataFrame:
     rows = rows[
         rows["status"].isin(JUDGED_STATUSES)
         & ~(rows["weak"] & (rows["status"] == Status.PASS.value))
-        & ~rows["check"].isin(checks.where(runs=False))
+        & ~rows["check"].isin(checks.list_checks_where(runs=False))
         & ~find_blameless_rows(rows)
     ]
     failed = rows["status"].isin(FAILED_STATUSES)
@@ -112,7 +122,7 @@ def _list_vendor_differences(rows: pd.DataFrame, results: str) -> pd.DataFrame:
     bad = bad.assign(
         everybody=bad["case_id"].isin(everybody),
         units=get_row_units(bad),
-        rank=rank_statuses(bad["status"]),
+        rank=rank_status_column(bad["status"]),
         failed=bad["case_id"].map(names["failed"]),
         passed=bad["case_id"].map(names["passed"]).fillna(""),
     )
@@ -144,25 +154,25 @@ def _are_outliers_of_one_mind(rows: pd.DataFrame) -> pd.Series:
     )
 
 
-def _choose_faces(report: Report) -> tuple[str, ...]:
+def _choose_vendor_faces(report: Report) -> tuple[str, ...]:
     """On the terminal vendors are compared only where that was asked for."""
     return FACES if report.by == "vendor" else ("markdown", "csv", "page")
 
 
 @view(40)
-def side_by_side(report: Report) -> Iterator[View]:
+def view_vendors_side_by_side(report: Report) -> Iterator[View]:
     """vendor × dtype and vendor × op class."""
-    faces = _choose_faces(report)
+    faces = _choose_vendor_faces(report)
 
     def column(by: str, name: str) -> ViewColumn:
         def of(line: Line) -> ViewCell | str:
             one = line["cells"].get(name)
             if one is None:
                 return DASH
-            small = f"of {percent(one['judged'], one['valid'])}" + f", alone {one['alone']}" * bool(one["alone"])
-            return ViewCell(percent(one["passed"], one["judged"]), small=small)
+            small = f"of {format_percent(one['judged'], one['valid'])}" + f", alone {one['alone']}" * bool(one["alone"])
+            return ViewCell(format_percent(one["passed"], one["judged"]), small=small)
 
-        return ViewColumn(plain(name) or DASH, of, right=True)
+        return ViewColumn(clean_line(name) or DASH, of, right=True)
 
     for by in ("dtype", "op_class"):
         table = by_vendor(report.rows, by)
@@ -179,7 +189,7 @@ def side_by_side(report: Report) -> Iterator[View]:
             f"vendor_by_{by}",
             f"{caption}; alone: cells that only this vendor fails",
             table,
-            (text("vendor"), *(column(by, name) for name in columns)),
+            (make_text_column("vendor"), *(column(by, name) for name in columns)),
             lines=lines,
             index=True,
             most=10_000,
@@ -188,20 +198,20 @@ def side_by_side(report: Report) -> Iterator[View]:
 
 
 @view(40, only=lambda report: len(report.values("vendor")) > 1)
-def only_one_or_everybody(report: Report) -> Iterator[View]:
+def view_one_vendor_or_all(report: Report) -> Iterator[View]:
     """What one vendor gets wrong, then what all do."""
-    faces, found = _choose_faces(report), unique(report.rows)
+    faces, found = _choose_vendor_faces(report), unique(report.rows)
     yield View("only_one_or_everybody", "What only one vendor or all vendors get wrong", found, faces=("csv",))
     yield from (_view_wrong_vendor(found[found["everybody"] != alone], alone, faces) for alone in (True, False))
 
 
 def _view_wrong_vendor(part: pd.DataFrame, alone: bool, faces: tuple[str, ...]) -> View:
     def last(line: Line) -> str:
-        return plain(line["passed"]) if alone else "yes: suspect the reference" if line["agree"] else "no"
+        return clean_line(line["passed"]) if alone else "yes: suspect the reference" if line["agree"] else "no"
 
     def worst(line: Line) -> ViewCell:
         return ViewCell(
-            f"{line['status']}, {format_units(line['units'], line['op_class'])}, {plain(line['backend'])}",
+            f"{line['status']}, {format_row_units(line['units'], line['op_class'])}, {clean_line(line['backend'])}",
             status=line["status"],
         )
 
@@ -211,9 +221,9 @@ def _view_wrong_vendor(part: pd.DataFrame, alone: bool, faces: tuple[str, ...]) 
         "Only this vendor is wrong" if alone else everybody,
         part,
         (
-            text("failed", "vendor" if alone else "vendors"),
-            op(),
-            text("dtype"),
+            make_text_column("failed", "vendor" if alone else "vendors"),
+            make_op_column(),
+            make_text_column("dtype"),
             ViewColumn("samples", lambda line: str(line["samples"]), right=True),
             ViewColumn("worst", worst, foreign=True),
             ViewColumn("others pass" if alone else "agree with one another", last, foreign=alone),

@@ -16,13 +16,13 @@ from typing import Any, TypeVar
 
 import pandas as pd
 
-from farm.commandline import plain
+from farm.commandline import clean_line
 from farm.report.once import settle
-from farm.report.tables.causes import RunVerdict, causes, match_known, verdict
-from farm.report.tables.coverage import distinct, find_values, with_code
+from farm.report.tables.causes import RunVerdict, causes, match_known_failures, verdict
+from farm.report.tables.coverage import add_code_column, find_column_values, keep_distinct_rows
 from farm.report.tables.ranking import ranking
-from farm.report.words import DASH, number, percent
-from tasks.model import label_of
+from farm.report.words import DASH, format_percent, format_report_number
+from tasks.model import label_op
 
 FACES = ("terminal", "markdown", "csv", "page")
 Line = Mapping[str, Any]
@@ -75,36 +75,38 @@ class ViewColumn:
     faces: tuple[str, ...] = FACES
 
 
-def text(name: str, words: str = "", length: int = 0, faces: tuple[str, ...] = FACES) -> ViewColumn:
+def make_text_column(name: str, words: str = "", length: int = 0, faces: tuple[str, ...] = FACES) -> ViewColumn:
     """A column of text that comes from elsewhere."""
-    return ViewColumn(words or name, lambda line: plain(line[name], length) or DASH, foreign=True, faces=faces)
+    return ViewColumn(words or name, lambda line: clean_line(line[name], length) or DASH, foreign=True, faces=faces)
 
 
 def build_number_column(name: str, words: str = "") -> ViewColumn:
     """A column of numbers."""
-    return ViewColumn(words or name.replace("_", " "), lambda line: number(line[name]), right=True)
+    return ViewColumn(words or name.replace("_", " "), lambda line: format_report_number(line[name]), right=True)
 
 
-def rate(part: str, whole: Callable[[Line], int], words: str) -> ViewColumn:
+def make_rate_column(part: str, whole: Callable[[Line], int], words: str) -> ViewColumn:
     """A column of shares, with their denominators."""
-    return ViewColumn(words, lambda line: percent(line[part], whole(line)), right=True)
+    return ViewColumn(words, lambda line: format_percent(line[part], whole(line)), right=True)
 
 
-def status(name: str = "status", words: str = "") -> ViewColumn:
+def make_status_column(name: str = "status", words: str = "") -> ViewColumn:
     """A column of statuses."""
     return ViewColumn(words or name, lambda line: ViewCell(str(line[name]), status=str(line[name])))
 
 
-def label(line: Line) -> str:
+def label_line_op(line: Line) -> str:
     """An op with its variant."""
-    return label_of(str(line["op"]), str(line["variant"] or ""))
+    return label_op(str(line["op"]), str(line["variant"] or ""))
 
 
-def op(words: str = "op") -> ViewColumn:
+def make_op_column(words: str = "op") -> ViewColumn:
     """The op of a line, which leads to its square."""
     return ViewColumn(
         words,
-        lambda line: ViewCell(plain(label(line)), square=f"{label(line)}|{line.get('backend', '')}"),
+        lambda line: ViewCell(
+            clean_line(label_line_op(line)), square=f"{label_line_op(line)}|{line.get('backend', '')}"
+        ),
         foreign=True,
     )
 
@@ -179,17 +181,17 @@ class View:
     def _plain(self, name: str, words: str) -> ViewColumn:
         """A column of the frame as it is; an op with its variant, where its own columns are named."""
         if name == "status":
-            return status(name, words)
+            return make_status_column(name, words)
         if name == "op" and self.columns and "variant" in self.frame:
-            return op(words or name)
+            return make_op_column(words or name)
         numeric = name in self.frame and pd.api.types.is_numeric_dtype(self.frame[name])
-        return build_number_column(name, words) if numeric else text(name, words)
+        return build_number_column(name, words) if numeric else make_text_column(name, words)
 
     def _names(self) -> list[Any]:
         return [*(self.frame.index.names if self.index else ()), *self.frame.columns]
 
 
-def cell(column: ViewColumn, line: Line) -> ViewCell:
+def make_view_cell(column: ViewColumn, line: Line) -> ViewCell:
     """The cell of a line in a column."""
     made = column.cell(line)
     return made if isinstance(made, ViewCell) else ViewCell(made)
@@ -197,7 +199,7 @@ def cell(column: ViewColumn, line: Line) -> ViewCell:
 
 @dataclass(frozen=True, eq=False)
 class Report:
-    """What views are made of. rows: `distinct` rows of the lake with their standing (`farm.report.tables.causes`); run:
+    """What views are made of. rows: `keep_distinct_rows` rows of the lake with their standing (`farm.report.tables.causes`); run:
     their ``_run.json``; by: one more column to sum by. What is worked out of them is so once, on first use."""
 
     rows: pd.DataFrame
@@ -212,14 +214,14 @@ class Report:
         if isinstance(rows, Report):
             return rows
         attrs = dict(rows.attrs)  # pandas forgets them
-        told, stale = match_known(distinct(rows), run)
-        rows = with_code(told, run)
+        told, stale = match_known_failures(keep_distinct_rows(rows), run)
+        rows = add_code_column(told, run)
         rows.attrs.update(attrs)
         return cls(settle(rows), run, by, stale)
 
     def values(self, column: str) -> frozenset[Any]:
         """What its rows have in a column."""
-        return find_values(self.rows, column)
+        return find_column_values(self.rows, column)
 
     @functools.cached_property
     def verdict(self) -> RunVerdict:

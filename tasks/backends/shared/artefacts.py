@@ -68,7 +68,7 @@ def _locate_artefact(kind: str, parts: tuple[bytes | str, ...]) -> Path | None:
     if not folder:
         return None
     digest = hashlib.sha256()
-    for part in (kind, sources.of_artefacts(), *parts):
+    for part in (kind, sources.digest_artefact_sources(), *parts):
         data = part.encode() if isinstance(part, str) else part
         digest.update(len(data).to_bytes(8, "little") + data)
     name = digest.hexdigest()[:40]
@@ -80,10 +80,10 @@ def describe_processor() -> str:
     """The processor's name and features: code for "this machine" runs, and computes the same, on no other. A hypervisor
     may give several generations one name."""
     features = _read_cpuinfo("flags") or _read_cpuinfo("Features")
-    return f"{platform.machine()} {processor_name()} {hashlib.sha256(features.encode()).hexdigest()[:12]}"
+    return f"{platform.machine()} {read_processor_name()} {hashlib.sha256(features.encode()).hexdigest()[:12]}"
 
 
-def processor_name() -> str:
+def read_processor_name() -> str:
     """The processor's name for people."""
     return _read_cpuinfo("model name") or platform.processor() or platform.machine()
 
@@ -98,6 +98,6 @@ def _read_cpuinfo(name: str) -> str:
     return ""
 
 
-def inductor_cache(cache: Path) -> str:
+def name_inductor_cache(cache: Path) -> str:
     """Where inductor keeps what it compiles for this processor: its own keys do not know all of its features."""
     return str(cache / "inductor" / hashlib.sha256(describe_processor().encode()).hexdigest()[:12])

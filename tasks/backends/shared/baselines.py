@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tasks.arrays import torch_tree
-from tasks.arrays.dispatch import dispatch_mode
-from tasks.arrays.tree import decode
+from tasks.arrays.dispatch import make_dispatch_mode
+from tasks.arrays.tree import decode_argument_tree
 from tasks.model import Baseline, Form, OwnKernel, Unsupported
 
 if TYPE_CHECKING:
@@ -60,8 +60,8 @@ def _count_products(form: Form, call: Callable[..., Any] | None) -> int | None:
 
         # Torch's functions of shapes import its compiler, for a second.
         where = "cpu" if sum(x.nbytes for x in form.arrays) <= COMPUTED else "meta"
-        leaf = torch_tree.decoder(form.arrays.__getitem__, where)
-        args, kwargs = decode(form.args, leaf), decode(form.kwargs, leaf)
+        leaf = torch_tree.make_tensor_decoder(form.arrays.__getitem__, where)
+        args, kwargs = decode_argument_tree(form.args, leaf), decode_argument_tree(form.kwargs, leaf)
         with torch.no_grad(), _counting_mode() as counted:
             call(*args, **kwargs)
         return int(counted.operations) or None
@@ -74,7 +74,7 @@ def _counting_mode() -> Any:
     imports."""
     from torch.utils.flop_counter import flop_registry
 
-    class Count(dispatch_mode()):  # type: ignore[misc]
+    class Count(make_dispatch_mode()):  # type: ignore[misc]
         operations = 0
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

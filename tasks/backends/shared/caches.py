@@ -20,7 +20,7 @@ def last_level_bytes(target: str = "cpu") -> int:
     """Size of the last cache of what torch calls ``target``, as its driver or Linux tells; `USUAL` where neither
     does."""
     if target == "cpu":
-        sizes = [_size_of(x.read_text()) for x in _OF_CPU.glob("index*/size")]
+        sizes = [_parse_cache_size(x.read_text()) for x in _OF_CPU.glob("index*/size")]
     else:
         import torch
 
@@ -33,7 +33,7 @@ def last_level_bytes(target: str = "cpu") -> int:
     return max(sizes, default=0) or USUAL
 
 
-def _size_of(text: str) -> int:
+def _parse_cache_size(text: str) -> int:
     """ "32768K" in bytes."""
     number, unit = text.strip()[:-1], text.strip()[-1:]
     return int(number) << {"K": 10, "M": 20, "G": 30}[unit] if unit in "KMG" and number.isdecimal() else 0
@@ -49,7 +49,7 @@ def _make_flush_buffer(target: str) -> Any:
     return torch.zeros(size // 8, dtype=torch.int64, device=target)
 
 
-def flush_caches(target: str = "cpu") -> None:
+def flush_processor_caches(target: str = "cpu") -> None:
     """Write a buffer larger than the last cache: nothing else is left in any. On a device it is only asked for."""
     buffer = _make_flush_buffer(target)
     buffer += 1

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from tasks.backends.shared import caches
-from tasks.backends.shared.torch_devices import synchronize
+from tasks.backends.shared.torch_devices import synchronize_torch_device
 from tasks.cache import default_cache
 
 #: Runs of which the fastest counts: so many at least, and for so many seconds: on a busy machine one of them is left
@@ -30,14 +30,14 @@ ROWS, ROWS_OF_DEVICE = 512, 4096
 MEMORY = "memory"
 
 
-def find_ceiling(device: str, what: str, measure: Callable[[str], float], again: bool = False) -> float | None:
+def find_device_ceiling(device: str, what: str, measure: Callable[[str], float], again: bool = False) -> float | None:
     """Bytes a second (``what``: MEMORY), or operations a second of products in a dtype, at most; None where it cannot
     be measured.
 
     device: what tells it from others; measure: measures it, 0 where it cannot. again: it is measured once more, and the
     better counts.
     """
-    name = hashlib.sha256(f"{device} {_count_cores()}".encode()).hexdigest()[:16]
+    name = hashlib.sha256(f"{device} {_count_cpu_cores()}".encode()).hexdigest()[:16]
     file = default_cache() / "ceilings" / f"{name}.json"
     known: dict[str, float] = {}
     with contextlib.suppress(OSError, ValueError):
@@ -55,23 +55,23 @@ def find_ceiling(device: str, what: str, measure: Callable[[str], float], again:
     return found
 
 
-def _count_cores() -> int:
+def _count_cpu_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def measure_ceiling(target: str, what: str) -> float:
+def measure_device_ceiling(target: str, what: str) -> float:
     """What torch calls ``target``, at most, now; 0 where it cannot be measured."""
     try:
         if what == MEMORY:
-            return _memory_of_cpu() if target == "cpu" else _memory_of_device(target)
-        return _products_of_cpu(what) if target == "cpu" else _products_of_device(target, what)
+            return _measure_cpu_memory() if target == "cpu" else _measure_device_memory(target)
+        return _measure_cpu_products(what) if target == "cpu" else _measure_device_products(target, what)
     except Exception:  # a device without the dtype, or without the memory
         return 0.0
 
 
-def _memory_of_cpu() -> float:
+def _measure_cpu_memory() -> float:
     """The best of a copy, a read and a write, by all cores that this process may use: a kernel may use them."""
-    parts = _count_cores()
+    parts = _count_cpu_cores()
     size = 2 * caches.last_level_bytes() // parts // 8
     pairs = [(np.ones(size), np.ones(size)) for _ in range(parts)]
     ways: tuple[tuple[int, Callable[[Any, Any], Any]], ...] = (
@@ -82,20 +82,20 @@ def _memory_of_cpu() -> float:
     rates = []
     for passes, way in ways:
         works = [functools.partial(way, *pair) for pair in pairs]
-        rates += [passes * size * 8 * len(some) / _time_fastest(some) for some in (works, works[:1])]
+        rates += [passes * size * 8 * len(some) / _time_fastest_of_works(some) for some in (works, works[:1])]
     return max(rates)
 
 
-def _products_of_cpu(dtype: str) -> float:
+def _measure_cpu_products(dtype: str) -> float:
     import torch
 
     kind = getattr(torch, dtype)
     given = torch.ones(ROWS, ROWS, dtype=kind)
     # Cores that multiply share little: where others are busy, one alone tells best what all could do.
-    return _count_cores() * 2 * ROWS**3 / _time_fastest([functools.partial(torch.mm, given, given)])
+    return _count_cpu_cores() * 2 * ROWS**3 / _time_fastest_of_works([functools.partial(torch.mm, given, given)])
 
 
-def _time_fastest(works: Sequence[Callable[[], Any]]) -> float:
+def _time_fastest_of_works(works: Sequence[Callable[[], Any]]) -> float:
     """Seconds that all of these take at the same time, each on a thread of its own, in the best of some runs."""
     best, first, runs = float("inf"), time.perf_counter(), 0
     while runs < RUNS or time.perf_counter() - first < SECONDS:
@@ -110,7 +110,7 @@ def _time_fastest(works: Sequence[Callable[[], Any]]) -> float:
     return best
 
 
-def _memory_of_device(target: str) -> float:
+def _measure_device_memory(target: str) -> float:
     import torch
 
     size = max(8 * caches.last_level_bytes(target), 1 << 28) // 4
@@ -120,10 +120,10 @@ def _memory_of_device(target: str) -> float:
         (1, lambda: a.sum()),
         (1, lambda: a.fill_(1.0)),
     )
-    return max(passes * size * 4 / _fastest_on(target, way) for passes, way in ways)
+    return max(passes * size * 4 / _time_fastest_on_device(target, way) for passes, way in ways)
 
 
-def _products_of_device(target: str, dtype: str) -> float:
+def _measure_device_products(target: str, dtype: str) -> float:
     """Products of float32 in TF32 where the device has it: a kernel may build float32 of it."""
     import torch
 
@@ -131,17 +131,17 @@ def _products_of_device(target: str, dtype: str) -> float:
     before = torch.get_float32_matmul_precision()
     try:
         torch.set_float32_matmul_precision("high")
-        return 2 * ROWS_OF_DEVICE**3 / _fastest_on(target, lambda: torch.mm(a, a))
+        return 2 * ROWS_OF_DEVICE**3 / _time_fastest_on_device(target, lambda: torch.mm(a, a))
     finally:
         torch.set_float32_matmul_precision(before)
 
 
-def _fastest_on(target: str, work: Callable[[], Any]) -> float:
+def _time_fastest_on_device(target: str, work: Callable[[], Any]) -> float:
     best = float("inf")
     for _ in range(2 * RUNS):
-        synchronize(target)
+        synchronize_torch_device(target)
         begin = time.perf_counter()
         work()
-        synchronize(target)
+        synchronize_torch_device(target)
         best = min(best, time.perf_counter() - begin)
     return best

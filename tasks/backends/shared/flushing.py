@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tasks import counterparts
-from tasks.arrays.tree import TensorSpec, encode
+from tasks.arrays.tree import TensorSpec, encode_argument_tree
 from tasks.counterparts.table import FRAMEWORKS
-from tasks.model import SMALLEST_NORMAL, Flushes, Form, Unsupported, np_dtype
+from tasks.model import SMALLEST_NORMAL, Flushes, Form, Unsupported, get_numpy_dtype
 from tasks.model.dtypes import ELEMENT_TYPE
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 DTYPES = ("float32", "float16", "bfloat16", "float64")
 
 
-def measure_flushing(backend: Backend, dtype: str) -> Flushes:
+def measure_backend_flushing(backend: Backend, dtype: str) -> Flushes:
     """What the backend makes 0 in a dtype: half the smallest normal number as a result, and as an input, four times
     which is normal again. Nothing where it cannot multiply."""
     if dtype not in DTYPES:
@@ -33,7 +33,7 @@ def measure_flushing(backend: Backend, dtype: str) -> Flushes:
 
 def _multiply_on_backend(backend: Backend, dtype: str, x: float, y: float) -> float | None:
     """x · y as the backend computes it for several elements at once; None where it does not."""
-    arrays = [np.full(16, value).astype(np_dtype(dtype)) for value in (x, y)]
+    arrays = [np.full(16, value).astype(get_numpy_dtype(dtype)) for value in (x, y)]
     try:
         [found] = backend.build(_make_product_form(backend, dtype, arrays)).run()
         return float(np.abs(np.asarray(found).astype(np.float64)).max())
@@ -43,7 +43,7 @@ def _multiply_on_backend(backend: Backend, dtype: str, x: float, y: float) -> fl
 
 def _make_product_form(backend: Backend, dtype: str, arrays: list[np.ndarray]) -> Form:
     """The product in the first form that the backend takes. Raises Unsupported."""
-    args, kwargs = encode((TensorSpec(0), TensorSpec(1))), encode({})
+    args, kwargs = encode_argument_tree((TensorSpec(0), TensorSpec(1))), encode_argument_tree({})
     for kind in backend.forms:
         form = Form(kind, "torch:mul", dtype, arrays, args=args, kwargs=kwargs)
         if kind == "torch":
@@ -51,7 +51,7 @@ def _make_product_form(backend: Backend, dtype: str, arrays: list[np.ndarray]) -
 
             return replace(form, call=torch.mul)
         if kind in FRAMEWORKS:
-            return replace(form, call=counterparts.counterpart(kind, "torch:mul", "", dtype))
+            return replace(form, call=counterparts.find_counterpart(kind, "torch:mul", "", dtype))
         if kind == "onnx":
             return replace(form, model=_make_product_model(dtype))
     raise Unsupported(f"{backend.name} takes no form of a product")

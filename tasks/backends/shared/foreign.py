@@ -18,7 +18,7 @@ _ZOO = tuple(str(Path(x) / "zoo") for x in _TASKS)
 _known: dict[str, bool] = {}
 
 
-def is_foreign(file: str) -> bool:
+def is_foreign_file(file: str) -> bool:
     """Whether code of a file is neither the farm's nor a library's."""
     if file not in _known:
         _known[file] = file.startswith(_ZOO) or not file.startswith((*_LIBRARIES, "<"))

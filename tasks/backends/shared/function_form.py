@@ -7,30 +7,30 @@ from typing import Any
 
 import numpy as np
 
-from tasks.arrays.tree import contiguous, decode, tensor_specs
-from tasks.backends.shared.network import read_network
+from tasks.arrays.tree import decode_argument_tree, list_tensor_specs, make_contiguous_tensor
+from tasks.backends.shared.network import read_onnx_network
 from tasks.counterparts import Counterpart
 from tasks.model import Form, Unsupported
 
 
-def input_arrays(form: Form) -> list[np.ndarray]:
+def list_function_inputs(form: Form) -> list[np.ndarray]:
     """Every tensor of the call as a contiguous array, in order of appearance; then the weights of a whole network.
     Raises Unsupported for a sparse one."""
-    specs = tensor_specs(form.args) + tensor_specs(form.kwargs)
+    specs = list_tensor_specs(form.args) + list_tensor_specs(form.kwargs)
     for spec in specs:
         if spec.layout != "strided":
             raise Unsupported(f"the table of counterparts is for dense tensors, not for {spec.layout}")
-    weights = read_network(form.kind, form.model).weights if form.model is not None else []
-    return [*(contiguous(form.arrays[spec.id], spec) for spec in specs), *weights]
+    weights = read_onnx_network(form.kind, form.model).weights if form.model is not None else []
+    return [*(make_contiguous_tensor(form.arrays[spec.id], spec) for spec in specs), *weights]
 
 
 def invoke_counterpart(form: Form, tensors: Sequence[Any], dtype_of: Callable[[str], Any]) -> list[Any]:
-    """The outputs, flat, of the form's counterpart called with ``tensors`` in the places of `input_arrays`.
+    """The outputs, flat, of the form's counterpart called with ``tensors`` in the places of `list_function_inputs`.
 
     ``dtype_of`` gives the framework's dtype by the farm's name of it.
     """
     if form.model is not None:
-        return read_network(form.kind, form.model)(*tensors)
+        return read_onnx_network(form.kind, form.model)(*tensors)
     given = iter(tensors)
 
     def leaf(kind: str, node: dict[str, Any]) -> Any:
@@ -40,8 +40,8 @@ def invoke_counterpart(form: Form, tensors: Sequence[Any], dtype_of: Callable[[s
             return dtype_of(node["name"])
         return None  # layouts, memory formats and devices say where a tensor is, not what
 
-    args = decode(form.args, leaf)
-    kwargs = decode(form.kwargs, leaf)
+    args = decode_argument_tree(form.args, leaf)
+    kwargs = decode_argument_tree(form.kwargs, leaf)
     assert form.call is not None
     return list(list_output_leaves(form.call(*args, **kwargs)))
 

@@ -46,7 +46,7 @@ SETTINGS: Mapping[str, Sequence[Any]] = {
 MOST = 4
 
 
-def check_settings(given: Any) -> str | dict[str, Any]:
+def check_inductor_settings(given: Any) -> str | dict[str, Any]:
     """The option "settings": DRAWN, or values by the names of inductor's own config. Raises ValueError."""
     if given is None:
         return {}
@@ -57,7 +57,7 @@ def check_settings(given: Any) -> str | dict[str, Any]:
     return {str(name): value for name, value in given.items()}
 
 
-def draw_settings(form: Form) -> dict[str, Any]:
+def draw_inductor_settings(form: Form) -> dict[str, Any]:
     """One to MOST settings, by what is computed alone: the same case has the same ones in every run."""
     digest = hashlib.blake2b(form.op.encode(), digest_size=8)
     digest.update(form.model or b"")
@@ -67,6 +67,6 @@ def draw_settings(form: Form) -> dict[str, Any]:
     return {name: choose.of(SETTINGS[name]) for name in choose.some(tuple(SETTINGS), 1, MOST)}
 
 
-def words(settings: Mapping[str, Any]) -> Iterable[str]:
+def word_inductor_settings(settings: Mapping[str, Any]) -> Iterable[str]:
     """A setting a word, for the flags of a row."""
     return (f"{name}={value}" for name, value in settings.items())

@@ -14,7 +14,7 @@ import numpy as np
 from tasks import counterparts
 from tasks.backends.shared import onnx_graph
 from tasks.counterparts import by_torch
-from tasks.model import Form, Unsupported, np_dtype
+from tasks.model import Form, Unsupported, get_numpy_dtype
 from tasks.model.dtypes import DTYPE_OF_ELEMENT
 from tasks.older_python import zip_equal
 from tasks.operators import table as operators
@@ -87,8 +87,8 @@ class OnnxNetwork:
         if not all(x is None or isinstance(x, np.ndarray) for x in inputs):
             return None
         if step.op == "Cast":
-            return [inputs[0].astype(np_dtype(step.attributes["to"]))]
-        if not operators.of(step.op).of_sizes:
+            return [inputs[0].astype(get_numpy_dtype(step.attributes["to"]))]
+        if not operators.find_operator(step.op).of_sizes:
             return None
         return EVALUATED[step.op](OperatorCall(inputs, step.attributes, self._opset, len(step.outputs)))
 
@@ -103,25 +103,25 @@ class OnnxNetwork:
 
 
 @functools.lru_cache(maxsize=2)
-def read_network(framework: str, model: bytes) -> OnnxNetwork:
+def read_onnx_network(framework: str, model: bytes) -> OnnxNetwork:
     """The network of a model, read once for all that is asked of it."""
     return OnnxNetwork(framework, model)
 
 
-def complete_form(form: Form) -> Form:
+def complete_torch_form(form: Form) -> Form:
     """A form of torch's that is a graph with that graph as its call, any other as it is: ONNX's operators are torch's
     too. Raises Unsupported."""
-    return replace(form, call=in_torch(form)) if form.kind == "torch" and form.call is None else form
+    return replace(form, call=convert_onnx_to_torch(form)) if form.kind == "torch" and form.call is None else form
 
 
-def in_torch(form: Form) -> Any:
+def convert_onnx_to_torch(form: Form) -> Any:
     """An ONNX form as a torch program (a torch.fx.GraphModule) of its inputs: its graph of operations, weights within.
     Raises Unsupported for what torch has no function for."""
     import torch
     from torch.fx.experimental.proxy_tensor import make_fx
 
     assert form.model is not None
-    found = read_network("torch", form.model)
+    found = read_onnx_network("torch", form.model)
     weights = [torch.from_numpy(np.array(x)) for x in found.weights]
     given = [torch.from_numpy(np.array(x)) for x in form.arrays]
     with torch.no_grad():
@@ -132,8 +132,8 @@ def get_framework_functions(framework: str) -> Callable[[str], Callable[..., Any
     """Functions of a framework by torch's names of them; counterparts, where it is another one. Raises Unsupported for
     what is in no row."""
     if framework == "torch":
-        return by_torch.find_function
-    rows = counterparts.rows()
+        return by_torch.find_torch_counterpart
+    rows = counterparts.index_counterpart_rows()
 
     def find_counterpart(name: str) -> Callable[..., Any]:
         row = rows.get(name)
@@ -169,8 +169,8 @@ def _read_whole_model(model: bytes) -> tuple[int, list[_NetworkStep], dict[str, 
     }
     steps = []
     for data in onnx_graph.list_field_bytes(graph, 1):
-        node = onnx_graph.read_node(data)
-        attributes = dict(map(_read_attribute, onnx_graph.list_field_bytes(data, 5)))
+        node = onnx_graph.read_onnx_node(data)
+        attributes = dict(map(_read_onnx_attribute, onnx_graph.list_field_bytes(data, 5)))
         if node.op == "Constant":
             (value,) = attributes.values()
             constants[node.outputs[0]] = np.asarray(value)
@@ -181,7 +181,7 @@ def _read_whole_model(model: bytes) -> tuple[int, list[_NetworkStep], dict[str, 
     return versions.get("", versions.get("ai.onnx", 1)), steps, constants
 
 
-def _read_attribute(data: memoryview) -> tuple[str, Any]:
+def _read_onnx_attribute(data: memoryview) -> tuple[str, Any]:
     name, kind = onnx_graph.read_text_field(onnx_graph.get_last_field(data, 1)), _read_number_field(data, 20)
     if kind == 1:
         return name, struct.unpack("<f", onnx_graph.get_last_field(data, 2))[0]
@@ -201,7 +201,7 @@ def _read_attribute(data: memoryview) -> tuple[str, Any]:
 def _read_tensor_proto(data: memoryview) -> np.ndarray:
     """A TensorProto, its bytes raw or number by number."""
     shape = list(_read_number_fields(data, 1))
-    dtype = np_dtype(DTYPE_OF_ELEMENT[_read_number_field(data, 2)])
+    dtype = get_numpy_dtype(DTYPE_OF_ELEMENT[_read_number_field(data, 2)])
     if _read_number_field(data, 14):
         raise Unsupported("a weight lies in another file")
     if raw := onnx_graph.get_last_field(data, 9):

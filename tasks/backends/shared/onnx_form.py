@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from tasks.arrays.tree import TensorSpec, spec_of
+from tasks.arrays.tree import TensorSpec, read_tensor_spec
 from tasks.backends.shared import onnx_graph
 from tasks.model import Form, Unsupported
-from tasks.model.dtypes import ELEMENT_TYPE, PACKED_BITS, np_dtype
+from tasks.model.dtypes import ELEMENT_TYPE, PACKED_BITS, get_numpy_dtype
 
 #: y = x + x on two float32 (IR 7, opset 13): what a probe runs to see whether a device works at all.
 PROBE_MODEL = (
@@ -19,23 +19,23 @@ PROBE_MODEL = (
 )
 
 
-def one_add() -> Form:
+def make_smallest_model() -> Form:
     """The smallest model there is, on ones: its output is two twos."""
     return Form("onnx", "Add", "float32", [np.ones(2, np.float32)], model=PROBE_MODEL)
 
 
-def input_values(form: Form) -> list[Any]:
+def list_onnx_input_values(form: Form) -> list[Any]:
     """The values of the graph's inputs, in the graph's order.
 
     Each is an array (C-contiguous, in the dtype of the form's array), a list of them for a sequence, or None for
     an empty optional. ``form.args`` is a tree over ``form.arrays`` with one node per graph input, as `TensorSpec`s
-    or as `tasks.arrays.tree.encode` writes them; without it every array is one input. Raises ValueError for a form
+    or as `tasks.arrays.tree.encode_argument_tree` writes them; without it every array is one input. Raises ValueError for a form
     without a model, TypeError for any other node.
     """
     if form.model is None:
         raise ValueError(f"{form.op}: the onnx form holds no model")
     if form.args is None:
-        return [contiguous(x) for x in form.arrays]
+        return [make_array_contiguous(x) for x in form.arrays]
     values = _make_graph_input(form.args, form)
     if not isinstance(values, list):
         raise TypeError(f"{form.op}: the arguments of an ONNX graph are a list with one node per input")
@@ -46,30 +46,30 @@ def _make_graph_input(node: Any, form: Form) -> Any:
     if node is None:
         return None
     if isinstance(node, dict) and node.get("$") == "tensor":
-        node = spec_of(node)
+        node = read_tensor_spec(node)
     elif isinstance(node, dict) and node.get("$") == "tuple":
         node = node["v"]
     if isinstance(node, TensorSpec):
         if node.layout != "strided":
             raise TypeError(f"{form.op}: an ONNX graph takes no tensor of layout {node.layout}")
-        return contiguous(node.view(form.arrays[node.id]))
+        return make_array_contiguous(node.view(form.arrays[node.id]))
     if isinstance(node, (list, tuple)):
         return [_make_graph_input(x, form) for x in node]
     raise TypeError(f"{form.op}: an input of an ONNX graph is a tensor, a list or None, not {type(node).__name__}")
 
 
-def inputs_by_name(form: Form) -> dict[str, Any]:
-    """`input_values` by the names of the graph's inputs. Raises ValueError if they are not as many."""
-    values = input_values(form)
-    names = onnx_graph.input_names(form.model or b"")
+def name_onnx_inputs(form: Form) -> dict[str, Any]:
+    """`list_onnx_input_values` by the names of the graph's inputs. Raises ValueError if they are not as many."""
+    values = list_onnx_input_values(form)
+    names = onnx_graph.list_onnx_input_names(form.model or b"")
     if len(names) != len(values):
         raise ValueError(f"{form.op}: the graph has {len(names)} inputs ({', '.join(names)}), the form {len(values)}")
     return dict(zip(names, values))
 
 
-def tensors_by_name(form: Form, who: str) -> dict[str, np.ndarray]:
-    """`inputs_by_name` for a runtime, ``who``, that takes only tensors. Raises Unsupported for any other input."""
-    named = inputs_by_name(form)
+def name_onnx_tensors(form: Form, who: str) -> dict[str, np.ndarray]:
+    """`name_onnx_inputs` for a runtime, ``who``, that takes only tensors. Raises Unsupported for any other input."""
+    named = name_onnx_inputs(form)
     for name, value in named.items():
         if not isinstance(value, np.ndarray):
             what = "sequence" if isinstance(value, list) else "empty optional"
@@ -77,23 +77,23 @@ def tensors_by_name(form: Form, who: str) -> dict[str, np.ndarray]:
     return named
 
 
-def of_sizes(form: Form) -> Form:
+def fix_onnx_sizes(form: Form) -> Form:
     """The form with a model whose inputs have the shapes of their values."""
-    shapes = {name: x.shape for name, x in inputs_by_name(form).items() if isinstance(x, np.ndarray)}
-    return replace(form, model=onnx_graph.with_shapes(form.model or b"", shapes))
+    shapes = {name: x.shape for name, x in name_onnx_inputs(form).items() if isinstance(x, np.ndarray)}
+    return replace(form, model=onnx_graph.put_onnx_shapes(form.model or b"", shapes))
 
 
-def with_rows_open(form: Form) -> Form:
+def open_onnx_rows(form: Form) -> Form:
     """The form with a model that leaves the first dimension of its ``batched`` arrays open, and says nothing of the
     shapes of tensors that it computes."""
     shapes: dict[str, list[int | str]] = {}
-    for place, (name, x) in enumerate(inputs_by_name(form).items()):
+    for place, (name, x) in enumerate(name_onnx_inputs(form).items()):
         if isinstance(x, np.ndarray):
             shapes[name] = ["rows", *x.shape[1:]] if place in form.batched else list(x.shape)
-    return replace(form, model=onnx_graph.with_shapes(form.model or b"", shapes, forget=True))
+    return replace(form, model=onnx_graph.put_onnx_shapes(form.model or b"", shapes, forget=True))
 
 
-def with_constants(model: bytes, values: dict[str, np.ndarray]) -> bytes:
+def put_onnx_constants(model: bytes, values: dict[str, np.ndarray]) -> bytes:
     """The model with ``values`` for inputs of these names, as initializers (GraphProto.initializer 5).
 
     A second part of a message is merged with the first when it is read, so nothing of the model is rewritten.
@@ -101,16 +101,16 @@ def with_constants(model: bytes, values: dict[str, np.ndarray]) -> bytes:
     """
     tensors = b""
     for name, value in values.items():
-        dims = b"".join(b"\x08" + onnx_graph.as_varint(n) for n in value.shape)
-        raw = (pack_low_bits(value) if value.dtype.name in PACKED_BITS else contiguous(value)).tobytes()
-        kind = b"\x10" + onnx_graph.as_varint(ELEMENT_TYPE[value.dtype.name])
-        tensors += onnx_graph.encode_message(
-            5, dims + kind + onnx_graph.encode_message(8, name.encode()) + onnx_graph.encode_message(9, raw)
+        dims = b"".join(b"\x08" + onnx_graph.encode_varint(n) for n in value.shape)
+        raw = (pack_low_bits(value) if value.dtype.name in PACKED_BITS else make_array_contiguous(value)).tobytes()
+        kind = b"\x10" + onnx_graph.encode_varint(ELEMENT_TYPE[value.dtype.name])
+        tensors += onnx_graph.encode_onnx_message(
+            5, dims + kind + onnx_graph.encode_onnx_message(8, name.encode()) + onnx_graph.encode_onnx_message(9, raw)
         )
-    return model + onnx_graph.encode_message(7, tensors)
+    return model + onnx_graph.encode_onnx_message(7, tensors)
 
 
-def contiguous(array: np.ndarray) -> np.ndarray:
+def make_array_contiguous(array: np.ndarray) -> np.ndarray:
     """``array`` itself if it is C-contiguous, else a copy (np.ascontiguousarray would make a scalar 1-d)."""
     return array if array.flags.c_contiguous else array.copy(order="C")
 
@@ -132,16 +132,16 @@ def unpack_low_bits(raw: np.ndarray, dtype: str, shape: tuple[int, ...]) -> np.n
     shifts = np.arange(8 // bits, dtype=np.uint8) * bits
     size = int(np.prod(shape, dtype=np.int64))
     codes = ((raw[:, None] >> shifts) & ((1 << bits) - 1)).reshape(-1)[:size]
-    return codes.view(np_dtype(dtype)).reshape(shape)
+    return codes.view(get_numpy_dtype(dtype)).reshape(shape)
 
 
-def from_bytes(raw: np.ndarray, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
+def read_onnx_tensor_bytes(raw: np.ndarray, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
     """A tensor's bytes (1-d uint8, as ONNX stores them) as an array of ``dtype`` and ``shape``."""
     if dtype in PACKED_BITS:
         return unpack_low_bits(raw, dtype, shape)
-    return raw.view(np_dtype(dtype)).reshape(shape)
+    return raw.view(get_numpy_dtype(dtype)).reshape(shape)
 
 
-def flatten_lists(value: Any) -> list[Any]:
+def flatten_nested_lists(value: Any) -> list[Any]:
     """Nested lists as one flat list."""
-    return [y for x in value for y in flatten_lists(x)] if isinstance(value, (list, tuple)) else [value]
+    return [y for x in value for y in flatten_nested_lists(x)] if isinstance(value, (list, tuple)) else [value]

@@ -46,11 +46,11 @@ def read_onnx_graph(model: bytes) -> OnnxGraph:
     return OnnxGraph(
         tuple(x for x in inputs if x.name not in defaults),
         tuple(_read_value_info(x) for x in list_field_bytes(graph, 12)),
-        tuple(read_node(x) for x in list_field_bytes(graph, 1)),
+        tuple(read_onnx_node(x) for x in list_field_bytes(graph, 1)),
     )
 
 
-def input_names(model: bytes) -> list[str]:
+def list_onnx_input_names(model: bytes) -> list[str]:
     """Names of the main graph's inputs without a default, in its order; nothing else is read. Raises ValueError for
     damaged bytes."""
     defaults, names = set(), []
@@ -62,7 +62,7 @@ def input_names(model: bytes) -> list[str]:
     return [name for name in names if name not in defaults]
 
 
-def with_shapes(model: bytes, shapes: Mapping[str, Sequence[int | str]], forget: bool = False) -> bytes:
+def put_onnx_shapes(model: bytes, shapes: Mapping[str, Sequence[int | str]], forget: bool = False) -> bytes:
     """The model with these shapes of its inputs, by name, a word for a dimension that is open: nothing else of it is
     read.
 
@@ -72,7 +72,7 @@ def with_shapes(model: bytes, shapes: Mapping[str, Sequence[int | str]], forget:
     parts = []
     for number, data in walk_message_fields(memoryview(model)):
         if number != 7 or isinstance(data, int):
-            parts.append(_encode_field(number, data))
+            parts.append(_encode_onnx_field(number, data))
             continue
         inside = []
         for inner, value in walk_message_fields(data):
@@ -86,8 +86,8 @@ def with_shapes(model: bytes, shapes: Mapping[str, Sequence[int | str]], forget:
                 value = memoryview(_encode_value_info(value, name, shapes[name]))
             if inner == 12 and not isinstance(value, int) and forget:
                 value = memoryview(_encode_value_info(value, read_text_field(get_last_field(value, 1)), None))
-            inside.append(_encode_field(inner, value))
-        parts.append(encode_message(7, b"".join(inside)))
+            inside.append(_encode_onnx_field(inner, value))
+        parts.append(encode_onnx_message(7, b"".join(inside)))
     return b"".join(parts)
 
 
@@ -102,24 +102,30 @@ def _encode_value_info(value: memoryview, name: str, shape: Sequence[int | str] 
         0,
     )
     sizes = b"".join(
-        encode_message(1, encode_message(2, x.encode()) if isinstance(x, str) else b"\x08" + as_varint(x))
+        encode_onnx_message(1, encode_onnx_message(2, x.encode()) if isinstance(x, str) else b"\x08" + encode_varint(x))
         for x in shape or ()
     )
-    said = b"" if shape is None else encode_message(2, sizes)
-    return encode_message(1, name.encode()) + encode_message(2, encode_message(1, b"\x08" + as_varint(element) + said))
+    said = b"" if shape is None else encode_onnx_message(2, sizes)
+    return encode_onnx_message(1, name.encode()) + encode_onnx_message(
+        2, encode_onnx_message(1, b"\x08" + encode_varint(element) + said)
+    )
 
 
-def _encode_field(number: int, value: int | memoryview) -> bytes:
+def _encode_onnx_field(number: int, value: int | memoryview) -> bytes:
     """A field of a message none of whose own fields are numbers of fixed length, as of a model and a graph."""
-    return as_varint(number << 3) + as_varint(value) if isinstance(value, int) else encode_message(number, value)
+    return (
+        encode_varint(number << 3) + encode_varint(value)
+        if isinstance(value, int)
+        else encode_onnx_message(number, value)
+    )
 
 
-def encode_message(number: int, data: bytes | memoryview) -> bytes:
+def encode_onnx_message(number: int, data: bytes | memoryview) -> bytes:
     """A field that is a message, text or bytes."""
-    return b"".join((as_varint(number << 3 | 2), as_varint(len(data)), data))
+    return b"".join((encode_varint(number << 3 | 2), encode_varint(len(data)), data))
 
 
-def as_varint(value: int) -> bytes:
+def encode_varint(value: int) -> bytes:
     """A number as protobuf writes it."""
     data = bytearray()
     while value > 127:
@@ -128,7 +134,7 @@ def as_varint(value: int) -> bytes:
     return bytes([*data, value])
 
 
-def read_node(data: memoryview) -> OnnxNode:
+def read_onnx_node(data: memoryview) -> OnnxNode:
     """A NodeProto."""
     domain, op = read_text_field(get_last_field(data, 7)), read_text_field(get_last_field(data, 4))
     own = domain in ("", "ai.onnx")
@@ -156,11 +162,11 @@ def _read_value_info(message: memoryview) -> OnnxValue:
         inner = get_last_field(inner, 1)  # the type of the elements
     element = next((x for n, x in walk_message_fields(inner) if n == 1 and isinstance(x, int)), 0)
     shape = next((x for n, x in walk_message_fields(inner) if n == 2 and not isinstance(x, int)), None)
-    axes = None if shape is None else tuple(_read_dimension(x) for x in list_field_bytes(shape, 1))
+    axes = None if shape is None else tuple(_read_onnx_dimension(x) for x in list_field_bytes(shape, 1))
     return OnnxValue(read_text_field(get_last_field(message, 1)), kind, DTYPE_OF_ELEMENT.get(element, ""), axes)
 
 
-def _read_dimension(dimension: memoryview) -> int | None:
+def _read_onnx_dimension(dimension: memoryview) -> int | None:
     return next((x for n, x in walk_message_fields(dimension) if n == 1 and isinstance(x, int)), None)
 
 
@@ -183,7 +189,7 @@ def read_packed_varints(data: memoryview) -> Iterator[int]:
     """Numbers that a field holds packed. Raises ValueError for damaged bytes."""
     at = 0
     while at < len(data):
-        value, at = _read_varint(data, at)
+        value, at = _read_protobuf_varint(data, at)
         yield value
 
 
@@ -197,17 +203,17 @@ def walk_message_fields(data: memoryview) -> Iterator[tuple[int, int | memoryvie
         key = data[at]
         at += 1
         if key > 127:
-            key, at = _read_varint(data, at - 1)
+            key, at = _read_protobuf_varint(data, at - 1)
         kind = key & 7
         if kind == 0:
-            value, at = _read_varint(data, at)
+            value, at = _read_protobuf_varint(data, at)
             yield key >> 3, value
             continue
         if kind == 2:
             size = data[at] if at < end else 128
             at += 1
             if size > 127:
-                size, at = _read_varint(data, at - 1)
+                size, at = _read_protobuf_varint(data, at - 1)
         elif kind in (1, 5):
             size = 8 if kind == 1 else 4
         else:
@@ -218,7 +224,7 @@ def walk_message_fields(data: memoryview) -> Iterator[tuple[int, int | memoryvie
         at += size
 
 
-def _read_varint(data: memoryview, at: int) -> tuple[int, int]:
+def _read_protobuf_varint(data: memoryview, at: int) -> tuple[int, int]:
     """(a protobuf varint, the place behind it). Raises ValueError where the message ends within."""
     value = shift = 0
     while at < len(data):

@@ -7,7 +7,7 @@ import platform
 import sys
 from dataclasses import dataclass, field
 
-from tasks.packages import NVIDIA, cuda_13
+from tasks.packages import NVIDIA, list_cuda_13_packages
 
 
 @dataclass(frozen=True)
@@ -34,12 +34,15 @@ class OrtProvider:
     toolkit: str = ""
 
 
-def _describe_build(flag: str) -> str:
+def _describe_ort_build(flag: str) -> str:
     return f"no wheel on PyPI has it: build onnxruntime with {flag} and add that wheel to the backend's packages"
 
 
 #: The extras name CUDA 13's runtime, cuFFT, cuRAND, NVRTC and cuDNN 9, which brings cuBLAS.
-_CUDA_PACKAGES = ("onnxruntime-gpu[cuda,cudnn]==1.31.1", *cuda_13("cublas", "cudart", "cufft", "curand", "nvrtc"))
+_CUDA_PACKAGES = (
+    "onnxruntime-gpu[cuda,cudnn]==1.31.1",
+    *list_cuda_13_packages("cublas", "cudart", "cufft", "curand", "nvrtc"),
+)
 
 #: By the short name of a device. Defaults ask for the dtype's own precision wherever there is a switch for it.
 PROVIDERS: dict[str, OrtProvider] = {
@@ -103,7 +106,7 @@ PROVIDERS: dict[str, OrtProvider] = {
         {"device_type": "CPU", "precision": "FP32"},
         packages=("onnxruntime-openvino==1.24.1",),
     ),
-    "dnnl": OrtProvider("DnnlExecutionProvider", "Intel", "", "CPU", source=_describe_build("--use_dnnl")),
+    "dnnl": OrtProvider("DnnlExecutionProvider", "Intel", "", "CPU", source=_describe_ort_build("--use_dnnl")),
     # Float tensors are float16 on the HTP by default (its option enable_htp_fp16_precision=1).
     "qnn": OrtProvider(
         "QNNExecutionProvider",
@@ -133,14 +136,16 @@ PROVIDERS: dict[str, OrtProvider] = {
         packages=("onnxruntime-cann==1.24.4", "numpy==1.26.4"),  # built with NumPy 1: "import numpy failed" with 2
         toolkit="huawei",
     ),
-    "xnnpack": OrtProvider("XnnpackExecutionProvider", "Google", "", "CPU", source=_describe_build("--use_xnnpack")),
+    "xnnpack": OrtProvider(
+        "XnnpackExecutionProvider", "Google", "", "CPU", source=_describe_ort_build("--use_xnnpack")
+    ),
     "nnapi": OrtProvider("NnapiExecutionProvider", "Google", "", "NPU"),
-    "acl": OrtProvider("ACLExecutionProvider", "Arm", "", "CPU", source=_describe_build("--use_acl")),
+    "acl": OrtProvider("ACLExecutionProvider", "Arm", "", "CPU", source=_describe_ort_build("--use_acl")),
     "rknpu": OrtProvider(
-        "RknpuExecutionProvider", "Rockchip", "rockchip", "NPU", source=_describe_build("--use_rknpu")
+        "RknpuExecutionProvider", "Rockchip", "rockchip", "NPU", source=_describe_ort_build("--use_rknpu")
     ),
     "vsinpu": OrtProvider(
-        "VSINPUExecutionProvider", "VeriSilicon", "verisilicon", "NPU", source=_describe_build("--use_vsinpu")
+        "VSINPUExecutionProvider", "VeriSilicon", "verisilicon", "NPU", source=_describe_ort_build("--use_vsinpu")
     ),
     "webgpu": OrtProvider("WebGpuExecutionProvider", "Microsoft", "", "GPU", packages=("onnxruntime-webgpu==1.27.0",)),
 }
@@ -165,7 +170,7 @@ EMULATED_SOC = "57"
 _GPU_FILES = ("/dev/dri/renderD*", "/dev/nvidia[0-9]*", "/dev/dxg", "/dev/nvhost-gpu")
 
 
-def is_emulated(device: str) -> bool:
+def is_provider_emulated(device: str) -> bool:
     """Whether a provider's device is an emulator or a software driver on this machine."""
     if device == "qnn":
         return platform.machine().lower() in ("x86_64", "amd64")

@@ -23,15 +23,15 @@ def count_shape_arithmetic(model: bytes) -> Counter[str]:
     found = Counter[str]()
     for node in graph.nodes:  # ONNX has them in the order of what they need
         given = [name for name in node.inputs if name and name in made and name not in fixed]
-        if operators.of(node.op).acts == "size" or (
-            operators.of(node.op).of_sizes and given and sizes.issuperset(given)
+        if operators.find_operator(node.op).acts == "size" or (
+            operators.find_operator(node.op).of_sizes and given and sizes.issuperset(given)
         ):
             sizes.update(node.outputs)
             found[node.op] += 1
     return found
 
 
-def is_left_by_design(provider: str, nodes: Mapping[str, Counter[str]], model: bytes) -> bool:
+def is_node_left_to_cpu(provider: str, nodes: Mapping[str, Counter[str]], model: bytes) -> bool:
     """Whether all that is not the provider's of a session's ``nodes`` (ops by provider) is what it leaves by design."""
     if provider not in PROVIDERS or not nodes.get(provider) or not set(nodes) <= {provider, CPU}:
         return False

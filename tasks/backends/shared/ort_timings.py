@@ -16,7 +16,7 @@ _KIND = "ort-tensorrt-timings"
 
 
 @contextlib.contextmanager
-def reuse_timings(libraries: tuple[str, tuple[str, ...]] | None, ordinal: int = 0) -> Iterator[dict[str, str]]:
+def reuse_ort_timings(libraries: tuple[str, tuple[str, ...]] | None, ordinal: int = 0) -> Iterator[dict[str, str]]:
     """Around the making of a session: options with which the provider finds what was timed before. What it adds is
     kept.
 
@@ -30,14 +30,16 @@ def reuse_timings(libraries: tuple[str, tuple[str, ...]] | None, ordinal: int = 
     folder = Path(_make_timings_folder().name)
     where = _name_timings_place(libraries[1][0], ordinal)
     file = folder / f"TensorrtExecutionProvider_cache_{where[-1].replace('_', '')}.timing" if where else None
-    if file and len(before := artefacts.recall_artefact(_KIND, where) or b"") > _keep_timings(file, where, len(before)):
+    if file and len(before := artefacts.recall_artefact(_KIND, where) or b"") > _keep_ort_timings(
+        file, where, len(before)
+    ):
         file.write_bytes(before)
     yield {"trt_timing_cache_enable": "1", "trt_timing_cache_path": str(folder)}
     if file:
-        _keep_timings(file, where, len(artefacts.recall_artefact(_KIND, where) or b""))
+        _keep_ort_timings(file, where, len(artefacts.recall_artefact(_KIND, where) or b""))
 
 
-def _keep_timings(file: Path, where: tuple[str, ...], known: int) -> int:
+def _keep_ort_timings(file: Path, where: tuple[str, ...], known: int) -> int:
     """Keep a file that has more in it than what is known; its size."""
     made = file.read_bytes() if file.exists() else b""
     if len(made) > known:
@@ -56,5 +58,5 @@ def _name_timings_place(nvinfer: str, ordinal: int) -> tuple[str, ...]:
     kept then."""
     with contextlib.suppress(OSError, AttributeError, cuda_driver.CudaError):
         version = ctypes.CDLL(nvinfer).getInferLibVersion()
-        return str(version), *cuda_driver.describe_gpu(cuda_driver.load(), ordinal)
+        return str(version), *cuda_driver.describe_gpu(cuda_driver.load_cuda_driver(), ordinal)
     return ()

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tasks.backends.shared import ranks
-from tasks.importing import module_command
+from tasks.importing import make_module_command
 
 #: Variable of a child whose job has devices of several processes: its `RankHosts`, as JSON.
 HOSTS = "FARM_RANK_HOSTS"
@@ -75,7 +75,7 @@ class RankHosts:
         return connection
 
 
-def start_here(
+def start_ranks_here(
     connections: Sequence[socket.socket], arguments: Sequence[str], python: str, env: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
     """Start ranks of this process, which keeps its ends of their connections. arguments: those of `ranks` from the
@@ -83,7 +83,7 @@ def start_here(
     given = [connection.fileno() for connection in connections]
     path = os.pathsep.join(filter(None, (str(Path(__file__).parents[3]), env.get("PYTHONPATH", ""))))
     return subprocess.Popen(
-        [*module_command(python, ranks.__name__), ",".join(map(str, given)), str(os.getpid()), *arguments],
+        [*make_module_command(python, ranks.__name__), ",".join(map(str, given)), str(os.getpid()), *arguments],
         stdin=subprocess.DEVNULL,
         stdout=sys.stderr.fileno() if sys.stderr and hasattr(sys.stderr, "fileno") else None,
         pass_fds=given,
@@ -116,6 +116,6 @@ class RankHost:
         self._started = [process for process in self._started if process.poll() is None]
         connection.settimeout(None)
         if isinstance(arguments := said.get("arguments"), list):
-            self._started.append(start_here([connection], list(map(str, arguments)), self._python, self._env))
+            self._started.append(start_ranks_here([connection], list(map(str, arguments)), self._python, self._env))
         else:
             connection.sendall(HERE)

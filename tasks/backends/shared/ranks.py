@@ -28,14 +28,14 @@ from typing import Any, BinaryIO, NoReturn
 import numpy as np
 
 from tasks.devices.base import PLUGIN_ALONE
-from tasks.importing import pause_gc
-from tasks.model import np_dtype
+from tasks.importing import pause_garbage_collector
+from tasks.model import get_numpy_dtype
 
 #: Rank that broadcasts.
 ROOT = 1
 
 
-def write(file: BinaryIO, header: dict[str, Any], array: np.ndarray | None = None) -> None:
+def write_to_rank(file: BinaryIO, header: dict[str, Any], array: np.ndarray | None = None) -> None:
     if array is not None:
         header |= {"dtype": array.dtype.name, "shape": list(array.shape)}
     file.write(json.dumps(header).encode() + b"\n")
@@ -44,7 +44,7 @@ def write(file: BinaryIO, header: dict[str, Any], array: np.ndarray | None = Non
     file.flush()
 
 
-def read(file: BinaryIO) -> tuple[dict[str, Any], np.ndarray | None]:
+def read_from_rank(file: BinaryIO) -> tuple[dict[str, Any], np.ndarray | None]:
     """Raises EOFError where the other side has ended."""
     line = file.readline()
     if not line:
@@ -52,12 +52,12 @@ def read(file: BinaryIO) -> tuple[dict[str, Any], np.ndarray | None]:
     header = json.loads(line)
     if "dtype" not in header:
         return header, None
-    dtype = np_dtype(header["dtype"])
+    dtype = get_numpy_dtype(header["dtype"])
     raw = file.read(int(np.prod(header["shape"], dtype=np.int64)) * dtype.itemsize)
     return header, np.frombuffer(bytearray(raw), dtype).reshape(header["shape"])
 
 
-def compute(group: Any, op: str, reduction: str, data: Any) -> Any:
+def compute_collective(group: Any, op: str, reduction: str, data: Any) -> Any:
     """What this rank receives. group: torch.distributed, or what stands for it; data: a tensor of one dimension."""
     import torch
 
@@ -93,32 +93,32 @@ class SessionInRank:
         from tasks.arrays import torch_tree
 
         made, begun = list[Any](), time.monotonic()
-        given = [(name, read(source)[1]) for name in header.get("step", ())]
+        given = [(name, read_from_rank(source)[1]) for name in header.get("step", ())]
         try:
-            limit_waiting(self._patience_s)  # a session makes groups of its own when it is opened
+            limit_rank_waiting(self._patience_s)  # a session makes groups of its own when it is opened
             if "open" in header:
-                make = self._makers.get(header["open"]) or find_object(header["open"])
+                make = self._makers.get(header["open"]) or find_named_object(header["open"])
                 self._session = make(*header["arguments"])
                 if header["plant"]:
-                    find_object(header["plant"])(self._session)
+                    find_named_object(header["plant"])(self._session)
             else:
-                tensors = {name: torch_tree.from_numpy(x).to(self.place) for name, x in given if x is not None}
-                made = [torch_tree.to_numpy(x.cpu()) for x in self._session.step((), tensors)]  # type: ignore[attr-defined]
+                tensors = {name: torch_tree.tensor_from_numpy(x).to(self.place) for name, x in given if x is not None}
+                made = [torch_tree.tensor_to_numpy(x.cpu()) for x in self._session.step((), tensors)]  # type: ignore[attr-defined]
         except Exception as error:
-            write(sink, describe_failure(f"{type(error).__name__}: {error}", begun, self._patience_s))
+            write_to_rank(sink, describe_rank_failure(f"{type(error).__name__}: {error}", begun, self._patience_s))
             return
-        write(sink, {"count": len(made)})
+        write_to_rank(sink, {"count": len(made)})
         for x in made:
-            write(sink, {}, x)
+            write_to_rank(sink, {}, x)
 
 
-def describe_failure(text: str, begun: float, patience_s: float) -> dict[str, Any]:
+def describe_rank_failure(text: str, begun: float, patience_s: float) -> dict[str, Any]:
     """What a rank says of an error. waited: whether it had waited for others as long as it does; begun: when it was
     asked, as `time.monotonic` has it."""
     return {"error": text, "waited": time.monotonic() - begun >= patience_s}
 
 
-def limit_waiting(seconds: float) -> None:
+def limit_rank_waiting(seconds: float) -> None:
     """How long this process waits for the other ranks in a collective, of any process group that there is by now."""
     import torch.distributed as dist
 
@@ -130,13 +130,13 @@ def limit_waiting(seconds: float) -> None:
         distributed_c10d._set_pg_timeout(datetime.timedelta(seconds=seconds), group)
 
 
-def find_object(name: str) -> Any:
+def find_named_object(name: str) -> Any:
     """What "module:name" stands for; the name may have dots."""
     module, _, function = name.partition(":")
     return operator.attrgetter(function)(importlib.import_module(module))
 
 
-def end_with(connection: socket.socket) -> None:
+def end_rank_with_connection(connection: socket.socket) -> None:
     """End this process when the other side hangs up: it may wait in a collective for ranks that are no more."""
     hung_up = select.poll()
     hung_up.register(connection, getattr(select, "POLLRDHUP", select.POLLHUP))
@@ -144,7 +144,7 @@ def end_with(connection: socket.socket) -> None:
     os._exit(0)
 
 
-def end_with_parent(parent: int) -> None:
+def end_rank_with_parent(parent: int) -> None:
     """End this process with the one that started it."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
@@ -154,44 +154,46 @@ def end_with_parent(parent: int) -> None:
 
 def main() -> None:
     connections, numbers = ([int(x) for x in sys.argv[at].split(",")] for at in (1, 3))
-    end_with_parent(int(sys.argv[2]))
+    end_rank_with_parent(int(sys.argv[2]))
     if len(numbers) == 1:
-        serve(connections[0], numbers[0], *sys.argv[4:])
+        serve_rank(connections[0], numbers[0], *sys.argv[4:])
     os.environ.update([PLUGIN_ALONE])  # a plug-in may start threads, whose locks a fork keeps locked
     try:
-        with pause_gc():
+        with pause_garbage_collector():
             import torch.distributed  # noqa: F401
 
             from tasks.arrays import torch_tree  # noqa: F401
     except Exception as error:  # imported again, what is half made would fail in other words
         for connection in connections:
-            refuse(socket.socket(fileno=connection).makefile("wb"), error)
+            refuse_rank(socket.socket(fileno=connection).makefile("wb"), error)
         os._exit(1)
     leader = os.getpid()
     for connection, number in zip(connections, numbers):
         if os.fork() == 0:
-            end_with_parent(leader)
+            end_rank_with_parent(leader)
             for other in set(connections) - {connection}:
                 os.close(other)
             np.random.seed()  # as in a process of one's own; Python reseeds its own
-            serve(connection, number, *sys.argv[4:])
+            serve_rank(connection, number, *sys.argv[4:])
     for connection in connections:
         os.close(connection)
     for _ in numbers:
         os.wait()
 
 
-def refuse(sink: BinaryIO, error: Exception) -> None:
+def refuse_rank(sink: BinaryIO, error: Exception) -> None:
     """Say why there is no rank."""
-    write(sink, {"error": f"{type(error).__name__}: {error}"})
+    write_to_rank(sink, {"error": f"{type(error).__name__}: {error}"})
 
 
-def serve(fd: int, rank: int, ranks: str, store: str, library: str, device: str, patience: str, wrap: str) -> NoReturn:
+def serve_rank(
+    fd: int, rank: int, ranks: str, store: str, library: str, device: str, patience: str, wrap: str
+) -> NoReturn:
     """Be a rank; the arguments are those of this module. Ends this process."""
     patience_s = float(patience)
     connection = socket.socket(fileno=fd)
     source, sink = connection.makefile("rb"), connection.makefile("wb")
-    threading.Thread(target=end_with, args=(connection,), daemon=True).start()
+    threading.Thread(target=end_rank_with_connection, args=(connection,), daemon=True).start()
     try:
         import torch
 
@@ -202,18 +204,18 @@ def serve(fd: int, rank: int, ranks: str, store: str, library: str, device: str,
         if device != "cpu":
             torch.cuda.set_device(place)
         torch.distributed.init_process_group(library, init_method=store, rank=rank, world_size=int(ranks))
-        limit_waiting(patience_s)  # from here on: a busy machine takes its time to start all of them
+        limit_rank_waiting(patience_s)  # from here on: a busy machine takes its time to start all of them
         group: Any = torch.distributed
         if wrap:
-            group = find_object(wrap)(group)
+            group = find_named_object(wrap)(group)
     except Exception as error:
-        refuse(sink, error)
+        refuse_rank(sink, error)
         os._exit(1)
-    write(sink, {"version": torch.__version__})
+    write_to_rank(sink, {"version": torch.__version__})
     session = SessionInRank(place, patience_s)
     while True:
         try:
-            header, data = read(source)
+            header, data = read_from_rank(source)
         except EOFError:
             os._exit(0)
         if "op" not in header:
@@ -222,11 +224,13 @@ def serve(fd: int, rank: int, ranks: str, store: str, library: str, device: str,
         begun = time.monotonic()
         try:
             assert data is not None
-            tensor = torch_tree.from_numpy(data).to(place)
-            made = torch_tree.to_numpy(compute(group, header["op"], header["reduction"], tensor).cpu())
-            write(sink, {}, made)
+            tensor = torch_tree.tensor_from_numpy(data).to(place)
+            made = torch_tree.tensor_to_numpy(
+                compute_collective(group, header["op"], header["reduction"], tensor).cpu()
+            )
+            write_to_rank(sink, {}, made)
         except Exception as error:
-            write(sink, describe_failure(str(error), begun, patience_s))
+            write_to_rank(sink, describe_rank_failure(str(error), begun, patience_s))
 
 
 if __name__ == "__main__":

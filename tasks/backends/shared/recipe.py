@@ -38,13 +38,13 @@ class ProgramRecipe:
         return [textwrap.dedent(inspect.getsource(x)).strip() for x in (*self.uses, self.run)]
 
 
-def check_model(form: Form) -> None:
+def check_form_has_model(form: Form) -> None:
     """Raises NoProgram for a form without an ONNX model."""
     if form.kind != "onnx" or form.model is None:
         raise NoProgram(f"no folder: {form.op} has no ONNX model")
 
 
-def check_program(form: Form) -> None:
+def check_form_has_program(form: Form) -> None:
     """Raises NoProgram for a form that is no program of torch's."""
     if form.kind != "torch":
         raise NoProgram(f"no folder: none is known for the form {form.kind!r}")

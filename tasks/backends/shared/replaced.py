@@ -57,7 +57,7 @@ _sound: dict[str, _Sound] = {}
 _others = set[str]()
 
 
-def describe() -> str:
+def describe_replaced_functions() -> str:
     """The first function of the farm, of a clock or of a comparison that code of another place stands for, in words; ""
     for none. What was sound when it was looked at before is only compared with what it was."""
     for where in [x for x in sys.modules if x not in _others]:
@@ -94,7 +94,7 @@ def _look(where: str, held: Mapping[str, Any]) -> str:
             kind = type(found)
         if kind is FunctionType:
             code = found.__code__
-            if foreign.is_foreign(code.co_filename):
+            if foreign.is_foreign_file(code.co_filename):
                 return f"{where}.{name} has been replaced by a function of {code.co_filename}:{code.co_firstlineno}"
             functions.append(found)
         elif isinstance(found, type) and ((_is_own(where) and found.__module__ == where) or (where, name) in _CLASSES):

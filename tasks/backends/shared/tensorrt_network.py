@@ -10,7 +10,7 @@ import numpy as np
 from tasks.devices.cuda_driver import CudaDevice
 
 
-def cast(trt: Any, network: Any, dtype: Any) -> None:
+def cast_tensorrt_network(trt: Any, network: Any, dtype: Any) -> None:
     """Compute the float32 of a strongly typed network in ``dtype`` (a tensorrt.DataType); its inputs and outputs stay.
 
     Inputs, constants and what is cast to float32 are cast, outputs are cast back.
@@ -20,7 +20,7 @@ def cast(trt: Any, network: Any, dtype: Any) -> None:
     sources = [network.get_input(i) for i in range(network.num_inputs)]
     sources += [layer.get_output(0) for layer in layers if layer.type in (trt.LayerType.CONSTANT, trt.LayerType.CAST)]
     for source in [x for x in sources if x.dtype == wide]:
-        rewire(layers, source, network.add_cast(source, dtype).get_output(0))
+        rewire_tensorrt_layers(layers, source, network.add_cast(source, dtype).get_output(0))
     outputs = [network.get_output(i) for i in range(network.num_outputs)]
     for output in outputs:
         network.unmark_output(output)
@@ -32,7 +32,7 @@ def cast(trt: Any, network: Any, dtype: Any) -> None:
         network.mark_output(output)
 
 
-def quantize(trt: Any, network: Any, inputs: dict[str, np.ndarray]) -> None:
+def quantize_tensorrt_network(trt: Any, network: Any, inputs: dict[str, np.ndarray]) -> None:
     """Quantise the float32 inputs of a network to int8 and back, in steps of a 127th of their largest finite
     magnitude."""
     layers = [network.get_layer(i) for i in range(network.num_layers)]
@@ -42,10 +42,10 @@ def quantize(trt: Any, network: Any, inputs: dict[str, np.ndarray]) -> None:
         step = np.full((), (finite.max() if finite.size else 0) / 127 or 1.0, np.float32)
         scale = network.add_constant((), trt.Weights(step)).get_output(0)
         narrow = network.add_quantize(tensor, scale, trt.DataType.INT8).get_output(0)
-        rewire(layers, tensor, network.add_dequantize(narrow, scale, trt.DataType.FLOAT).get_output(0))
+        rewire_tensorrt_layers(layers, tensor, network.add_dequantize(narrow, scale, trt.DataType.FLOAT).get_output(0))
 
 
-def rewire(layers: list[Any], old: Any, new: Any) -> None:
+def rewire_tensorrt_layers(layers: list[Any], old: Any, new: Any) -> None:
     """Give each layer that takes the tensor ``old`` another one."""
     places = [(layer, k) for layer in layers for k in range(layer.num_inputs) if layer.get_input(k) is not None]
     for layer, k in places:
@@ -53,7 +53,7 @@ def rewire(layers: list[Any], old: Any, new: Any) -> None:
             layer.set_input(k, new)
 
 
-def calibrator(trt: Any, gpu: CudaDevice, inputs: dict[str, np.ndarray]) -> Any:
+def make_tensorrt_calibrator(trt: Any, gpu: CudaDevice, inputs: dict[str, np.ndarray]) -> Any:
     """An entropy calibrator (TensorRT up to 10) over one batch: the case's own inputs, on the device."""
     held = {name: gpu.allocate(value.nbytes) for name, value in inputs.items()}
 
@@ -86,7 +86,7 @@ def calibrator(trt: Any, gpu: CudaDevice, inputs: dict[str, np.ndarray]) -> Any:
     return OneBatch()
 
 
-def allocator(trt: Any, allocate: Callable[[int], int]) -> Any:
+def make_tensorrt_allocator(trt: Any, allocate: Callable[[int], int]) -> Any:
     """An IOutputAllocator for an output whose shape depends on data: ``address`` and ``shape`` hold after the run."""
 
     class OneOutput(trt.IOutputAllocator):  # type: ignore[misc, name-defined]

@@ -6,10 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from tasks.backends.shared.tensorrt_network import cast, quantize, rewire
+from tasks.backends.shared.tensorrt_network import (
+    cast_tensorrt_network,
+    quantize_tensorrt_network,
+    rewire_tensorrt_layers,
+)
 
 #: What `build_engine` calls, and the precisions that it can write into a network.
-NARROWING, NARROW = (rewire, cast, quantize), ("fp16", "bf16", "int8")
+NARROWING, NARROW = (rewire_tensorrt_layers, cast_tensorrt_network, quantize_tensorrt_network), ("fp16", "bf16", "int8")
 
 
 def build_engine(
@@ -42,9 +46,9 @@ def build_engine(
     if weak:
         config.set_flag(getattr(trt.BuilderFlag, precision.upper()))
     elif precision in ("fp16", "bf16"):
-        cast(trt, network, trt.DataType.HALF if precision == "fp16" else trt.DataType.BF16)
+        cast_tensorrt_network(trt, network, trt.DataType.HALF if precision == "fp16" else trt.DataType.BF16)
     elif precision == "int8":
-        quantize(trt, network, inputs)
+        quantize_tensorrt_network(trt, network, inputs)
     if any(x.is_shape_tensor or -1 in tuple(x.shape) for x in given):
         profile = builder.create_optimization_profile()
         for x in given:

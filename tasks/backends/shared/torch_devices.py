@@ -26,7 +26,7 @@ FELL_BACK = re.compile(
 )
 
 
-def says_unsupported(name: str, error_type: str, text: str, attention: bool = False) -> bool:
+def says_torch_unsupported(name: str, error_type: str, text: str, attention: bool = False) -> bool:
     """Whether an error that torch raised on a device type says that there is no kernel for a case.
 
     error_type: its class's name, "NotImplementedError" or "RuntimeError" for one derived from these. attention: whether
@@ -36,7 +36,7 @@ def says_unsupported(name: str, error_type: str, text: str, attention: bool = Fa
         error_type == "NotImplementedError"
         or (error_type == "RuntimeError" and _NO_KERNEL.search(text) is not None)
         or (attention and _NO_ATTENTION.search(text) is not None)
-        or (bool(known := device(name).unsupported) and re.search(known, text) is not None)
+        or (bool(known := find_torch_device(name).unsupported) and re.search(known, text) is not None)
     )
 
 
@@ -46,12 +46,12 @@ FAILED = re.compile(
 )
 
 
-def device(name: str) -> TorchDevice:
+def find_torch_device(name: str) -> TorchDevice:
     """What is known of a device type; a PrivateUse1 device of another plugin needs nothing but torch."""
     return TORCH.get(name) or TorchDevice(variables=(PLUGIN_ALONE,))
 
 
-def memory(target: str) -> int:
+def measure_torch_memory(target: str) -> int:
     """Bytes of memory of the device that torch calls ``target``; 0 where torch does not tell."""
     import torch
 
@@ -63,7 +63,7 @@ def memory(target: str) -> int:
     return 0
 
 
-def here() -> str:
+def name_torch_device_here() -> str:
     """The device type, as a backend names it, that torch has in this process, with the plugins that are imported: the
     first of `tasks.devices.TORCH`, or what torch itself takes for its accelerator; "cpu" where there is none."""
     import torch
@@ -83,7 +83,7 @@ def here() -> str:
     return other.type if other else "cpu"
 
 
-def synchronize(target: str) -> None:
+def synchronize_torch_device(target: str) -> None:
     """Return when the device that torch calls ``target`` has done all that was asked of it. Raises what went wrong
     there."""
     import torch
@@ -95,7 +95,7 @@ def synchronize(target: str) -> None:
         module.synchronize()  # type: ignore[union-attr]
 
 
-def allocations(target: str) -> int | None:
+def count_torch_allocations(target: str) -> int | None:
     """How often torch has handed out memory of the device that it calls ``target`` in this process; None where nobody
     counts."""
     import torch

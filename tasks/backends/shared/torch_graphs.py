@@ -8,7 +8,7 @@ from typing import Any
 
 from tasks.arrays import torch_tree
 from tasks.model import Unsupported
-from tasks.model.errors import text_of
+from tasks.model.errors import find_error_text
 from tasks.older_python import zip_equal
 
 #: Runs before the recording, as torch asks for: libraries set themselves up in the first (torch.cuda.CUDAGraph's
@@ -19,7 +19,7 @@ WARM_UP = 3
 _failed: list[Any] = []
 
 
-def capture_call(
+def capture_torch_call(
     call: Callable[..., Any], arguments: Callable[[list[Any]], tuple[Any, Any]], arrays: list[Any], target: str
 ) -> Callable[[list[Any]], Sequence[Any]]:
     """What replays ``call`` on other arrays. arguments: makes (args, kwargs) of arrays on the device, which torch calls
@@ -40,7 +40,7 @@ def capture_call(
             call(*args, **kwargs)
     torch.cuda.current_stream().wait_stream(side)
     torch.cuda.synchronize()  # what their kernels do wrong is raised here, as itself
-    graph, made = _record_graph(lambda: torch_tree.leaves(call(*args, **kwargs)))
+    graph, made = _record_torch_graph(lambda: torch_tree.list_output_tensors(call(*args, **kwargs)))
 
     def replay(arrays: list[Any]) -> Sequence[Any]:
         with torch.no_grad():
@@ -48,7 +48,7 @@ def capture_call(
                 old.copy_(new)
         graph.replay()
         torch.cuda.synchronize()
-        return [torch_tree.output(torch_tree.dense(x)) for x in made]
+        return [torch_tree.make_output_array(torch_tree.dense(x)) for x in made]
 
     return replay
 
@@ -56,10 +56,10 @@ def capture_call(
 def _list_tensor_arguments(arguments: list[Any]) -> list[Any]:
     import torch
 
-    return [x for x in torch_tree.leaves(arguments) if isinstance(x, torch.Tensor)]
+    return [x for x in torch_tree.list_output_tensors(arguments) if isinstance(x, torch.Tensor)]
 
 
-def _record_graph(action: Callable[[], list[Any]]) -> tuple[Any, list[Any]]:
+def _record_torch_graph(action: Callable[[], list[Any]]) -> tuple[Any, list[Any]]:
     """(graph, what the action returned while it was recorded). Raises Unsupported where it cannot be, in the words of
     what the action raised, which those of the recording's end are about."""
     import torch
@@ -86,4 +86,4 @@ def _record_graph(action: Callable[[], list[Any]]) -> tuple[Any, list[Any]]:
                 torch._C._cuda_releasePool(before.device_index, pool)
         if "out of memory" in str(first):
             raise first from None
-        raise Unsupported(f"it cannot be recorded: {text_of(first)}") from error
+        raise Unsupported(f"it cannot be recorded: {find_error_text(first)}") from error

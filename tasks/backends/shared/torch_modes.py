@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tasks.backends.shared.torch_switches import settable
+from tasks.backends.shared.torch_switches import allow_setting_flags
 from tasks.model import Program, Unavailable, Unsupported
 
 #: Option "sdpa" → (torch.backends.cuda's switch of it, which CPUs heed too; what the kernel's name says). "math" is the
@@ -62,10 +62,10 @@ class TorchModes:
                 if getattr(torch.backends.cuda, f"{switch}_sdp_enabled")() != (name == self.sdpa):
                     raise Unavailable(f"torch {torch.__version__} does not take the setting sdpa {self.sdpa}")
         if self.convolution and self.device == "cpu":
-            with settable():
+            with allow_setting_flags():
                 torch.backends.mkldnn.enabled = self.convolution == "onednn"  # type: ignore[assignment]
         elif self.convolution:
-            with settable():
+            with allow_setting_flags():
                 torch.backends.cudnn.enabled = self.convolution != "native"
                 torch.backends.cudnn.benchmark = self.convolution == "benchmark"
                 torch.backends.cudnn.deterministic = self.convolution == "deterministic"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tasks.arrays import torch_tree
-from tasks.arrays.dispatch import dispatch_mode
+from tasks.arrays.dispatch import make_dispatch_mode
 from tasks.backends.shared import foreign, replaced
 from tasks.model import Form, Misbehaviour, Placing, Program, Unsupported
 from tasks.model.kind import KIND_JUDGE, KIND_LAZY, KIND_LIBRARY, KIND_WRITES
@@ -61,8 +61,8 @@ class TorchPlacer:
         late: list[tuple[Any, Any]] = []
 
         def place(number: int, array: np.ndarray) -> Any:
-            values = torch_tree.from_numpy(array.copy())
-            where = "cpu" if _on_cpu(form) else target
+            values = torch_tree.tensor_from_numpy(array.copy())
+            where = "cpu" if _is_form_on_cpu(form) else target
             made = self._last.get(number) if placing.same else None
             if made is None or made.shape != values.shape or made.dtype != values.dtype:
                 made = zones.guard(torch.empty_like(values, device=where))
@@ -78,7 +78,7 @@ class TorchPlacer:
         self._hold(self._last.values() if not placing.same else ())
         self._last = given
         if placing.fill is not None:
-            _write_freed(self._sizes, placing.fill, target)
+            _write_freed_memory(self._sizes, placing.fill, target)
         call = form.call
         assert call is not None
         watched = placing.counted or zones.fill is not None
@@ -91,7 +91,7 @@ class TorchPlacer:
 
         def compute() -> list[Any]:
             modes = backend.modes.watch_fallbacks(self._program)
-            filled = _fill_new_memory(zones.fill if _on_cpu(form) else None)
+            filled = _fill_new_memory(zones.fill if _is_form_on_cpu(form) else None)
             with (
                 torch.no_grad(),
                 backend.default_device(args, kwargs),
@@ -102,29 +102,29 @@ class TorchPlacer:
                 lines,
             ):
                 begin = time.process_time_ns()  # of this process alone, as others may have the cores meanwhile
-                made = torch_tree.leaves(call(*args, **kwargs))
+                made = torch_tree.list_output_tensors(call(*args, **kwargs))
                 taken.append(time.process_time_ns() - begin)
                 return made
 
         if placing.stream:
-            outputs = _on_stream(compute, late)
+            outputs = _compute_on_stream(compute, late)
         else:
             outputs = backend.run_watched(compute, self._program)
         if placing.spoil:
-            backend.run_and_wait(lambda: _spoil_inputs(given.values(), outputs))
-        found = [_read_output(x) for x in outputs]
+            backend.run_and_wait(lambda: _spoil_input_memory(given.values(), outputs))
+        found = [_read_torch_output(x) for x in outputs]
         self._sizes = [x.nbytes for x in found]
         if words := zones.describe_damage():
             broken = Misbehaviour(KIND_WRITES, words)
             broken.outputs = found
             raise broken
-        if profiled and (called := _find_forbidden(profiled, forbids)):
+        if profiled and (called := _find_forbidden_operation(profiled, forbids)):
             raise Misbehaviour(KIND_LIBRARY, f"it calls {called}, which its declaration forbids")
         if placing.pause:
-            if words := replaced.describe():
+            if words := replaced.describe_replaced_functions():
                 raise Misbehaviour(KIND_JUDGE, words)
             time.sleep(placing.pause / 1e3)
-            found += [_read_output(x) for x in outputs]
+            found += [_read_torch_output(x) for x in outputs]
         if placing.counted:
             found.append(np.array([watch.operations if watch else 0, getattr(lines, "count", 0), *taken], np.int64))
         return found
@@ -137,7 +137,7 @@ class TorchPlacer:
             self._held_bytes -= self._held.popleft().untyped_storage().nbytes()
 
 
-def _on_cpu(form: Form) -> bool:
+def _is_form_on_cpu(form: Form) -> bool:
     return form.own is not None and form.own.own_copies
 
 
@@ -180,7 +180,7 @@ class _GuardZones:
         return ""
 
 
-def _write_freed(sizes: Sequence[int], fill: int, target: str) -> None:
+def _write_freed_memory(sizes: Sequence[int], fill: int, target: str) -> None:
     """Write a byte all over memory that the allocators are likely to hand out next for tensors of some sizes, and free
     it."""
     import torch
@@ -217,7 +217,7 @@ def _fill_new_memory(fill: int | None) -> Iterator[None]:
             setattr(np, name, make)
 
 
-def _spoil_inputs(inputs: Any, outputs: Sequence[Any]) -> None:
+def _spoil_input_memory(inputs: Any, outputs: Sequence[Any]) -> None:
     """Overwrite inputs, but those whose memory an output shares, which may be allowed."""
     import torch
 
@@ -230,7 +230,7 @@ def _spoil_inputs(inputs: Any, outputs: Sequence[Any]) -> None:
             x.view(-1).view(torch.uint8).fill_(0xFF)
 
 
-def _on_stream(compute: Callable[[], list[Any]], late: Sequence[tuple[Any, Any]]) -> list[Any]:
+def _compute_on_stream(compute: Callable[[], list[Any]], late: Sequence[tuple[Any, Any]]) -> list[Any]:
     """What a call returns on a stream of its own, which is busy when it is made and copies the inputs before it; the
     outputs are copied on that stream behind it, and it alone is waited for."""
     import torch
@@ -251,13 +251,13 @@ def _on_stream(compute: Callable[[], list[Any]], late: Sequence[tuple[Any, Any]]
 # --- outputs ------------------------------------------------------------------------------------------------------
 
 
-def _read_output(x: Any) -> np.ndarray:
+def _read_torch_output(x: Any) -> np.ndarray:
     """An output as an array of its own, from memory. Raises Misbehaviour where the memory of an object does not hold
     what it shows."""
     import torch
 
     if not isinstance(x, torch.Tensor) or (type(x) is torch.Tensor and not vars(x)):
-        return np.array(torch_tree.output(torch_tree.dense(x)))
+        return np.array(torch_tree.make_output_array(torch_tree.dense(x)))
     name = type(x).__qualname__
     try:
         with torch._C.DisableTorchFunctionSubclass(), torch._C._DisableTorchDispatch():
@@ -267,13 +267,13 @@ def _read_output(x: Any) -> np.ndarray:
             if 0 not in shape and storage.nbytes() < reach * dtype.itemsize:
                 raise ValueError("too little memory")
             plain = torch.empty(0, dtype=dtype, device=storage.device).set_(storage, offset, shape, strides)
-            held = np.array(torch_tree.output(torch_tree.dense(plain)))
+            held = np.array(torch_tree.make_output_array(torch_tree.dense(plain)))
     except Exception:
         raise Misbehaviour(
             KIND_LAZY, f"the output is a {name} without memory: it is computed when it is read"
         ) from None
     try:
-        shown = np.array(torch_tree.output(torch_tree.dense(x)))
+        shown = np.array(torch_tree.make_output_array(torch_tree.dense(x)))
     except Exception:
         return held
     if shown.tobytes() != held.tobytes():
@@ -288,14 +288,14 @@ def _read_output(x: Any) -> np.ndarray:
 
 def _watch_operations(zones: _GuardZones) -> Any:
     """A dispatch mode that counts operations, and guards memory that is handed out unwritten."""
-    return _watch_class()(zones)
+    return _make_watch_class()(zones)
 
 
 @functools.cache
-def _watch_class() -> type[Any]:
+def _make_watch_class() -> type[Any]:
     """Made once: a class takes longer to make than a small kernel to run."""
 
-    class Watch(dispatch_mode()):  # type: ignore[misc]
+    class Watch(make_dispatch_mode()):  # type: ignore[misc]
         def __init__(self, zones: _GuardZones) -> None:
             super().__init__()
             self.operations, self._zones = 0, zones
@@ -321,7 +321,7 @@ def _profile_operations() -> Any:
     return profile(activities=[ProfilerActivity.CPU], experimental_config=every)
 
 
-def _find_forbidden(profiled: Any, forbidden: Sequence[str]) -> str:
+def _find_forbidden_operation(profiled: Any, forbidden: Sequence[str]) -> str:
     """The first operation of a profile that is forbidden, as aten::NAME; "" for none."""
     names = {name.strip("_") for name in forbidden}
     called = (event.name for event in profiled.events())
@@ -345,7 +345,7 @@ class _AutogradLines:
             sys.settrace(None)
 
     def _enter_frame(self, frame: FrameType, event: str, _: Any) -> Any:
-        return self._count_line if foreign.is_foreign(frame.f_code.co_filename) else None
+        return self._count_line if foreign.is_foreign_file(frame.f_code.co_filename) else None
 
     def _count_line(self, frame: FrameType, event: str, _: Any) -> Any:
         self.count += event == "line"

@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays.training import TrainingStep
-from tasks.arrays.tree import tensor_specs
-from tasks.backends.shared.recipe import NoProgram, ProgramRecipe, check_program
+from tasks.arrays.tree import list_tensor_specs
+from tasks.backends.shared.recipe import NoProgram, ProgramRecipe, check_form_has_program
 from tasks.model import FORWARD, Form
 
 
 def recipe(form: Form, device: str, compiled: dict[str, Any] | None = None, **more: Any) -> ProgramRecipe:
     """That of a program on a device, as torch calls it. compiled: the arguments of torch.compile, None of eager torch;
     more: of `ProgramRecipe`. Raises NoProgram."""
-    check_program(form)
+    check_form_has_program(form)
     settings = {"device": device, "compiled": compiled, "threads": 1}
     if form.check == FORWARD or isinstance(form.call, TrainingStep):
         return ProgramRecipe(run_program, settings, (to_arrays,), **more)
@@ -25,7 +25,7 @@ def recipe(form: Form, device: str, compiled: dict[str, Any] | None = None, **mo
         raise NoProgram(f"no folder: none can be written for the {form.check} check of {form.op}")
     outputs = len(form.cotangents) - len(form.wrt) * twice
     starts, seconds = (_find_given(x) for x in (form.cotangents[:outputs], form.cotangents[outputs:]))
-    places = {"wrt": list(form.wrt), "count": len(tensor_specs([form.args, form.kwargs])), "starts": starts}
+    places = {"wrt": list(form.wrt), "count": len(list_tensor_specs([form.args, form.kwargs])), "starts": starts}
     return ProgramRecipe(
         run_gradient, {**settings, **places, "seconds": seconds if twice else None}, (to_arrays,), **more
     )

@@ -39,13 +39,15 @@ class TorchSession:
 
         def compute() -> list[Any]:
             with torch.enable_grad(), self._backend.default_device(args, kwargs), modes:
-                return torch_tree.leaves(self._session.step(args, own))
+                return torch_tree.list_output_tensors(self._session.step(args, own))
 
-        return [torch_tree.output(torch_tree.dense(x)) for x in self._backend.run_watched(compute, self._program)]
+        return [
+            torch_tree.make_output_array(torch_tree.dense(x)) for x in self._backend.run_watched(compute, self._program)
+        ]
 
     def state(self) -> Mapping[str, Any]:
         found = self._backend.run_and_wait(self._session.state)
-        return {name: np.array(torch_tree.output(torch_tree.dense(x))) for name, x in found.items()}
+        return {name: np.array(torch_tree.make_output_array(torch_tree.dense(x))) for name, x in found.items()}
 
     def close(self) -> None:
         self._session.close()
@@ -53,8 +55,8 @@ class TorchSession:
     def _find_stepped_arguments(self) -> list[str]:
         """Names of the arguments of which each step has its own."""
         places = set(self._form.stepped)
-        return [name for name, node in (self._form.kwargs or {"v": ()})["v"] if _place(node) in places]
+        return [name for name, node in (self._form.kwargs or {"v": ()})["v"] if _place_session_argument(node) in places]
 
 
-def _place(node: Any) -> Any:
+def _place_session_argument(node: Any) -> Any:
     return node.get("id") if isinstance(node, dict) else None

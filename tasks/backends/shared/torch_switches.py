@@ -14,7 +14,7 @@ from tasks.devices import TorchDevice
 from tasks.model import Unavailable
 
 
-def settable() -> contextlib.AbstractContextManager[Any]:
+def allow_setting_flags() -> contextlib.AbstractContextManager[Any]:
     """Around the setting of torch's flags: importing torch's own tests (and their op_db) forbids it elsewhere."""
     import torch
 
@@ -22,7 +22,7 @@ def settable() -> contextlib.AbstractContextManager[Any]:
     return made  # type: ignore[no-any-return]
 
 
-def precision(target: str, coarse: bool, reduced: bool) -> dict[str, bool]:
+def list_precision_switches(target: str, coarse: bool, reduced: bool) -> dict[str, bool]:
     """torch's settings that ask for float32 in float32, or as coarse as a device's option allows (``coarse``), and on
     CUDA for sums of 16-bit products in 16 bits or not (``reduced``): path in torch → value. target: what torch calls
     the device."""
@@ -36,26 +36,26 @@ def precision(target: str, coarse: bool, reduced: bool) -> dict[str, bool]:
     return dict.fromkeys(paths.get(target, ()), coarse)
 
 
-def product(coarse: bool) -> str:
+def name_xla_precision(coarse: bool) -> str:
     """torch_xla's name of a precision: a TPU multiplies float32 in one pass of bfloat16 by default."""
     return "default" if coarse else "highest"
 
 
-def lines(target: str, device: str, coarse: bool, reduced: bool) -> list[str]:
-    """What `set_precision` does, as lines of a run.py."""
-    found = [f"torch.{path} = {value}" for path, value in precision(target, coarse, reduced).items()]
+def write_switch_lines(target: str, device: str, coarse: bool, reduced: bool) -> list[str]:
+    """What `set_precision_switches` does, as lines of a run.py."""
+    found = [f"torch.{path} = {value}" for path, value in list_precision_switches(target, coarse, reduced).items()]
     if device == "xla":
-        found.append(f"torch_xla.backends.set_mat_mul_precision({product(coarse)!r})")
+        found.append(f"torch_xla.backends.set_mat_mul_precision({name_xla_precision(coarse)!r})")
     return found
 
 
-def set_precision(target: str, device: str, coarse: bool, reduced: bool) -> None:
-    """Make the settings of `precision`, and torch_xla's own. Raises Unavailable where one is not taken: what is
+def set_precision_switches(target: str, device: str, coarse: bool, reduced: bool) -> None:
+    """Make the settings of `list_precision_switches`, and torch_xla's own. Raises Unavailable where one is not taken: what is
     computed in would be unknown."""
     import torch
 
-    with settable():
-        for path, value in precision(target, coarse, reduced).items():
+    with allow_setting_flags():
+        for path, value in list_precision_switches(target, coarse, reduced).items():
             owner, _, name = path.rpartition(".")
             module = functools.reduce(getattr, owner.split("."), torch)
             setattr(module, name, value)
@@ -63,18 +63,18 @@ def set_precision(target: str, device: str, coarse: bool, reduced: bool) -> None
                 raise Unavailable(f"torch does not take the setting {path}={value}")
     if device == "xla":
         backends = importlib.import_module("torch_xla.backends")
-        wanted = product(coarse)
+        wanted = name_xla_precision(coarse)
         backends.set_mat_mul_precision(wanted)
         if backends.get_mat_mul_precision() != wanted:
             raise Unavailable(f"torch_xla does not take the matrix product precision {wanted!r}")
 
 
-#: Names in a version of torch's that come with it and are no requirements of their own: those of `libraries`, and the
+#: Names in a version of torch's that come with it and are no requirements of their own: those of `list_torch_libraries`, and the
 #: device's own.
 LIBRARIES = ("CUDA", "cuDNN", "cuBLAS", "ROCm", "MIOpen")
 
 
-def libraries() -> str:
+def list_torch_libraries() -> str:
     """Versions of what torch says that computes for it on a GPU: the CUDA or ROCm it was built with, cuDNN or
     MIOpen."""
     import torch
@@ -85,7 +85,7 @@ def libraries() -> str:
     return "".join(f", {name} {version}" for name, version in found.items() if version)
 
 
-def commit() -> str:
+def read_torch_commit() -> str:
     """The commit that torch was built of, for the build of a backend ("torch 5d2c0f1…"); "" where it does not say."""
     import torch
 
@@ -93,7 +93,7 @@ def commit() -> str:
     return f"torch {found}" if re.fullmatch(r"[0-9a-f]{7,40}", found) else ""
 
 
-def plugin(known: TorchDevice) -> str:
+def read_torch_plugin_version(known: TorchDevice) -> str:
     """Version of the plug-in that registered the device; its package knows more of it than its module."""
     if not known.plugin:
         return ""
@@ -103,14 +103,14 @@ def plugin(known: TorchDevice) -> str:
     return f", {known.distribution} {version}".rstrip()
 
 
-def driver(target: str) -> str:
+def read_torch_driver_version(target: str) -> str:
     """Version of the driver where torch tells it: Intel's is of the compute runtime, which is no part of the kernel."""
     import torch
 
     return str(getattr(torch.xpu.get_device_properties(0), "driver_version", "")) if target == "xpu" else ""
 
 
-def identity(target: str) -> list[str]:
+def describe_torch_device_identity(target: str) -> list[str]:
     """Which device this process sees, in words of a row's flags, where torch has its UUID; ROCm's is text, as rocminfo
     writes it."""
     import torch
@@ -125,7 +125,7 @@ def identity(target: str) -> list[str]:
     return [f"uuid={found}"] if found else []
 
 
-def architecture() -> str:
+def name_torch_architecture() -> str:
     """ "sm_90" or "gfx942:sramecc+:xnack-" of the first GPU that this process sees."""
     import torch
 

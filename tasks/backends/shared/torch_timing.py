@@ -9,10 +9,10 @@ from typing import Any, Optional
 import numpy as np
 
 from tasks.arrays import torch_tree
-from tasks.arrays.varied import digest_outputs, next_inputs
-from tasks.backends.shared.torch_devices import synchronize
+from tasks.arrays.varied import digest_outputs, vary_inputs_by_digest
+from tasks.backends.shared.torch_devices import synchronize_torch_device
 from tasks.model import Chain, Timed
-from tasks.run_queue import RunQueueClock, subtract_readings
+from tasks.run_queue import RunQueueClock, subtract_run_queue_seconds
 
 #: Seconds after which the outputs of a call on the CPU that is probed are read again: a thread that writes them late
 #: has done so.
@@ -46,7 +46,7 @@ class TorchCalls:
         self._results: list[list[np.ndarray]] = []
         for _ in range(WARMING if chain.calls > 1 and not chain.digests else 0):
             digest = digest_outputs([x for x in arrays if isinstance(x, np.ndarray)], chain.begin)
-            place(next_inputs(arrays, digest, chain.moved))
+            place(vary_inputs_by_digest(arrays, digest, chain.moved))
         self._first = place(arrays)
 
     def __call__(self) -> Timed:
@@ -56,8 +56,8 @@ class TorchCalls:
         for k in range(chain.calls):
             if k:
                 digest = (chain.digests or digests)[k - 1]
-                args, kwargs = self._place(next_inputs(self._arrays, digest, chain.moved))
-            found, took = _time_call(self._call, args, kwargs, self._target, chain.probe, queue)
+                args, kwargs = self._place(vary_inputs_by_digest(self._arrays, digest, chain.moved))
+            found, took = _time_torch_call(self._call, args, kwargs, self._target, chain.probe, queue)
             times.append(took)
             self._results += found
             if not chain.digests:
@@ -73,7 +73,7 @@ class TorchCalls:
         return self._results
 
 
-def _time_call(
+def _time_torch_call(
     call: Callable[..., Any],
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
@@ -92,7 +92,7 @@ def _time_call(
         before, cpu, begin = queue.read(), _cpu(), _wall()
         if events:
             events[0].record()
-        leaves = torch_tree.leaves(call(*args, **kwargs))
+        leaves = torch_tree.list_output_tensors(call(*args, **kwargs))
         if events:
             events[1].record()
         plain = all(type(x) in (torch.Tensor, torch.nn.Parameter) for x in leaves)
@@ -100,9 +100,9 @@ def _time_call(
             [torch.clone(x) if isinstance(x, torch.Tensor) else x for x in leaves] if probe and target != "cpu" else []
         )
         if plain or target == "cpu":
-            synchronize(target)
+            synchronize_torch_device(target)
         arrays = [] if plain else _read_timed_outputs(leaves)
-        cpu, wall, waited_s = _cpu() - cpu, _wall() - begin, subtract_readings(queue.read(), before)
+        cpu, wall, waited_s = _cpu() - cpu, _wall() - begin, subtract_run_queue_seconds(queue.read(), before)
     device_s = events[0].elapsed_time(events[1]) / 1e3 if events and not probe else None
     found = [[_copy_from_end(x) for x in (arrays or _read_timed_outputs(early or leaves))]]
     if probe:
@@ -113,7 +113,7 @@ def _time_call(
 
 
 def _read_timed_outputs(leaves: Sequence[Any]) -> list[np.ndarray]:
-    return [torch_tree.output(torch_tree.dense(x)) for x in leaves]
+    return [torch_tree.make_output_array(torch_tree.dense(x)) for x in leaves]
 
 
 def _copy_from_end(x: np.ndarray) -> np.ndarray:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tasks.arrays.tree import TensorSpec, decode_specs
+from tasks.arrays.tree import TensorSpec, decode_tree_specs
 from tasks.model import Form, Unsupported
 from tasks.training.exact import STORED
 from tasks.training.state import StatePlaces
@@ -27,7 +27,7 @@ class TrainingForm:
 
     @classmethod
     def read(cls, form: Form) -> TrainingForm:
-        given = decode_specs(form.kwargs)
+        given = decode_tree_specs(form.kwargs)
         names = {x.id: name for name, x in given.items() if isinstance(x, TensorSpec)}
         precision = "" if form.dtype == STORED else form.dtype
         return cls(form.op.partition(":")[2], given["recipe"], StatePlaces.decode(given["places"]), precision, names)

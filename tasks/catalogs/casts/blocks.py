@@ -9,7 +9,7 @@ import numpy as np
 from tasks.arrays.block_scaled import E8M0, FORMATS, dequantise_blocks, quantise_blocks
 from tasks.arrays.every_value import list_every_value
 from tasks.catalogs.casts import onnx_form
-from tasks.model.dtypes import ELEMENT_TYPE, LARGEST, TABLE, np_dtype
+from tasks.model.dtypes import ELEMENT_TYPE, LARGEST, TABLE, get_numpy_dtype
 
 #: Elements of a row, and exponents between which the largest numbers of blocks lie: beyond those of scales at either
 #: end.
@@ -18,7 +18,7 @@ WIDTH, EXPONENTS = 384, (-140, 127)
 QUANTISED = tuple(f"{name}-{dtype}" for name, kind in FORMATS.items() for dtype in kind.elements)
 
 
-def make_quantised(source: str, variant: str, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def make_quantised_blocks(source: str, variant: str, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(numbers (rows, WIDTH) of a float dtype, elements, scales): blocks of all sizes that the dtype has, with ties,
     numbers that are cut off at the largest element, and numbers that vanish beside it. A block of zeros is not among
     them: its scale is nobody's rule."""
@@ -37,11 +37,11 @@ def make_quantised(source: str, variant: str, seed: int) -> tuple[np.ndarray, np
     x[..., 1] *= 2.0**-20
     x[..., 0] = rng.uniform(0.5, 1.0, shape[:-1]) * 1.9990234375  # the largest, within two powers of two
     x = (x * np.ldexp(1.0, sizes - 1)[..., None]).reshape(count, WIDTH)
-    x = np.clip(x, -row.largest, row.largest).astype(np_dtype(source))
+    x = np.clip(x, -row.largest, row.largest).astype(get_numpy_dtype(source))
     return x, *quantise_blocks(x.astype(np.float64), dtype, kind)
 
 
-def make_dequantised(dtype: str, variant: str, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def make_dequantised_blocks(dtype: str, variant: str, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(elements (rows, WIDTH), scales, float64 numbers): every value of the elements under scales that float32 holds
     the products of."""
     kind, rng = FORMATS[variant], np.random.default_rng((seed, 19))
@@ -51,7 +51,7 @@ def make_dequantised(dtype: str, variant: str, seed: int) -> tuple[np.ndarray, n
     shape = (count, WIDTH // kind.block)
     exponents = rng.integers(-100, 101, shape) if kind.scale == E8M0 else rng.integers(-6, 8, shape)
     scales = np.ldexp(1.0 if kind.scale == E8M0 else rng.integers(8, 16, shape) / 8, exponents).astype(
-        np_dtype(kind.scale)
+        get_numpy_dtype(kind.scale)
     )
     return elements, scales, dequantise_blocks(elements, scales)
 
@@ -79,7 +79,7 @@ def quantise_in_torch(variant: str, x: Any) -> Any:
     return elements.reshape(x.shape), scales
 
 
-def dequantising_model(dtype: str, variant: str, shape: tuple[int, ...]) -> bytes | None:
+def make_dequantising_model(dtype: str, variant: str, shape: tuple[int, ...]) -> bytes | None:
     """ONNX's model: scales to float32, DequantizeLinear of blocks; None where this onnx has no such dtype."""
     from onnx import TensorProto, checker, helper
 

@@ -10,10 +10,19 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays.block_scaled import FORMATS
-from tasks.arrays.tree import TensorSpec, encode_tensor
+from tasks.arrays.tree import TensorSpec, encode_tensor_spec
 from tasks.catalogs.base import Catalog, Entry, Failure, Sample
 from tasks.catalogs.casts import blocks, onnx_form, quantised, rules, values
-from tasks.model import EXHAUSTIVE, Group, Leaf, OpClass, Unsupported, is_complex, is_inexact, np_dtype
+from tasks.model import (
+    EXHAUSTIVE,
+    Group,
+    Leaf,
+    OpClass,
+    Unsupported,
+    get_numpy_dtype,
+    is_complex_dtype,
+    is_inexact_dtype,
+)
 from tasks.model.dtypes import PACKED_BITS, TABLE
 
 #: Counts up whenever the bytes of a sample or a reference change.
@@ -108,52 +117,52 @@ def _make_cast_sample(group: Group, index: int) -> Sample:
     if group.op_name == "dynamic_quantize":
         return _make_dynamic_sample(group, index)
     if group.op_name in (BLOCKS, UNBLOCKS):
-        return _of_blocks(group, index)
+        return _make_block_sample(group, index)
     if op == "to":
-        x = values.make_inputs(group.dtype, to, group.seed)
-        found = rules.convert_values(x, group.dtype, to, group.variant)
+        x = values.make_cast_inputs(group.dtype, to, group.seed)
+        found = rules.convert_cast_values(x, group.dtype, to, group.variant)
         if found.open.any():
             x = np.where(found.open, np.ones((), x.dtype), x)
-            found = rules.convert_values(x, group.dtype, to, group.variant)
-        x, y = _shape_values(x, index), _shape_values(found.values, index)
+            found = rules.convert_cast_values(x, group.dtype, to, group.variant)
+        x, y = _shape_cast_values(x, index), _shape_cast_values(found.values, index)
         model = onnx_form.make_cast_model(
             "Cast", (group.dtype, x.shape), {"y": (to, x.shape)}, None, _list_cast_attributes(to, group.variant)
         )
-        return _build_sample(group, index, x, [_make_cast_leaf(to, y)], OpClass.EXACT, model)
+        return _build_cast_sample(group, index, x, [_make_cast_leaf(to, y)], OpClass.EXACT, model)
     made = (
         quantised.quantise_values(group.dtype, to, group.variant, group.seed)
         if op == "quantize"
         else quantised.dequantise_values(group.dtype, to, group.variant)
     )
-    x, y = _shape_values(made.x, index), _shape_values(made.y, index)
+    x, y = _shape_cast_values(made.x, index), _shape_cast_values(made.y, index)
     weights = {"scale": made.scale, "zero": made.zero}
     name = {"quantize": "QuantizeLinear", "dequantize": "DequantizeLinear"}[op]
     model = onnx_form.make_cast_model(name, (group.dtype, x.shape), {"y": (to, x.shape)}, weights)
-    return _build_sample(group, index, x, [_make_cast_leaf(to, y)], OpClass.EXACT, model)
+    return _build_cast_sample(group, index, x, [_make_cast_leaf(to, y)], OpClass.EXACT, model)
 
 
-def _of_blocks(group: Group, index: int) -> Sample:
+def _make_block_sample(group: Group, index: int) -> Sample:
     if group.op_name == BLOCKS:
         name, _, dtype = group.variant.partition("-")
-        x, y, scales = blocks.make_quantised(group.dtype, group.variant, group.seed + index)
+        x, y, scales = blocks.make_quantised_blocks(group.dtype, group.variant, group.seed + index)
         leaves = [_make_cast_leaf(dtype, y), _make_cast_leaf(FORMATS[name].scale, scales)]
         return Sample.of(index, [x], expected=leaves, op_class=OpClass.EXACT, oracle="exact")
-    x, scales, y = blocks.make_dequantised(group.dtype, group.variant, group.seed + index)
-    model = blocks.dequantising_model(group.dtype, group.variant, x.shape)
+    x, scales, y = blocks.make_dequantised_blocks(group.dtype, group.variant, group.seed + index)
+    model = blocks.make_dequantising_model(group.dtype, group.variant, x.shape)
     made = {"expected": [_make_cast_leaf("float32", y)], "op_class": OpClass.EXACT, "oracle": "exact", "model": model}
     return Sample.of(index, [x, scales], **made)
 
 
 def _make_dynamic_sample(group: Group, index: int) -> Sample:
     made = quantised.quantise_dynamically(group.variant, group.seed)
-    x, y = _shape_values(made.x, index), _shape_values(made.y, index)
+    x, y = _shape_cast_values(made.x, index), _shape_cast_values(made.y, index)
     outputs: dict[str, tuple[str, tuple[int, ...]]] = {
         "y": ("uint8", x.shape),
         "s": ("float32", ()),
         "z": ("uint8", ()),
     }
     leaves = [_make_cast_leaf("uint8", y), _make_cast_leaf("float32", made.scale), _make_cast_leaf("uint8", made.zero)]
-    return _build_sample(
+    return _build_cast_sample(
         group,
         index,
         x,
@@ -163,10 +172,10 @@ def _make_dynamic_sample(group: Group, index: int) -> Sample:
     )
 
 
-def _build_sample(
+def _build_cast_sample(
     group: Group, index: int, x: np.ndarray, leaves: list[Leaf], op_class: OpClass, model: bytes | None
 ) -> Sample:
-    spec = encode_tensor(
+    spec = encode_tensor_spec(
         TensorSpec(0, flags=group.dtype if group.dtype == "complex32" else "")
     )  # which travels widened
     to = group.op_name.removeprefix("to_")
@@ -178,7 +187,9 @@ def _build_sample(
 
 
 def _make_cast_leaf(dtype: str, y: np.ndarray) -> Leaf:
-    wide = np.complex128 if is_complex(dtype) else np.float64 if is_inexact(dtype) else np_dtype(dtype)
+    wide = (
+        np.complex128 if is_complex_dtype(dtype) else np.float64 if is_inexact_dtype(dtype) else get_numpy_dtype(dtype)
+    )
     return Leaf(dtype, np.shape(y), np.asarray(y).astype(wide))
 
 
@@ -192,6 +203,6 @@ def _list_cast_attributes(to: str, variant: str) -> dict[str, Any]:
     return made | ({"saturate": 0} if variant else {})
 
 
-def _shape_values(values: np.ndarray, index: int) -> np.ndarray:
+def _shape_cast_values(values: np.ndarray, index: int) -> np.ndarray:
     """In one of SHAPES: for a tail with the first of them once more at the end."""
     return np.concatenate([values, values[:13]]) if SHAPES[index] == "a tail" else np.ascontiguousarray(values)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.model.dtypes import DTYPE_OF_ELEMENT, ELEMENT_TYPE, dtype_name
+from tasks.model.dtypes import DTYPE_OF_ELEMENT, ELEMENT_TYPE, name_numpy_dtype
 
 #: The opset that brought a dtype, where that is not the oldest one taken (13), by the beginning of its name.
 _SINCE = {"float8_e8m0": 24, "float8": 19, "float6": 28, "float4": 23, "int4": 21, "uint4": 21, "int2": 25, "uint2": 25}
@@ -33,7 +33,11 @@ def make_cast_model(
     from onnx import checker, helper, numpy_helper
 
     constants = weights or {}
-    dtypes = [given[0], *(dtype for dtype, _ in made.values()), *(dtype_name(x.dtype) for x in constants.values())]
+    dtypes = [
+        given[0],
+        *(dtype for dtype, _ in made.values()),
+        *(name_numpy_dtype(x.dtype) for x in constants.values()),
+    ]
     if not set(dtypes) <= set(DTYPE_OF_ELEMENT.values()) or any(dtype.startswith("complex") for dtype in dtypes):
         return None
     graph = helper.make_graph(

@@ -9,7 +9,7 @@ import numpy as np
 
 from tasks.arrays import every_value
 from tasks.catalogs.casts import rules, values
-from tasks.model.dtypes import integers, is_inexact, np_dtype, round_to_dtype
+from tasks.model.dtypes import get_integer_range, get_numpy_dtype, is_inexact_dtype, round_to_dtype
 
 #: (scale, which zero point), by variant: no power of two, so that a product with its inverse differs; zero points at
 #: either end; scales whose inverse overflows (of float16), and that make nearly all numbers 0 or too large.
@@ -44,13 +44,14 @@ class QuantisedCast:
     y: np.ndarray
 
 
-def zero_point(which: str, to: str) -> np.ndarray:
+def make_zero_point(which: str, to: str) -> np.ndarray:
     """(): one of a dtype; "none" is 0, as it is of every float."""
-    if is_inexact(to) or which == "none":
-        return np.zeros((), np_dtype(to))
-    low, high = integers(to)
+    if is_inexact_dtype(to) or which == "none":
+        return np.zeros((), get_numpy_dtype(to))
+    low, high = get_integer_range(to)
     return np.array(
-        {"lowest": low, "highest": high, "odd": (low + high) // 2 - 3 if high > 15 else low + 5}[which], np_dtype(to)
+        {"lowest": low, "highest": high, "odd": (low + high) // 2 - 3 if high > 15 else low + 5}[which],
+        get_numpy_dtype(to),
     )
 
 
@@ -58,24 +59,27 @@ def quantise_values(source: str, to: str, variant: str, seed: int) -> QuantisedC
     """Numbers of a float dtype quantised to ``to``: what saturate(round(x / scale) + zero point) is, the quotient in
     the scale's dtype (ONNX, QuantizeLinear). Where an exact quotient rounds otherwise, and of NaN, nothing is asked."""
     scale, zero = _make_quantise_constants(source, to, variant)
-    x, step = _make_inputs(source, to, zero, float(scale), seed), float(scale)
+    x, step = _make_quantised_inputs(source, to, zero, float(scale), seed), float(scale)
     with np.errstate(all="ignore"):
         wide = x.astype(np.float64)
         exact = wide / step
         quotient = _round_to_given(exact, source)
-        if is_inexact(to):
-            found, left = (rules.convert_values(q, "float64", to) for q in (quotient, exact))
+        if is_inexact_dtype(to):
+            found, left = (rules.convert_cast_values(q, "float64", to) for q in (quotient, exact))
             y, other = found.values, left.values
             open_ = found.open | left.open
         else:
-            low, high = integers(to)
+            low, high = get_integer_range(to)
             y, other = (np.clip(np.rint(q) + float(zero), low, high) for q in (quotient, exact))
             open_ = np.isnan(wide)
         same = (y == other) | (np.isnan(y) & np.isnan(other))
         x = np.where(open_ | ~same, np.zeros((), x.dtype), x)
         y = np.where(open_ | ~same, float(zero), y)
     return QuantisedCast(
-        x, scale, zero, y if is_inexact(to) else y.astype(rules.select_storage_dtype(to)).astype(np_dtype(to))
+        x,
+        scale,
+        zero,
+        y if is_inexact_dtype(to) else y.astype(rules.select_storage_dtype(to)).astype(get_numpy_dtype(to)),
     )
 
 
@@ -111,20 +115,20 @@ def quantise_dynamically(variant: str, seed: int) -> QuantisedCast:
 
 def _make_quantise_constants(number: str, to: str, variant: str) -> tuple[np.ndarray, np.ndarray]:
     scale, which = SCALES[variant]
-    return np.array(scale).astype(np_dtype(number)), zero_point(which, to)
+    return np.array(scale).astype(get_numpy_dtype(number)), make_zero_point(which, to)
 
 
 def _round_to_given(wide: np.ndarray, dtype: str) -> np.ndarray:
     return round_to_dtype(wide, dtype) if dtype != "float64" else wide
 
 
-def _make_inputs(source: str, to: str, zero: np.ndarray, scale: float, seed: int) -> np.ndarray:
+def _make_quantised_inputs(source: str, to: str, zero: np.ndarray, scale: float, seed: int) -> np.ndarray:
     """Every value of 16 bits; of float32 what lies at, between and beside the steps, and a sweep."""
     if source not in every_value.MANTISSA:
         return every_value.list_every_value(source)
     steps = (
         (values.list_values_around(to, seed) - float(zero)) * scale
-        if not is_inexact(to)
+        if not is_inexact_dtype(to)
         else values.list_values_around(to, seed) * scale
     )
     return values.sweep_floats(source, steps, seed)

@@ -11,7 +11,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tasks.model.dtypes import LARGEST, PACKED_BITS, PART, TABLE, integers, is_complex, is_inexact, np_dtype
+from tasks.model.dtypes import (
+    LARGEST,
+    PACKED_BITS,
+    PART,
+    TABLE,
+    get_integer_range,
+    get_numpy_dtype,
+    is_complex_dtype,
+    is_inexact_dtype,
+)
 
 #: What has numbers of no sign, powers of two alone; and what has neither Inf nor NaN.
 E8M0, FLOAT4 = "float8_e8m0fnu", "float4_e2m1fn"
@@ -45,38 +54,38 @@ def list_cast_variants(to: str) -> tuple[str, ...]:
     return ("", UNSATURATED) if to.startswith("float8") else ("",)
 
 
-def convert_values(given: np.ndarray, source: str, to: str, variant: str = "") -> ConvertedValues:
+def convert_cast_values(given: np.ndarray, source: str, to: str, variant: str = "") -> ConvertedValues:
     """Numbers of the dtype ``source`` in the dtype ``to``; ``variant``: one of `list_cast_variants`. Raises ValueError
     for another one."""
     if variant not in list_cast_variants(to):
         raise ValueError(f"no conversion to {to} is called {variant!r}")
     with np.errstate(all="ignore"):
-        if is_complex(source) or is_complex(to):
-            return _of_parts(given, source, to, variant)
+        if is_complex_dtype(source) or is_complex_dtype(to):
+            return _cast_complex_parts(given, source, to, variant)
         if to == "bool":
             return ConvertedValues(given.astype(np.float64) != 0, np.zeros(given.shape, bool))
-        if is_inexact(to):
+        if is_inexact_dtype(to):
             wide = _to_exact_float64(given, source)
             if to == E8M0:
                 return _round_to_power_of_two(wide, source, variant)
             found = _convert_to_float(wide, given, to, variant)
-            open_ = _rounded_twice(wide, found, source, to, lambda x: _convert_to_float(x, x, to, variant))
+            open_ = _round_cast_twice(wide, found, source, to, lambda x: _convert_to_float(x, x, to, variant))
             if to == FLOAT4:  # its NaN is 6 in ONNX's documentation, and 0 in its reference implementation
                 open_ |= np.isnan(wide)
             return ConvertedValues(found, open_)
         return _convert_to_integer(given, source, to)
 
 
-def _of_parts(given: np.ndarray, source: str, to: str, variant: str) -> ConvertedValues:
+def _cast_complex_parts(given: np.ndarray, source: str, to: str, variant: str) -> ConvertedValues:
     """Of a complex number to another both parts; to a real one its real part, to a bool whether either is not 0."""
     part = PART.get(source, source)
-    real, imaginary = (given.real, given.imag) if is_complex(source) else (given, np.zeros(given.shape))
+    real, imaginary = (given.real, given.imag) if is_complex_dtype(source) else (given, np.zeros(given.shape))
     if to == "bool":
         return ConvertedValues((real != 0) | (imaginary != 0), np.zeros(given.shape, bool))
-    found = convert_values(real, part, PART.get(to, to), variant)
-    if not is_complex(to):
+    found = convert_cast_values(real, part, PART.get(to, to), variant)
+    if not is_complex_dtype(to):
         return found
-    other = convert_values(imaginary, part, PART[to], variant)
+    other = convert_cast_values(imaginary, part, PART[to], variant)
     both = np.empty(given.shape, np.complex128)
     both.real, both.imag = found.values, other.values
     return ConvertedValues(both, found.open | other.open)
@@ -116,7 +125,7 @@ def _convert_to_float(wide: np.ndarray, given: np.ndarray, to: str, variant: str
     return np.where(over, np.copysign(np.inf, wide), found)
 
 
-def _rounded_twice(wide: np.ndarray, found: np.ndarray, source: str, to: str, convert: _Rounding) -> np.ndarray:
+def _round_cast_twice(wide: np.ndarray, found: np.ndarray, source: str, to: str, convert: _Rounding) -> np.ndarray:
     """Where it is another number if it is rounded to float32 first, as most runtimes do: ties and edges that float32
     cannot tell."""
     if TABLE[to].bits > 16 or (TABLE[source].bits <= 32 and TABLE[source].family == "float"):
@@ -139,7 +148,7 @@ def _round_to_power_of_two(wide: np.ndarray, source: str, variant: str) -> Conve
 
     found = convert(wide)
     over, under = wide > largest, wide < lowest
-    twice = _rounded_twice(wide, found, source, E8M0, convert)
+    twice = _round_cast_twice(wide, found, source, E8M0, convert)
     if how == "up" and not unsaturated:
         found, out = np.where(over, largest, np.maximum(found, lowest)), np.zeros(wide.shape, bool)
     elif how == "nearest" and unsaturated:
@@ -151,21 +160,25 @@ def _round_to_power_of_two(wide: np.ndarray, source: str, variant: str) -> Conve
 
 
 def _convert_to_integer(given: np.ndarray, source: str, to: str) -> ConvertedValues:
-    low, high = integers(to)
-    if is_inexact(source):
+    low, high = get_integer_range(to)
+    if is_inexact_dtype(source):
         whole = np.trunc(given.astype(np.float64))
         # float64 has no 2⁶³ − 1, and so none between it and 2⁶³.
         bad = ~((whole >= float(low)) & (whole < float(high + 1)))
         if to in PACKED_BITS:  # ONNX's reference implementation has rounded a fraction to an int4, and has cut it off
             bad |= whole != given.astype(np.float64)
-        return ConvertedValues(np.where(bad, 1.0, whole).astype(select_storage_dtype(to)).astype(np_dtype(to)), bad)
+        return ConvertedValues(
+            np.where(bad, 1.0, whole).astype(select_storage_dtype(to)).astype(get_numpy_dtype(to)), bad
+        )
     bits = TABLE[to].bits
     made = given.astype(np.int64 if source != "uint64" else np.uint64).astype(np.uint64) & np.uint64((1 << bits) - 1)
     if low < 0:
         made = np.where(made > np.uint64(high), made - np.uint64(1 << bits) if bits < 64 else made, made).astype(
             np.int64
         )
-    return ConvertedValues(made.astype(select_storage_dtype(to)).astype(np_dtype(to)), np.zeros(given.shape, bool))
+    return ConvertedValues(
+        made.astype(select_storage_dtype(to)).astype(get_numpy_dtype(to)), np.zeros(given.shape, bool)
+    )
 
 
 def select_storage_dtype(to: str) -> str:

@@ -12,8 +12,8 @@ import numpy as np
 
 from tasks.arrays import noise
 from tasks.arrays.tree import TensorSpec
-from tasks.catalogs.base import Catalog, Entry, Failure, Sample, spread_indices
-from tasks.model import EPS, Group, Leaf, OpClass, is_inexact, np_dtype
+from tasks.catalogs.base import Catalog, Entry, Failure, Sample, spread_sample_indices
+from tasks.model import EPS, Group, Leaf, OpClass, get_numpy_dtype, is_inexact_dtype
 
 CATALOG_VERSION = "1"
 #: Ranks whose data a sample has; a backend with another number of them does not take it.
@@ -53,7 +53,7 @@ class Collective(Catalog):
     def samples(self, group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
         if group.variant not in OPS.get(group.op_name, ()) or group.dtype not in DTYPES:
             raise ValueError(f"the catalog collective has no op {group.label!r} in {group.dtype}")
-        places = spread_indices(len(SIZES), group.samples)
+        places = spread_sample_indices(len(SIZES), group.samples)
         return (Sample(i) if k in skip else _make_collective_sample(group, i, draws) for k, i in enumerate(places))
 
     def call(self, group: Group) -> Callable[..., Any]:
@@ -64,19 +64,19 @@ def _make_collective_sample(group: Group, index: int, draws: int) -> Sample:
     seed = (zlib.crc32(group.label.encode()), zlib.crc32(group.dtype.encode()), index, group.seed % 2**64)
     rng = np.random.default_rng(seed)
     size = SIZES[index] * (RANKS if group.op_name in ("reduce_scatter", "all_to_all") else 1)
-    if is_inexact(group.dtype):
-        data = rng.standard_normal((RANKS, size)).astype(np_dtype(group.dtype))
+    if is_inexact_dtype(group.dtype):
+        data = rng.standard_normal((RANKS, size)).astype(get_numpy_dtype(group.dtype))
     else:
         data = rng.integers(-30, 31, (RANKS, size)).astype(group.dtype)  # of which no sum leaves int8
     try:
-        return _build_sample(group, index, data, draws)
+        return _build_collective_sample(group, index, data, draws)
     except Exception as error:
         return Sample(index, failure=Failure.of(error, "reference"))
 
 
-def _build_sample(group: Group, index: int, data: np.ndarray, draws: int) -> Sample:
-    sums = group.variant == "sum" and is_inexact(group.dtype)
-    reference = _compute_received(group, data.astype(np.float64) if is_inexact(group.dtype) else data)
+def _build_collective_sample(group: Group, index: int, data: np.ndarray, draws: int) -> Sample:
+    sums = group.variant == "sum" and is_inexact_dtype(group.dtype)
+    reference = _compute_received(group, data.astype(np.float64) if is_inexact_dtype(group.dtype) else data)
     floor = None
     if sums:
         exact = data.astype(np.float64)
@@ -84,7 +84,7 @@ def _build_sample(group: Group, index: int, data: np.ndarray, draws: int) -> Sam
         def evaluate(drawn: Sequence[int]) -> Iterator[list[np.ndarray]]:
             for draw in drawn:
                 places = itertools.count(1)
-                yield [_compute_received(group, noise.perturb_values(exact, EPS[group.dtype], draw, next(places)))]
+                yield [_compute_received(group, noise.perturb_by_noise(exact, EPS[group.dtype], draw, next(places)))]
 
         (floor,) = noise.compute_noise_floor([reference], evaluate, OpClass.REDUCTION, draws, data.size)
     return Sample(

@@ -13,14 +13,14 @@ import numpy as np
 
 from tasks import checks
 from tasks.arrays import inputs, noise
-from tasks.arrays.tree import TensorSpec, decode, spec_of
+from tasks.arrays.tree import TensorSpec, decode_argument_tree, read_tensor_spec
 from tasks.catalogs.base import ROUNDING, Catalog, Entry, Failure, Sample
 from tasks.catalogs.critical import DTYPES as DTYPES
 from tasks.catalogs.critical.ops import OPS, Call, CriticalOp
 from tasks.draw import structure
-from tasks.draw.seeds import derive
+from tasks.draw.seeds import derive_seed
 from tasks.judge import op_classes as classes
-from tasks.model import EPS, STRUCTURED, Group, Leaf, OpClass, Oracle, np_dtype
+from tasks.model import EPS, STRUCTURED, Group, Leaf, OpClass, Oracle, get_numpy_dtype
 from tasks.passport import ARITHMETIC, SHAPES
 
 #: Counts up whenever the bytes of a sample, a reference or a noise floor change.
@@ -46,11 +46,11 @@ class Critical(Catalog):
 
     def version(self) -> str:
         """The catalog's own version, NumPy's, whose generator and kernels decide the bytes, and the second oracle's."""
-        return f"{CATALOG_VERSION}+numpy{importlib.metadata.version('numpy')}+torch{_torch_version()}"
+        return f"{CATALOG_VERSION}+numpy{importlib.metadata.version('numpy')}+torch{_find_torch_version()}"
 
     def entries(self) -> list[Entry]:
         """One entry per op, without variants. Gradients need torch, which differentiates."""
-        offered = (checks.FORWARD, *(("backward", "double_backward") if _torch_version() is not None else ()))
+        offered = (checks.FORWARD, *(("backward", "double_backward") if _find_torch_version() is not None else ()))
         return [
             Entry(
                 f"{self.name}:{name}",
@@ -72,18 +72,18 @@ class Critical(Catalog):
         op = self._op(group)
         if group.dtype not in DTYPES:
             raise ValueError(f"{self.name}: {group.op} has no dtype {group.dtype!r}; it has {', '.join(DTYPES)}")
-        make = _summed_sample if group.check == ARITHMETIC else _make_critical_sample
+        make = _make_summed_sample if group.check == ARITHMETIC else _make_critical_sample
         return (Sample(i) if i in skip else make(op, group, i, draws) for i in range(group.samples))
 
     def remade(self, group: Group, given: Sample, draws: int) -> Sample:
         def array(kind: str, node: dict[str, Any]) -> Any:
-            return given.arrays[spec_of(node).id]
+            return given.arrays[read_tensor_spec(node).id]
 
-        args, kwargs = (decode(tree, array) for tree in (given.args, given.kwargs))
-        return _build_sample(self._op(group), (args, kwargs), group, given.index, draws)
+        args, kwargs = (decode_argument_tree(tree, array) for tree in (given.args, given.kwargs))
+        return _build_critical_sample(self._op(group), (args, kwargs), group, given.index, draws)
 
     def __init__(self) -> None:
-        self.imports = () if _torch_version() is None else ("torch",)
+        self.imports = () if _find_torch_version() is None else ("torch",)
 
     def call(self, group: Group) -> Callable[..., Any]:
         """The op on torch tensors. Raises ValueError for an op that the catalog does not have."""
@@ -104,45 +104,45 @@ def _make_critical_sample(op: CriticalOp, group: Group, index: int, draws: int) 
         made = op.inputs(np.random.default_rng(seed))
         columns = {}
         if group.distribution == STRUCTURED:
-            made, columns["structure"] = _apply_structure(made, index, group)
+            made, columns["structure"] = _structure_critical_call(made, index, group)
         elif group.distribution != "own":
-            made = _redraw_values(
+            made = _redraw_critical_values(
                 made, group, index, np.random.default_rng((*seed, zlib.crc32(group.distribution.encode())))
             )
-        stored = _round_arguments(made, np_dtype(group.dtype))
+        stored = _round_critical_arguments(made, get_numpy_dtype(group.dtype))
     except Exception as error:
         return Sample(index, failure=Failure.of(error, "sample"))
-    sample = _build_sample(op, stored, group, index, draws)
+    sample = _build_critical_sample(op, stored, group, index, draws)
     sample.columns |= columns
     return sample
 
 
-def _summed_sample(op: CriticalOp, group: Group, index: int, draws: int) -> Sample:
+def _make_summed_sample(op: CriticalOp, group: Group, index: int, draws: int) -> Sample:
     """A sample of which it is known where the terms of some results lie, of the rows and terms of a row of `SHAPES`."""
     assert op.sums is not None, "an op that adds nothing is not asked"
     rows, terms = SHAPES[index]
     seed = (zlib.crc32(group.op.encode()), zlib.crc32(group.dtype.encode()), index, group.seed % 2**64)
     try:
         made = op.sums(np.random.default_rng(seed), rows, terms)
-        stored = _round_arguments((made.args, made.kwargs), np_dtype(group.dtype))
+        stored = _round_critical_arguments((made.args, made.kwargs), get_numpy_dtype(group.dtype))
     except Exception as error:
         return Sample(index, failure=Failure.of(error, "sample"))
-    sample = _build_sample(op, stored, group, index, draws)
+    sample = _build_critical_sample(op, stored, group, index, draws)
     sample.terms = made.terms
     return sample
 
 
-def _apply_structure(made: Call, index: int, group: Group) -> tuple[Call, str]:
+def _structure_critical_call(made: Call, index: int, group: Group) -> tuple[Call, str]:
     """The call with a structure of its first input that has one, and its label. Raises ValueError where none has."""
     args, kwargs = made
     for name, x in (*((f"argument{k}", x) for k, x in enumerate(args)), *kwargs.items()):
         if not isinstance(x, np.ndarray):
             continue
         for turn in range(index, index + len(structure.WORDS)):
-            found = structure.like(x, turn, derive(group.seed, f"{group.op}/{name}/{turn}"))
+            found = structure.draw_structure_like(x, turn, derive_seed(group.seed, f"{group.op}/{name}/{turn}"))
             if found is not None:
-                changed = _map_arguments(made, lambda y, x=x, new=found[1]: new if y is x else y)  # type: ignore[misc]
-                return changed, structure.label(name, found[0])
+                changed = _map_critical_arguments(made, lambda y, x=x, new=found[1]: new if y is x else y)  # type: ignore[misc]
+                return changed, structure.write_structure_label(name, found[0])
     raise ValueError("no input selects or counts")
 
 
@@ -151,28 +151,30 @@ def _build_gradient_sample(op: CriticalOp, stored: Call, group: Group, index: in
     import torch
 
     from tasks.arrays import torch_tree
-    from tasks.catalogs.torch.differentiable import PROCESS, processing
+    from tasks.catalogs.torch.differentiable import PROCESS, make_output_processing
     from tasks.catalogs.torch.gradient_samples import GradientSampleMaker
 
     def tensor(x: Any) -> Any:
         if not isinstance(x, np.ndarray):
             return x
-        made = torch_tree.from_numpy(x)
+        made = torch_tree.tensor_from_numpy(x)
         return made.requires_grad_(made.is_floating_point())
 
     call = op.torch_form(torch)
-    (first, *rest), kwargs = _map_arguments(stored, tensor)
+    (first, *rest), kwargs = _map_critical_arguments(stored, tensor)
     info = types.SimpleNamespace(name=op.name, variant_test_name="", op=call, ref=None)
-    source = types.SimpleNamespace(input=first, args=tuple(rest), kwargs=kwargs, **{PROCESS: processing(info, None)})
+    source = types.SimpleNamespace(
+        input=first, args=tuple(rest), kwargs=kwargs, **{PROCESS: make_output_processing(info, None)}
+    )
     return GradientSampleMaker(info, group, draws, call).make(index, source)
 
 
-def _build_sample(op: CriticalOp, stored: Call, group: Group, index: int, draws: int) -> Sample:
+def _build_critical_sample(op: CriticalOp, stored: Call, group: Group, index: int, draws: int) -> Sample:
     """The sample of a call, its arrays in the dtype under test."""
-    if checks.get_or_default(group.check).gradient:
+    if checks.get_check_or_default(group.check).gradient:
         return _build_gradient_sample(op, stored, group, index, draws)
     try:
-        expected = _compute_expected(op, stored, group, draws)
+        expected = _compute_critical_reference(op, stored, group, draws)
     except Exception as error:
         return Sample(index, failure=Failure.of(error, "reference"))
     arrays: list[np.ndarray] = []
@@ -183,7 +185,7 @@ def _build_sample(op: CriticalOp, stored: Call, group: Group, index: int, draws:
         arrays.append(value)
         return TensorSpec(id=len(arrays) - 1)
 
-    args, kwargs = _map_arguments(stored, place)
+    args, kwargs = _map_critical_arguments(stored, place)
     others = _compute_second_oracle(op, stored, group.dtype)
     return Sample(
         index,
@@ -191,7 +193,7 @@ def _build_sample(op: CriticalOp, stored: Call, group: Group, index: int, draws:
         kwargs,
         arrays,
         [expected],
-        op_class=classes.of(group.op).op_class,
+        op_class=classes.find_op_class(group.op).op_class,
         oracle="numpy-float64",
         others=others,
     )
@@ -200,12 +202,13 @@ def _build_sample(op: CriticalOp, stored: Call, group: Group, index: int, draws:
 def _compute_second_oracle(op: CriticalOp, stored: Call, dtype: str) -> list[Oracle]:
     """torch's float64 evaluation of its form of the op; none without torch, for an op of NOT_SECOND or where it
     raises."""
-    if _torch_version() is None or op.name in NOT_SECOND:
+    if _find_torch_version() is None or op.name in NOT_SECOND:
         return []
     import torch
 
-    args, kwargs = _map_arguments(
-        _widen_arguments(stored, np_dtype(dtype)), lambda x: torch.from_numpy(x) if isinstance(x, np.ndarray) else x
+    args, kwargs = _map_critical_arguments(
+        _widen_critical_arguments(stored, get_numpy_dtype(dtype)),
+        lambda x: torch.from_numpy(x) if isinstance(x, np.ndarray) else x,
     )
     try:
         with torch.no_grad():
@@ -215,76 +218,82 @@ def _compute_second_oracle(op: CriticalOp, stored: Call, dtype: str) -> list[Ora
     return [Oracle("torch-float64", [np.array(result, order="C")], rounding=ROUNDING)]
 
 
-def _torch_version() -> str | None:
+def _find_torch_version() -> str | None:
     try:
         return importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:
         return None
 
 
-def _redraw_values(arguments: Call, group: Group, index: int, rng: np.random.Generator) -> Call:
+def _redraw_critical_values(arguments: Call, group: Group, index: int, rng: np.random.Generator) -> Call:
     """The call with the values of its first floating array, the activations, drawn from the group's distribution.
 
     An array without negative values stays one: its op may be defined there alone.
     """
-    simple = classes.of(group.op).op_class in (OpClass.EXACT, OpClass.ELEMENTARY)
+    simple = classes.find_op_class(group.op).op_class in (OpClass.EXACT, OpClass.ELEMENTARY)
     done: list[bool] = []
 
     def redraw_first(x: Any) -> Any:
-        if done or not _is_floating(x):
+        if done or not _is_floating_argument(x):
             return x
         done.append(True)
-        theme = inputs.theme_of(group.distribution, index)
+        theme = inputs.choose_array_theme(group.distribution, index)
         values = inputs.fill_array(x.shape, group.dtype, group.distribution, rng, theme, mild=not simple).astype(
             np.float64
         )
         return np.abs(values) if x.size and x.min() >= 0 else values
 
-    return _map_arguments(arguments, redraw_first)
+    return _map_critical_arguments(arguments, redraw_first)
 
 
-def _map_arguments(arguments: Call, function: Callable[[Any], Any]) -> Call:
+def _map_critical_arguments(arguments: Call, function: Callable[[Any], Any]) -> Call:
     args, kwargs = arguments
     return tuple(function(x) for x in args), {k: function(x) for k, x in kwargs.items()}
 
 
-def _is_floating(value: Any) -> bool:
+def _is_floating_argument(value: Any) -> bool:
     return isinstance(value, np.ndarray) and value.dtype == np.float64
 
 
-def _round_arguments(arguments: Call, dtype: np.dtype) -> Call:
+def _round_critical_arguments(arguments: Call, dtype: np.dtype) -> Call:
     """The call with its float64 arrays rounded to ``dtype``, to nearest even; all arrays contiguous."""
-    return _map_arguments(arguments, lambda x: np.asarray(x, dtype, order="C") if _is_floating(x) else x)
+    return _map_critical_arguments(
+        arguments, lambda x: np.asarray(x, dtype, order="C") if _is_floating_argument(x) else x
+    )
 
 
-def _widen_arguments(arguments: Call, dtype: np.dtype) -> Call:
+def _widen_critical_arguments(arguments: Call, dtype: np.dtype) -> Call:
     """The call with its arrays of ``dtype`` in float64."""
-    return _map_arguments(
+    return _map_critical_arguments(
         arguments, lambda x: x.astype(np.float64, copy=False) if isinstance(x, np.ndarray) and x.dtype == dtype else x
     )
 
 
-def _compute_expected(op: CriticalOp, stored: Call, group: Group, draws: int) -> Leaf:
+def _compute_critical_reference(op: CriticalOp, stored: Call, group: Group, draws: int) -> Leaf:
     """The exact result of the stored inputs with its noise floor."""
     dtype = group.dtype
     args, kwargs = op.narrow(*stored[0], **stored[1]) if op.narrow else stored
-    exact = _widen_arguments((args, kwargs), np_dtype(dtype))
+    exact = _widen_critical_arguments((args, kwargs), get_numpy_dtype(dtype))
     reference = _evaluate_critical_reference(op, exact)
 
     def evaluate(drawn: Sequence[int]) -> Iterator[list[np.ndarray]]:
         for draw in drawn:
-            yield [_evaluate_critical_reference(op, _perturb_arguments(exact, EPS[dtype], draw))]
+            yield [_evaluate_critical_reference(op, _perturb_critical_arguments(exact, EPS[dtype], draw))]
 
     elements = sum(x.size for x in (*exact[0], *exact[1].values()) if isinstance(x, np.ndarray))
-    (delta,) = noise.compute_noise_floor([reference], evaluate, classes.of(group.op).op_class, draws, elements)
+    (delta,) = noise.compute_noise_floor(
+        [reference], evaluate, classes.find_op_class(group.op).op_class, draws, elements
+    )
     name = dtype if reference.dtype == np.float64 else reference.dtype.name
-    (shared,) = noise.measure_shared([reference], evaluate)
+    (shared,) = noise.measure_shared_noise([reference], evaluate)
     return Leaf(name, reference.shape, reference, delta, shared=shared)
 
 
-def _perturb_arguments(exact: Call, eps: float, draw: int) -> Call:
+def _perturb_critical_arguments(exact: Call, eps: float, draw: int) -> Call:
     places = itertools.count(1)
-    return _map_arguments(exact, lambda x: noise.perturb_values(x, eps, draw, next(places)) if _is_floating(x) else x)
+    return _map_critical_arguments(
+        exact, lambda x: noise.perturb_by_noise(x, eps, draw, next(places)) if _is_floating_argument(x) else x
+    )
 
 
 def _evaluate_critical_reference(op: CriticalOp, arguments: Call) -> np.ndarray:

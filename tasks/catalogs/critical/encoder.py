@@ -64,7 +64,7 @@ def encode_reference(x: np.ndarray, mask: np.ndarray, *weights: np.ndarray, head
     return x
 
 
-def torch_form(torch: Any) -> Callable[..., Any]:
+def make_encoder_in_torch(torch: Any) -> Callable[..., Any]:
     """The encoder in torch's functions."""
 
     def find_torch_function(name: str) -> Callable[..., Any]:

@@ -138,7 +138,7 @@ def layer_norm(
 
     Over the dimensions of ``normalized_shape`` (Ba et al. 2016, arXiv:1607.06450).
     """
-    return formulas.standardise(x, tuple(range(-len(normalized_shape), 0)), eps) * weight + bias
+    return formulas.compute_standardised(x, tuple(range(-len(normalized_shape), 0)), eps) * weight + bias
 
 
 def rms_norm(x: np.ndarray, normalized_shape: Sequence[int], weight: np.ndarray, eps: float) -> np.ndarray:
@@ -147,7 +147,7 @@ def rms_norm(x: np.ndarray, normalized_shape: Sequence[int], weight: np.ndarray,
     Zhang & Sennrich 2019, arXiv:1910.07467; eps inside the root as in torch.nn.RMSNorm.
     """
     axes = tuple(range(-len(normalized_shape), 0))
-    return formulas.standardise(x, axes, eps, centred=False) * weight
+    return formulas.compute_standardised(x, axes, eps, centred=False) * weight
 
 
 def group_norm(x: np.ndarray, num_groups: int, weight: np.ndarray, bias: np.ndarray, eps: float) -> np.ndarray:
@@ -155,7 +155,7 @@ def group_norm(x: np.ndarray, num_groups: int, weight: np.ndarray, bias: np.ndar
 
     Wu & He 2018, arXiv:1803.08494; biased variance.
     """
-    grouped = formulas.standardise(x.reshape(x.shape[0], num_groups, -1), (2,), eps).reshape(x.shape)
+    grouped = formulas.compute_standardised(x.reshape(x.shape[0], num_groups, -1), (2,), eps).reshape(x.shape)
     return grouped * _channels(x, weight) + _channels(x, bias)
 
 
@@ -175,7 +175,7 @@ def instance_norm(x: np.ndarray, weight: np.ndarray, bias: np.ndarray, eps: floa
 
     Ulyanov et al. 2016, arXiv:1607.08022; biased variance.
     """
-    return formulas.standardise(x, tuple(range(2, x.ndim)), eps) * _channels(x, weight) + _channels(x, bias)
+    return formulas.compute_standardised(x, tuple(range(2, x.ndim)), eps) * _channels(x, weight) + _channels(x, bias)
 
 
 # ---- reductions, scans and selections along ``dim``

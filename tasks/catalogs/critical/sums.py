@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.passport import SumTerms, choose_elements
+from tasks.passport import SumTerms, choose_sum_elements
 
 #: Columns of a product, channels of a convolution's output.
 COLUMNS = 8
@@ -31,7 +31,7 @@ class SummedSample:
 Make = Callable[[np.random.Generator, int, int], SummedSample]
 
 
-def _flatten_places(shape: tuple[int, ...], *indices: Any) -> tuple[int, ...]:
+def _flatten_sum_places(shape: tuple[int, ...], *indices: Any) -> tuple[int, ...]:
     """Places in a flat array of elements at indices, each a number or an array of them."""
     return tuple(int(k) for k in np.ravel_multi_index(np.broadcast_arrays(*indices), shape).reshape(-1))
 
@@ -52,19 +52,19 @@ def make_product_sum(shared: int = 0, batch: int = 0, bias: int | None = None, t
             k, first = np.arange(terms), (0,) * bool(batch) if not row else last
             at = (column, k) if transposed else (k, column)
             alone = () if bias is None else (bias, column)
-            (place,) = _flatten_places((*front, rows, COLUMNS), *first, row, column)
+            (place,) = _flatten_sum_places((*front, rows, COLUMNS), *first, row, column)
             ones = (1.0,) * len(arrays)
             return SumTerms(
                 place,
-                (shared + 1, _flatten_places(right, *first, *at)),
-                (shared, _flatten_places(left, *first, row, k)),
+                (shared + 1, _flatten_sum_places(right, *first, *at)),
+                (shared, _flatten_sum_places(left, *first, row, k)),
                 alone,
                 ones,
                 False,
                 where,
             )
 
-        elements = tuple(of(*at) for at in choose_elements(rows, COLUMNS))
+        elements = tuple(of(*at) for at in choose_sum_elements(rows, COLUMNS))
         return SummedSample(tuple(g.standard_normal(arrays[n]) for n in sorted(arrays)), {}, elements)
 
     return make
@@ -78,13 +78,13 @@ def make_sum_along(scan: bool = False, divided: bool = False, **kwargs: Any) -> 
             place = row * terms + terms - 1 if scan else row
             return SumTerms(
                 place,
-                (0, _flatten_places((rows, terms), row, np.arange(terms))),
+                (0, _flatten_sum_places((rows, terms), row, np.arange(terms))),
                 fill=(1.0,),
                 divided=divided,
                 where=where,
             )
 
-        elements = tuple(of(*at) for at in choose_elements(rows))
+        elements = tuple(of(*at) for at in choose_sum_elements(rows))
         return SummedSample((g.standard_normal((rows, terms)),), kwargs, elements)
 
     return make
@@ -109,30 +109,30 @@ def make_convolution_sum(
         def of(row: int, channel: int, where: str) -> SumTerms:
             first = channel // (out // many) * own
             at = [m + k - 1 for m, k in zip(middle, grid[1:])]
-            (place,) = _flatten_places(result, row, channel, *middle)
-            left, right = _flatten_places(x, row, first + grid[0], *at), _flatten_places(w, channel, *grid)
+            (place,) = _flatten_sum_places(result, row, channel, *middle)
+            left, right = _flatten_sum_places(x, row, first + grid[0], *at), _flatten_sum_places(w, channel, *grid)
             return SumTerms(place, (1, right), (0, left), (2, channel), (1.0, 1.0, 1.0), False, where)
 
         arrays = tuple(g.standard_normal(shape) for shape in (x, w, (out,)))
         kwargs: dict[str, Any] = {"stride": 1, "padding": 1} | ({"groups": many} if groups else {})
-        return SummedSample(arrays, kwargs, tuple(of(*at) for at in choose_elements(rows, out)))
+        return SummedSample(arrays, kwargs, tuple(of(*at) for at in choose_sum_elements(rows, out)))
 
     return make
 
 
-def transposed_convolution(g: np.random.Generator, rows: int, terms: int) -> SummedSample:
+def sum_transposed_convolution(g: np.random.Generator, rows: int, terms: int) -> SummedSample:
     """x (rows, C, 7, 7), weight (C, COLUMNS, 4, 4), bias: an element that all of the kernel reaches."""
     own = max(1, terms // 16)
     x, w, result = (rows, own, 7, 7), (own, COLUMNS, 4, 4), (rows, COLUMNS, 8, 8)
     c, i, j = np.meshgrid(np.arange(own), np.arange(4), np.arange(4), indexing="ij")
 
     def of(row: int, channel: int, where: str) -> SumTerms:
-        (place,) = _flatten_places(result, row, channel, 4, 4)  # y = input + kernel − padding
-        left, right = _flatten_places(x, row, c, 5 - i, 5 - j), _flatten_places(w, c, channel, i, j)
+        (place,) = _flatten_sum_places(result, row, channel, 4, 4)  # y = input + kernel − padding
+        left, right = _flatten_sum_places(x, row, c, 5 - i, 5 - j), _flatten_sum_places(w, c, channel, i, j)
         return SumTerms(place, (1, right), (0, left), (2, channel), (1.0, 1.0, 1.0), False, where)
 
     arrays = tuple(g.standard_normal(shape) for shape in (x, w, (COLUMNS,)))
-    elements = tuple(of(*at) for at in choose_elements(rows, COLUMNS))
+    elements = tuple(of(*at) for at in choose_sum_elements(rows, COLUMNS))
     return SummedSample(arrays, {"stride": 1, "padding": 1}, elements)
 
 
@@ -149,8 +149,8 @@ def make_attention_sum(heads: int = 1, causal: bool = False, **kwargs: Any) -> M
 
         def of(head: int, row: int, column: int, where: str) -> Iterator[SumTerms]:
             place = (head * rows + row) * HEAD + column
-            values = (2, _flatten_places(key, 0, 0, k, column))
-            scores = (1, _flatten_places(key, 0, 0, k, 0))
+            values = (2, _flatten_sum_places(key, 0, 0, k, column))
+            scores = (1, _flatten_sum_places(key, 0, 0, k, 0))
             yield SumTerms(place, values, fill=(0.0, 0.0, 1.0), divided=True, where=where, part="values", rows=rows)
             if not where:  # all elements share the scores
                 return
@@ -167,7 +167,7 @@ def make_attention_sum(heads: int = 1, causal: bool = False, **kwargs: Any) -> M
             )
 
         arrays = tuple(g.standard_normal(shape) for shape in (query, key, key))
-        chosen = list(choose_elements(heads, rows, HEAD))
+        chosen = list(choose_sum_elements(heads, rows, HEAD))
         if causal:
             columns = range(HEAD - 1, HEAD - len(chosen), -1)
             chosen = [(heads - 1, rows - 1, column, "" if k else "last") for k, column in enumerate(columns)]
@@ -183,10 +183,10 @@ def make_normalised_sum(**kwargs: Any) -> Make:
 
     def make(g: np.random.Generator, rows: int, terms: int) -> SummedSample:
         def of(row: int, where: str) -> SumTerms:
-            places = _flatten_places((rows, terms), row, np.arange(terms))
+            places = _flatten_sum_places((rows, terms), row, np.arange(terms))
             return SumTerms(places[0], (0, places), fill=(0.0,), where=where, of="exponentials", outputs=places)
 
-        elements = tuple(of(*at) for at in choose_elements(rows))
+        elements = tuple(of(*at) for at in choose_sum_elements(rows))
         return SummedSample((g.standard_normal((rows, terms)),), kwargs, elements)
 
     return make
@@ -216,7 +216,7 @@ def make_standardised_sum(groups: int = 0, each: bool = False) -> Make:
             )
 
         size = int(np.prod(shape))
-        elements = tuple(of(k * terms, where) for k, where in choose_elements(size // terms))
+        elements = tuple(of(k * terms, where) for k, where in choose_sum_elements(size // terms))
         kwargs: dict[str, Any] = {
             "weight": g.standard_normal(channels),
             "bias": g.standard_normal(channels),
@@ -228,22 +228,22 @@ def make_standardised_sum(groups: int = 0, each: bool = False) -> Make:
     return make
 
 
-def root_mean_square(g: np.random.Generator, rows: int, terms: int) -> SummedSample:
+def sum_root_mean_square(g: np.random.Generator, rows: int, terms: int) -> SummedSample:
     """x (rows, K) over √(mean(x²) + eps), where eps takes the largest square away again: else the root hides the last
     bit of the sum."""
 
     def of(row: int, where: str) -> SumTerms:
-        places = _flatten_places((rows, terms), row, np.arange(terms))
+        places = _flatten_sum_places((rows, terms), row, np.arange(terms))
         return SumTerms(
             places[0], (0, places), fill=(0.0, 1.0), where=where, of="squares", outputs=places, scale=SQUARE
         )
 
     x, weight = 4.0 * g.standard_normal((rows, terms)), g.standard_normal(terms)
     kwargs = {"normalized_shape": (terms,), "weight": weight, "eps": -SQUARE / terms}
-    return SummedSample((x,), kwargs, tuple(of(*at) for at in choose_elements(rows)))
+    return SummedSample((x,), kwargs, tuple(of(*at) for at in choose_sum_elements(rows)))
 
 
-def mean_square(g: np.random.Generator, rows: int, terms: int) -> SummedSample:
+def sum_mean_square(g: np.random.Generator, rows: int, terms: int) -> SummedSample:
     """The mean over x (1, K) of (x − 0)²."""
     places = tuple(range(terms))
     x = (1, terms)
@@ -257,13 +257,13 @@ def make_pool_sum(g: np.random.Generator, rows: int, terms: int) -> SummedSample
     i, j = np.meshgrid(np.arange(3), np.arange(3), indexing="ij")
 
     def of(row: int, channel: int, where: str) -> SumTerms:
-        (place,) = _flatten_places((rows, COLUMNS, 3, 3), row, channel, 1, 1)
+        (place,) = _flatten_sum_places((rows, COLUMNS, 3, 3), row, channel, 1, 1)
         return SumTerms(
-            place, (0, _flatten_places(x, row, channel, 1 + i, 1 + j)), fill=(1.0,), divided=True, where=where
+            place, (0, _flatten_sum_places(x, row, channel, 1 + i, 1 + j)), fill=(1.0,), divided=True, where=where
         )
 
     return SummedSample(
         (g.standard_normal(x),),
         {"kernel_size": 3, "stride": 2, "padding": 1},
-        tuple(of(*at) for at in choose_elements(rows, COLUMNS)),
+        tuple(of(*at) for at in choose_sum_elements(rows, COLUMNS)),
     )

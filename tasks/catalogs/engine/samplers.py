@@ -8,7 +8,7 @@ import numpy as np
 
 from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Sample
-from tasks.checks.engine_sampling import MARGIN, compute_probabilities
+from tasks.checks.engine_sampling import MARGIN, compute_sampling_probabilities
 from tasks.model import Group, Leaf, OpClass
 from tasks.model.engine import Sampling
 
@@ -26,7 +26,7 @@ SAMPLERS: dict[str, Sampling] = {
 }
 
 
-def make_sample(group: Group, index: int) -> Sample:
+def make_sampler_sample(group: Group, index: int) -> Sample:
     """A sample of a sampler: its arrays are logits (rows, vocabulary) and their probabilities, of which the check makes
     one number a row."""
     how = SAMPLERS[group.variant]
@@ -36,7 +36,7 @@ def make_sample(group: Group, index: int) -> Sample:
     while len(rows) < ROWS:
         row = (1.2 * generator.standard_normal(VOCABULARY)).astype(np.float32)
         row[5], row[9] = abs(row[5]) + 1, -abs(row[9]) - 0.5
-        made, apart = compute_probabilities(row, how)
+        made, apart = compute_sampling_probabilities(row, how)
         if apart > MARGIN:
             rows.append(row)
             shares.append(made)

@@ -7,7 +7,7 @@ from tasks.counterparts import by_torch
 from tasks.draw.choices import DrawnChoices
 from tasks.fuzz.graphs import build
 from tasks.fuzz.graphs.build import FuzzedGraph
-from tasks.fuzz.onnx.second import agrees
+from tasks.fuzz.onnx.second import does_witness_agree
 from tasks.fuzz.table import STEPS
 from tasks.graphs.evaluate import EvaluatedGraph
 from tasks.graphs.floor import reference_and_floor
@@ -23,19 +23,19 @@ VARIANT = f"g{build.GENERATOR}"
 NAMES = (*(f"{op}{AND}" for op in sorted(STEPS)), GRAPH, TWICE)
 
 
-_OF_MANY = {GRAPH: build.graph, TWICE: build.twice}
+_OF_MANY = {GRAPH: build.build_fuzz_graph, TWICE: build.build_graph_twice}
 
 
-def choose_first(op: str, seed: int, index: int) -> tuple[int, ...]:
+def choose_first_operator(op: str, seed: int, index: int) -> tuple[int, ...]:
     """What is chosen first: of pairs the second operator, in turn, so that a few groups hold every pair."""
     return () if op in _OF_MANY else ((seed * 8 + index) % len(build.PARTNERS),)
 
 
-def build_graph(op: str, dtype: str, choose: DrawnChoices) -> FuzzedGraph:
+def build_fuzzed_graph(op: str, dtype: str, choose: DrawnChoices) -> FuzzedGraph:
     """The graph of some choices, which begins in a dtype of `build.DTYPES`."""
     if op in _OF_MANY:
         return _OF_MANY[op](dtype, choose)
-    return build.pair(op.removesuffix(AND), dtype, choose)
+    return build.build_pair_graph(op.removesuffix(AND), dtype, choose)
 
 
 def make_graph_sample(index: int, op: str, one: FuzzedGraph, draws: int) -> Sample:
@@ -49,8 +49,8 @@ def make_graph_sample(index: int, op: str, one: FuzzedGraph, draws: int) -> Samp
         Leaf(graph.dtypes[name], y.shape, y, delta if delta.any() else None, jumps=jumps)
         for name, y, delta, jumps in zip(graph.outputs, exact.references, exact.steady, exact.jumps)
     ]
-    found = by_torch.evaluate(proto, one.feeds, NAMED)
-    others = [] if found is None else agrees(by_torch.NAME, found, expected, OpClass.MODEL)
+    found = by_torch.evaluate_model_by_torch(proto, one.feeds, NAMED)
+    others = [] if found is None else does_witness_agree(by_torch.NAME, found, expected, OpClass.MODEL)
     columns = {"choices": one.choices, "flags": one.words, "second_oracle": others[0].name if others else ""}
     return Sample.of(
         index,

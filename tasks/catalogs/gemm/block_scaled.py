@@ -17,7 +17,9 @@ SHAPES: tuple[tuple[int, int, int], ...] = tuple(
 SPREAD = 6
 
 
-def make_arrays(rng: np.random.Generator, shape: tuple[int, int, int], variant: str, dtype: str) -> list[np.ndarray]:
+def make_block_scaled_matrices(
+    rng: np.random.Generator, shape: tuple[int, int, int], variant: str, dtype: str
+) -> list[np.ndarray]:
     """Elements (m, k) and (n, k), and their scales (m, k / block) and (n, k / block): both by rows of what is
     summed."""
     m, n, k = shape
@@ -30,14 +32,14 @@ def make_arrays(rng: np.random.Generator, shape: tuple[int, int, int], variant: 
     return [sides[0][0], sides[1][0], sides[0][1], sides[1][1]]
 
 
-def multiply(variant: str, arrays: Sequence[np.ndarray]) -> np.ndarray:
+def multiply_block_scaled(variant: str, arrays: Sequence[np.ndarray]) -> np.ndarray:
     """The exact product (m, n) of what elements and scales stand for."""
     a, b, first, second = arrays
     made: np.ndarray = dequantise_blocks(a, first) @ dequantise_blocks(b, second).T
     return made
 
 
-def call(variant: str, a: Any, b: Any, first: Any, second: Any) -> Any:
+def call_block_scaled_mm(variant: str, a: Any, b: Any, first: Any, second: Any) -> Any:
     """torch's scaled product. CUDA wants scales in tiles of 128 by 4."""
     import torch
     from torch.nn.functional import ScalingType, SwizzleType, scaled_mm
@@ -45,14 +47,14 @@ def call(variant: str, a: Any, b: Any, first: Any, second: Any) -> Any:
     cuda = a.device.type == "cuda" and not torch.version.hip
     swizzle = SwizzleType.SWIZZLE_32_4_4 if cuda else SwizzleType.NO_SWIZZLE
     if cuda:
-        first, second = _tile_scales(first), _tile_scales(second)
+        first, second = _tile_block_scales(first), _tile_block_scales(second)
     recipe = {"mx": ScalingType.BlockWise1x32, "nv": ScalingType.BlockWise1x16}[variant]
     return scaled_mm(
         a, b.t(), first, recipe, second, recipe, swizzle_a=swizzle, swizzle_b=swizzle, output_dtype=torch.float32
     )
 
 
-def _tile_scales(scales: Any) -> Any:
+def _tile_block_scales(scales: Any) -> Any:
     """Scales (rows, blocks) in the order of cuBLAS (1D block scaling factors layout): tiles of 128 by 4, of each tile
     rows 0, 32, 64 and 96 beside one another; what is beyond the edges is 0."""
     import torch

@@ -15,13 +15,13 @@ import numpy as np
 from tasks import checks
 from tasks.arrays import layouts, noise
 from tasks.arrays.block_scaled import FORMATS
-from tasks.arrays.tree import TensorSpec, spec_of
-from tasks.catalogs.base import Catalog, Entry, Failure, Sample, spread_indices
+from tasks.arrays.tree import TensorSpec, read_tensor_spec
+from tasks.catalogs.base import Catalog, Entry, Failure, Sample, spread_sample_indices
 from tasks.catalogs.gemm import block_scaled, grouped, onnx_form
 from tasks.catalogs.gemm.onnx_form import ALPHA, BETA, SCALES, TRANSPOSED
-from tasks.model import EPS, Group, Leaf, OpClass, is_inexact, np_dtype
-from tasks.model.dtypes import dtype_name
-from tasks.passport import ARITHMETIC, SumTerms, choose_elements
+from tasks.model import EPS, Group, Leaf, OpClass, get_numpy_dtype, is_inexact_dtype
+from tasks.model.dtypes import name_numpy_dtype
+from tasks.passport import ARITHMETIC, SumTerms, choose_sum_elements
 
 #: Counts up whenever the bytes of a sample, a reference or a noise floor change.
 CATALOG_VERSION = "2"
@@ -116,7 +116,12 @@ class Gemm(Catalog):
 
     def entries(self) -> list[Entry]:
         return [
-            Entry(f"{self.name}:{name}", v, op.dtypes_of(v), (checks.FORWARD, *(ARITHMETIC,) * _is_read(name, v)))
+            Entry(
+                f"{self.name}:{name}",
+                v,
+                op.dtypes_of(v),
+                (checks.FORWARD, *(ARITHMETIC,) * _are_gemm_sums_read(name, v)),
+            )
             for name, op in OPS.items()
             for v in op.variants
         ]
@@ -126,12 +131,12 @@ class Gemm(Catalog):
         op = self._op(group)
         if group.check == ARITHMETIC:
             return (Sample(k) if k in skip else self._summed_sample(op, group, k, draws) for k in range(group.samples))
-        places = spread_indices(len(op.shapes), group.samples)
+        places = spread_sample_indices(len(op.shapes), group.samples)
         return (Sample(i) if k in skip else self._sample(op, group, i, draws) for k, i in enumerate(places))
 
     def remade(self, group: Group, given: Sample, draws: int) -> Sample:
-        specs: list[TensorSpec] = [spec_of(x) for x in given.args["v"]]  # type: ignore[call-overload]
-        return _build_sample(self._op(group), group, given.index, given.arrays, specs, draws)
+        specs: list[TensorSpec] = [read_tensor_spec(x) for x in given.args["v"]]  # type: ignore[call-overload]
+        return _build_gemm_sample(self._op(group), group, given.index, given.arrays, specs, draws)
 
     def call(self, group: Group) -> Callable[..., Any]:
         op = self._op(group)
@@ -156,13 +161,13 @@ class Gemm(Catalog):
             arrays = op.own.make_arrays(rng, op.shapes[index], group.variant, group.dtype)
             specs = [TensorSpec(number) for number in range(len(arrays))]
         for number, shape in enumerate(() if op.own else _compute_stored_shapes(group, op.shapes[index])):
-            array, spec = _laid_out(
+            array, spec = _lay_out_matrix(
                 _draw_matrix_values(rng, shape, group.dtype), number, LAYOUTS[(index + number) % len(LAYOUTS)]
             )
             arrays.append(array)
             specs.append(spec)
         try:
-            return _build_sample(op, group, index, arrays, specs, draws)
+            return _build_gemm_sample(op, group, index, arrays, specs, draws)
         except Exception as error:
             return Sample(index, failure=Failure.of(error, "reference"))
 
@@ -171,7 +176,7 @@ class Gemm(Catalog):
         shape = SUMMED[index]
         rng = np.random.default_rng((zlib.crc32(group.label.encode()), zlib.crc32(group.dtype.encode()), index))
         arrays = [_draw_matrix_values(rng, x, group.dtype) for x in _compute_stored_shapes(group, shape)]
-        sample = _build_sample(op, group, index, arrays, [TensorSpec(0), TensorSpec(1)], draws)
+        sample = _build_gemm_sample(op, group, index, arrays, [TensorSpec(0), TensorSpec(1)], draws)
         rows, columns, count = shape
         k = np.arange(count)
         sample.terms = tuple(
@@ -183,12 +188,12 @@ class Gemm(Catalog):
                 where=where,
                 scale=SCALES[0] * SCALES[1],
             )
-            for row, column, where in choose_elements(rows, columns)
+            for row, column, where in choose_sum_elements(rows, columns)
         )
         return sample
 
 
-def _is_read(op: str, variant: str) -> bool:
+def _are_gemm_sums_read(op: str, variant: str) -> bool:
     """Whether the sums of an op are read: of float8 products with all bits of their results. What adds numbers of other
     dtypes the catalog critical has."""
     return op == "scaled_mm" and variant == "float32"
@@ -207,38 +212,44 @@ def _compute_stored_shapes(group: Group, shape: tuple[int, int, int]) -> list[tu
 def _draw_matrix_values(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
     if dtype == "int8":
         return rng.integers(-128, 128, shape).astype(np.int8)
-    return rng.standard_normal(shape).astype(np_dtype(dtype))
+    return rng.standard_normal(shape).astype(get_numpy_dtype(dtype))
 
 
-def _laid_out(values: np.ndarray, number: int, layout: tuple[int, int]) -> tuple[np.ndarray, TensorSpec]:
+def _lay_out_matrix(values: np.ndarray, number: int, layout: tuple[int, int]) -> tuple[np.ndarray, TensorSpec]:
     """The storage of a matrix with gaps between its rows, and the view of it."""
     gap, lead = layout
     if not (gap or lead):
         return values, TensorSpec(number)
-    return layouts.store_strided(values, layouts.dense((*values.shape[:-1], values.shape[-1] + gap)), lead, number)
+    return layouts.store_strided_array(
+        values, layouts.dense((*values.shape[:-1], values.shape[-1] + gap)), lead, number
+    )
 
 
-def _build_sample(
+def _build_gemm_sample(
     op: GemmOp, group: Group, index: int, arrays: Sequence[np.ndarray], specs: Sequence[TensorSpec], draws: int
 ) -> Sample:
     """A sample with its float64 reference and noise floor: how far the result moves when each element of the matrices
     moves by ε of the result's dtype. What float8 and int8 hold is exactly given: their own ε would excuse anything."""
     values = [spec.view(array) for spec, array in zip(specs, arrays)]
     output = op.output(group.variant, group.dtype)
-    exact = [x.astype(np.float64 if is_inexact(dtype_name(x.dtype)) else np.int64) for x in values]
-    reference = _multiply_exactly(group, exact)
+    exact = [x.astype(np.float64 if is_inexact_dtype(name_numpy_dtype(x.dtype)) else np.int64) for x in values]
+    reference = _multiply_matrices_exactly(group, exact)
     noise_floor = None
     if op.op_class is not OpClass.EXACT:
 
         def evaluate(drawn: Sequence[int]) -> Iterator[list[np.ndarray]]:
             for draw in drawn:
                 places = itertools.count(1)
-                yield [_multiply_exactly(group, [_perturb_matrix(x, EPS[output], draw, next(places)) for x in exact])]
+                yield [
+                    _multiply_matrices_exactly(
+                        group, [_perturb_matrix(x, EPS[output], draw, next(places)) for x in exact]
+                    )
+                ]
 
         elements = sum(x.size for x in exact)
         (noise_floor,) = noise.compute_noise_floor([reference], evaluate, op.op_class, draws, elements)
     else:
-        reference = reference.astype(np_dtype(output))
+        reference = reference.astype(get_numpy_dtype(output))
     return Sample(
         index,
         tuple(specs),
@@ -254,10 +265,10 @@ def _build_sample(
 
 def _perturb_matrix(x: np.ndarray, eps: float, draw: int, place: int) -> np.ndarray:
     """What is no number of the product (where its groups end) stands still."""
-    return noise.perturb_values(x, eps, draw, place) if x.dtype.kind == "f" else x
+    return noise.perturb_by_noise(x, eps, draw, place) if x.dtype.kind == "f" else x
 
 
-def _multiply_exactly(group: Group, matrices: Sequence[np.ndarray]) -> np.ndarray:
+def _multiply_matrices_exactly(group: Group, matrices: Sequence[np.ndarray]) -> np.ndarray:
     if own := OPS[group.op_name].own:
         return np.ascontiguousarray(own.multiply(group.variant, matrices))
     *rest, a, b = matrices
@@ -293,13 +304,13 @@ def _call_addmm(variant: str, c: Any, a: Any, b: Any) -> Any:
     return torch.addmm(c, *_transpose_operands(variant, a, b), alpha=ALPHA, beta=BETA)
 
 
-def _int_mm(variant: str, a: Any, b: Any) -> Any:
+def _call_int_mm(variant: str, a: Any, b: Any) -> Any:
     import torch
 
     return torch._int_mm(a, b)
 
 
-def _scaled_mm(variant: str, a: Any, b: Any) -> Any:
+def _call_scaled_mm(variant: str, a: Any, b: Any) -> Any:
     """torch wants the first by rows and the second by columns, both without gaps."""
     import torch
 
@@ -311,7 +322,7 @@ def _scaled_mm(variant: str, a: Any, b: Any) -> Any:
 _CALLS: Mapping[str, Callable[..., Any]] = {
     "addmm": _call_addmm,
     "bmm": _call_bmm,
-    "int_mm": _int_mm,
+    "int_mm": _call_int_mm,
     "mm": _call_mm,
-    "scaled_mm": _scaled_mm,
+    "scaled_mm": _call_scaled_mm,
 }

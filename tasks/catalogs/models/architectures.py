@@ -227,14 +227,14 @@ ARCHITECTURES: dict[str, Architecture] = {
 
 def get_architectures_version() -> str:
     """What decides the weights: this table, the init, and the packages that lay the networks out."""
-    parts = [f"{name} {_find_version(name)}" for name in ("transformers", "torch", "numpy")]
+    parts = [f"{name} {_find_architectures_package(name)}" for name in ("transformers", "torch", "numpy")]
     own = hashlib.sha256(
         b"".join(Path(m).read_bytes() for m in (__file__, initial.__file__, networks.__file__))
     ).hexdigest()[:12]
     return f"{VERSION} {own} {' '.join(parts)}"
 
 
-def _find_version(package: str) -> str:
+def _find_architectures_package(package: str) -> str:
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -244,7 +244,7 @@ def _find_version(package: str) -> str:
 def explain_missing_architecture(name: str) -> str:
     """Why an architecture cannot be built here, with the fix; "" where it can."""
     needed = [p for p in ("torch", "transformers") if p == "torch" or ARCHITECTURES[name].module]
-    lacking = [p for p in needed if _find_version(p) == "none"]
+    lacking = [p for p in needed if _find_architectures_package(p) == "none"]
     return f"models:{name} needs {' and '.join(lacking)}: {EXTRA}" if lacking else ""
 
 
@@ -261,9 +261,9 @@ def build_architecture(name: str, size: str = "full", seed: int = 0) -> Any:
     if why := explain_missing_architecture(name):
         raise Unavailable(why)
     with torch.random.fork_rng(devices=[]):
-        network = _build_network(one, dict(one.settings[size]))
-    module = networks.wrap_positional(network, tuple(one.inputs), one.outputs).eval()
-    initial.initialise_module(module, f"{name}/{size}/{seed}")
+        network = _build_architecture_network(one, dict(one.settings[size]))
+    module = networks.wrap_network_positional(network, tuple(one.inputs), one.outputs).eval()
+    initial.initialise_network(module, f"{name}/{size}/{seed}")
     shape = one.shapes[size]
     # Statistics need many pixels or many images; smaller ones would have more of their pixels at a border.
     shape = (2 if size == "full" else 16, *shape[1:])
@@ -315,7 +315,7 @@ def _get_architecture(name: str, size: str) -> Architecture:
     return ARCHITECTURES[name]
 
 
-def _build_network(one: Architecture, settings: dict[str, Any]) -> Any:
+def _build_architecture_network(one: Architecture, settings: dict[str, Any]) -> Any:
     if not one.module:
         return networks.build_unet(**settings)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing is looked up: kernels and weights are here

@@ -35,13 +35,13 @@ class Models(Catalog):
     def version(self) -> str:
         """The catalog's own version and those of the packages that decide the bytes of a sample or a reference."""
         packages = ("numpy", "onnx", "pillow", "torch", "onnxscript", "transformers")
-        return " ".join([CATALOG_VERSION, *(f"{x}{_find_version(x)}" for x in packages)])
+        return " ".join([CATALOG_VERSION, *(f"{x}{_find_model_package_version(x)}" for x in packages)])
 
     def list_version(self) -> str:
-        return f"{self.version()} {sorted(own_models.list_models().items())}"
+        return f"{self.version()} {sorted(own_models.list_own_models().items())}"
 
     def forms_of(self, group: Group) -> tuple[str, ...]:
-        mine = None if group.variant else own_models.list_models().get(group.op_name)
+        mine = None if group.variant else own_models.list_own_models().get(group.op_name)
         return ("torch",) if mine is not None and mine.is_module else self.forms
 
     def as_onnx(self, group: Group, made: Sample) -> bytes | None:
@@ -74,15 +74,15 @@ class Models(Catalog):
         return network_samples.make_bare_sample(model.model(cache), model.inputs(0, group.seed, cache))
 
     def group_version(self, group: Group) -> str:
-        mine = own_models.list_models().get(group.op_name)
+        mine = own_models.list_own_models().get(group.op_name)
         return mine.digest() if mine else ""
 
     def entries(self) -> list[Entry]:
         """One entry per network, a variant for each of its sizes; those that are trained in steps have one more, for
         autocast. The user's own are there as well."""
-        found = [Entry(f"{self.name}:{name}", "", ("float32",)) for name in sorted(own_models.list_models())]
+        found = [Entry(f"{self.name}:{name}", "", ("float32",)) for name in sorted(own_models.list_own_models())]
         for name, variant in sorted(MODELS):
-            trained = training.has_steps(name, variant)
+            trained = training.has_training_steps(name, variant)
             found.append(Entry(f"{self.name}:{name}", variant, ("float32",), ("forward", "backward")[: 1 + trained]))
             if trained:
                 found.append(Entry(f"{self.name}:{name}", variant, training.AUTOCAST, ("amp",)))
@@ -126,8 +126,8 @@ class Models(Catalog):
         return found
 
     def _model(self, group: Group) -> Model:
-        if group.op_name in own_models.list_models() and not group.variant:
-            return own_models.list_models()[group.op_name]
+        if group.op_name in own_models.list_own_models() and not group.variant:
+            return own_models.list_own_models()[group.op_name]
         try:
             return MODELS[group.op_name, group.variant]
         except KeyError:
@@ -146,7 +146,7 @@ def _describe_model_failure(error: Exception) -> Failure:
 
 
 @functools.cache
-def _find_version(package: str) -> str:
+def _find_model_package_version(package: str) -> str:
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

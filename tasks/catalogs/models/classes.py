@@ -42,15 +42,15 @@ class DefinedModel:
         )
 
 
-def find_models(file: Path) -> DefinedModel:
+def find_model_classes(file: Path) -> DefinedModel:
     """The models that a file defines at its top. Raises SyntaxError, OSError."""
     tree = ast.parse(file.read_bytes(), str(file))
     classes = {x.name: x for x in tree.body if isinstance(x, ast.ClassDef)}
-    names = dict(_list_imports(tree))
+    names = dict(_list_imports_of_file(tree))
     given = any(isinstance(x, ast.FunctionDef) and x.name == INIT for x in tree.body)
     whole, lacking = list[str](), dict[str, tuple[str, ...]]()
     for name in classes:
-        if _is_module(name, classes, names):
+        if _is_module_class(name, classes, names):
             arguments = () if given else _list_required_arguments(name, classes)
             if arguments:
                 lacking[name] = arguments
@@ -85,22 +85,24 @@ def read_forward_arguments(file: Path, name: str) -> ForwardArguments | None:
     )
     if own is None or own.decorator_list or assigned or any(x.decorator_list for x in chain):
         return None
-    if not _is_module(name, classes, dict(_list_imports(tree))):
+    if not _is_module_class(name, classes, dict(_list_imports_of_file(tree))):
         return None
     more = bool(own.args.vararg or own.args.kwonlyargs)
-    return ForwardArguments(tuple(x.arg for x in _list_positional_arguments(own)), _without_default(own), more)
+    return ForwardArguments(
+        tuple(x.arg for x in _list_positional_arguments(own)), _list_arguments_without_default(own), more
+    )
 
 
 def _list_positional_arguments(method: ast.FunctionDef) -> list[ast.arg]:
     return [*method.args.posonlyargs, *method.args.args][1:]
 
 
-def _without_default(method: ast.FunctionDef) -> tuple[str, ...]:
+def _list_arguments_without_default(method: ast.FunctionDef) -> tuple[str, ...]:
     taken = _list_positional_arguments(method)
     return tuple(x.arg for x in taken[: max(0, len(taken) - len(method.args.defaults))])
 
 
-def _list_imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
+def _list_imports_of_file(tree: ast.Module) -> Iterator[tuple[str, str]]:
     """What names of the file stand for, with their packages."""
     for x in ast.walk(tree):
         if isinstance(x, ast.Import):
@@ -121,7 +123,7 @@ def _list_base_classes(name: str, classes: dict[str, ast.ClassDef]) -> list[ast.
     return found
 
 
-def _is_module(name: str, classes: dict[str, ast.ClassDef], names: dict[str, str]) -> bool:
+def _is_module_class(name: str, classes: dict[str, ast.ClassDef], names: dict[str, str]) -> bool:
     chain = _list_base_classes(name, classes)
     bases = [ast.unparse(x) for one in chain for x in one.bases if ast.unparse(x) not in classes]
     full = [".".join([names.get(first, first), *rest]) for first, *rest in (x.split(".") for x in bases)]
@@ -145,4 +147,4 @@ def _list_required_arguments(name: str, classes: dict[str, ast.ClassDef]) -> tup
     if init is None:
         return ()
     named = (x.arg for x, default in zip(init.args.kwonlyargs, init.args.kw_defaults) if default is None)
-    return *_without_default(init), *named
+    return *_list_arguments_without_default(init), *named

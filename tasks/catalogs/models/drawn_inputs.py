@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays import inputs
-from tasks.catalogs.user.samples import uniform
+from tasks.catalogs.user.samples import draw_uniform_input
 from tasks.graphs.given import GivenError
-from tasks.model import DTYPES, is_complex, is_inexact
-from tasks.model.dtypes import DTYPE_OF_ELEMENT, integers
-from tasks.nearest import nearest
+from tasks.model import DTYPES, is_complex_dtype, is_inexact_dtype
+from tasks.model.dtypes import DTYPE_OF_ELEMENT, get_integer_range
+from tasks.nearest import suggest_nearest_names
 
 #: How an input is written.
 FORM = "NAME=DTYPE[SIZES], e.g. x=float32[4,8], ids=int64[2,16]<100, sr=int64[]"
@@ -37,14 +37,16 @@ class DrawnInput:
     below: float | None = None
 
 
-def parse_input(text: str) -> DrawnInput:
+def parse_drawn_input(text: str) -> DrawnInput:
     """An input as it is written on a command line. Raises ValueError, which says what is wrong and how to write it."""
     found = _INPUT.fullmatch(text.strip())
     if found is None:
         raise ValueError(f"{text!r} is no input: write {FORM}")
     name, dtype, shape, below = found.groups()
     if dtype and (dtype not in DTYPES or dtype == "str"):
-        raise ValueError(f"{text!r}: unknown dtype {dtype!r}{nearest(dtype, [x for x in DTYPES if x != 'str'])}")
+        raise ValueError(
+            f"{text!r}: unknown dtype {dtype!r}{suggest_nearest_names(dtype, [x for x in DTYPES if x != 'str'])}"
+        )
     return DrawnInput(name, dtype or "", _parse_input_shape(shape, text), _parse_input_bound(below, dtype or "", text))
 
 
@@ -72,13 +74,13 @@ def _parse_input_bound(given: str | None, dtype: str, text: str) -> float | None
         raise ValueError(
             f"{text!r}: {given!r} is no number that values can be below, e.g. ids=int64[2,16]<100"
         ) from None
-    if dtype == "bool" or (dtype and is_complex(dtype)):
+    if dtype == "bool" or (dtype and is_complex_dtype(dtype)):
         raise ValueError(f"{text!r}: values of {dtype} have no end: leave out <{given}")
     if not 0 < below < np.inf:
         raise ValueError(
             f"{text!r}: values are from 0 on and below {given}: there are none; a number above 0 is needed"
         )
-    if dtype and not is_inexact(dtype) and (below != int(below) or below - 1 > integers(dtype)[1]):
+    if dtype and not is_inexact_dtype(dtype) and (below != int(below) or below - 1 > get_integer_range(dtype)[1]):
         raise ValueError(f"{text!r}: {given} is no whole number, or more than {dtype} can hold")
     return below
 
@@ -93,8 +95,8 @@ def draw_model_inputs(given: Iterable[DrawnInput], index: int, seed: int) -> dic
         if one.below is None:
             made[one.name] = inputs.fill_array(one.shape, dtype, "regular", g, mild=True)
         else:
-            high: Any = one.below if is_inexact(dtype) else int(one.below)
-            made[one.name] = uniform(one.shape, dtype, 0, high, g)
+            high: Any = one.below if is_inexact_dtype(dtype) else int(one.below)
+            made[one.name] = draw_uniform_input(one.shape, dtype, 0, high, g)
     return made
 
 
@@ -108,18 +110,18 @@ def _read_onnx_inputs(model: Any) -> dict[str, Any]:
     return {x.name: x.type.tensor_type for x in model.graph.input if x.name not in defaults}
 
 
-def of_graph(model: Any, given: Mapping[str, DrawnInput], where: str) -> list[DrawnInput]:
+def draw_inputs_of_graph(model: Any, given: Mapping[str, DrawnInput], where: str) -> list[DrawnInput]:
     """What is drawn for an ONNX model: ``given``, and of the rest of its inputs what the model itself says.
 
     Raises GivenError for a name that it does not have, another dtype, and sizes that neither says."""
     wanted = _read_onnx_inputs(model)
     for name in given:
         if name not in wanted:
-            raise GivenError(f"{where}: the model has no input {name!r}{nearest(name, list(wanted))}")
-    return [_complete_input(given.get(name, DrawnInput(name)), kind, where) for name, kind in wanted.items()]
+            raise GivenError(f"{where}: the model has no input {name!r}{suggest_nearest_names(name, list(wanted))}")
+    return [_complete_drawn_input(given.get(name, DrawnInput(name)), kind, where) for name, kind in wanted.items()]
 
 
-def _complete_input(one: DrawnInput, kind: Any, where: str) -> DrawnInput:
+def _complete_drawn_input(one: DrawnInput, kind: Any, where: str) -> DrawnInput:
     dtype = DTYPE_OF_ELEMENT.get(kind.elem_type, "")
     if not dtype or dtype == "str":
         raise GivenError(f"{where}: the input {one.name!r} is no tensor of numbers: that cannot be drawn")

@@ -65,14 +65,14 @@ def export_architecture(name: str, size: str = "full", folder: Path | None = Non
     def make_export() -> Any:
         module = architectures.build_architecture(name, size)
         inputs = [torch.from_numpy(x) for x in architectures.draw_architecture_example(name, size).values()]
-        return export_module(module, inputs, module.input_names, module.output_names, how)
+        return export_model_module(module, inputs, module.input_names, module.output_names, how)
 
     return load_or_make([name, size, architectures.get_architectures_version(), *how.words], folder, make_export)
 
 
 def load_or_make(what: list[str], folder: Path | None, make: Callable[[], Any]) -> bytes:
     """A serialized ModelProto that is made once; ``what`` says, with the exporter's version, what decides it."""
-    parts = [*what, f"onnxscript {metadata.version('onnxscript')}", _digest_exporting()]
+    parts = [*what, f"onnxscript {metadata.version('onnxscript')}", _digest_export_sources()]
     path = folder / f"{hashlib.sha256(' '.join(parts).encode()).hexdigest()[:40]}.onnx" if folder else None
     if path is not None and path.is_file():
         return path.read_bytes()
@@ -82,7 +82,7 @@ def load_or_make(what: list[str], folder: Path | None, make: Callable[[], Any]) 
     return content
 
 
-def export_module(
+def export_model_module(
     module: Any,
     inputs: list[Any],
     input_names: tuple[str, ...],
@@ -131,7 +131,7 @@ def _export_torchscript(module: Any, inputs: tuple[Any, ...], more: dict[str, An
     return onnx.load_model_from_string(file.getvalue())
 
 
-def _digest_exporting() -> str:
+def _digest_export_sources() -> str:
     return hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:12]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.model.dtypes import round_digits
+from tasks.model.dtypes import round_to_digits
 
 #: Names of the projections whose product is an attention's logits.
 QUERY_KEY = ("query", "key", "q_proj", "k_proj")
@@ -24,7 +24,7 @@ LAST_OF_BRANCH, LAST = ("layer.2.normalization", "project_bn"), 0.25
 STATISTIC_BITS = 12
 
 
-def initialise_module(module: Any, seed: str) -> None:
+def initialise_network(module: Any, seed: str) -> None:
     """Give every parameter of a torch module its value, and buffers of frequencies theirs.
 
     weights N(0, 1/fan_in), those of queries and keys times √2; biases 0.1·N; gains of norms exp(0.3·N) (those of
@@ -80,7 +80,7 @@ def _draw_parameter_values(
         return 0.1 * normal
     if len(shape) < 2:
         raise ValueError(f"no rule for the parameter {own} of a {kind}")
-    values = normal * _fan_in(owner, kind, shape) ** -0.5
+    values = normal * _count_fan_in(owner, kind, shape) ** -0.5
     if place in QUERY_KEY:
         values *= 2**0.5
     elif place == "c_attn":  # queries, keys and values beside each other
@@ -88,7 +88,7 @@ def _draw_parameter_values(
     return np.asarray(values)
 
 
-def _fan_in(owner: Any, kind: str, shape: tuple[int, ...]) -> float:
+def _count_fan_in(owner: Any, kind: str, shape: tuple[int, ...]) -> float:
     if kind == "Conv1D":  # GPT-2's linear layer, stored the other way round
         return shape[0]
     if kind.startswith("ConvTranspose"):
@@ -123,7 +123,7 @@ def calibrate_batch_norms(module: Any, batches: Sequence[Sequence[np.ndarray]]) 
         for norm, momentum in zip(norms, momenta):
             norm.momentum = momentum
             for statistic in _list_running_statistics(norm):
-                statistic.copy_(torch.from_numpy(round_digits(statistic.numpy(), 2.0 ** (1 - STATISTIC_BITS))))
+                statistic.copy_(torch.from_numpy(round_to_digits(statistic.numpy(), 2.0 ** (1 - STATISTIC_BITS))))
             norm.num_batches_tracked.zero_()
     module.float().eval()
 

@@ -49,7 +49,7 @@ def load_photo(index: int, size: tuple[int, int], cache: Path) -> np.ndarray:
     from PIL import Image
 
     name = ("china", "flower")[index % 2]
-    with Image.open(io.BytesIO(wheels.member(PHOTOS, f"sklearn/datasets/images/{name}.jpg", cache))) as image:
+    with Image.open(io.BytesIO(wheels.read_wheel_file(PHOTOS, f"sklearn/datasets/images/{name}.jpg", cache))) as image:
         height, width = size
         scale = min(image.width / width, image.height / height)
         left, top = (image.width - width * scale) / 2, (image.height - height * scale) / 2
@@ -155,7 +155,7 @@ def _split_word_pieces(word: str, known: dict[str, int]) -> list[int]:
     return found
 
 
-def file_tokens(content: bytes, size: int = 1024, padding: int = 256) -> np.ndarray:
+def cut_file_tokens(content: bytes, size: int = 1024, padding: int = 256) -> np.ndarray:
     """The first and the last ``size`` bytes of a file without the blanks at its ends, as Magika reads them: int32 (1,
     2·size)."""
     found = np.full((1, 2 * size), padding, np.int32)

@@ -20,12 +20,12 @@ from tasks.catalogs.models import parameters
 from tasks.catalogs.models.own_models import OwnModelFile
 from tasks.graphs import module as modules
 from tasks.graphs import products
-from tasks.graphs.roundings import CastRoundings, Round, jumping, uncast
+from tasks.graphs.roundings import CastRoundings, Round, compute_jumping_floor, leave_out_cast
 from tasks.graphs.widening import NoOracle
 from tasks.judge import definitions
 from tasks.judge.coarser import SUSPECTS
-from tasks.model import Leaf, OpClass, is_complex, is_inexact, np_dtype, row_floor
-from tasks.model.errors import essential
+from tasks.model import Leaf, OpClass, compute_row_floor, get_numpy_dtype, is_complex_dtype, is_inexact_dtype
+from tasks.model.errors import format_error_essence
 
 __all__ = ["OwnModule"]
 
@@ -57,15 +57,15 @@ class OwnModule:
         arrays = [np.array(x, order="C") for x in feeds.values()]
         made = Sample.of(index, arrays, op_class=OpClass.MODEL, columns={"licence": self.own.licence})
         self.module.written = ()
-        given = modules.tensors(arrays)
+        given = modules.make_module_tensors(arrays)
         try:
             with module_state.seed_rng(_SEEDS[0]):
-                first = modules.call(self.module, given)
+                first = modules.call_module(self.module, given)
         except Exception as error:
             made.failure = self._make_failure(error, arrays)
             self._hold(made)
             return made
-        self._hold(made, _places_written(given, arrays))
+        self._hold(made, _find_written_inputs(given, arrays))
         if not first:
             raise ValueError(f"{self.own.source}: forward returned no tensor and no number")
         if made.written:
@@ -77,9 +77,11 @@ class OwnModule:
         try:
             seen, again = self._called_again(arrays, arrays_of)
         except Exception as error:
-            raise ValueError(f"{self.own.source}: {_KEEPS}: called again it raises {essential(error)}") from None
-        made.products = any(map(products.is_product, seen.names))
-        if _outputs_differ(arrays_of, again):
+            raise ValueError(
+                f"{self.own.source}: {_KEEPS}: called again it raises {format_error_essence(error)}"
+            ) from None
+        made.products = any(map(products.is_product_operation, seen.names))
+        if _do_module_outputs_differ(arrays_of, again):
             names = ",".join(dict.fromkeys(seen.drawing)) or "numbers outside torch"
             made.columns["flags"] = f"{made.columns.get('flags', '')} random={names}".strip()
             self._random(made, arrays, first, [x.shape for x in again])
@@ -93,13 +95,13 @@ class OwnModule:
         """What a call dispatches, and what the module returns with another seed. Raises ValueError for a module that
         returns something else than at ``first`` with the same seed, and what it raises."""
         with module_state.seed_rng(_SEEDS[0]):
-            seen, found = modules.watch_run(self.module, arrays)
+            seen, found = modules.watch_module_run(self.module, arrays)
         self._renew()
         again = self._outputs(arrays, _SEEDS[1])
         # The watched call compiles nothing, so that it alone may differ; two more as the first was, one of them even
         # and one odd.
-        apart = _outputs_differ(first, again) or _outputs_differ(first, _copy_module_outputs(found))
-        if apart and any(_outputs_differ(first, self._outputs(arrays, _SEEDS[0])) for _ in range(2)):
+        apart = _do_module_outputs_differ(first, again) or _do_module_outputs_differ(first, _copy_module_outputs(found))
+        if apart and any(_do_module_outputs_differ(first, self._outputs(arrays, _SEEDS[0])) for _ in range(2)):
             raise ValueError("something else with the same inputs, tensors and seeds")
         return seen, again
 
@@ -107,7 +109,7 @@ class OwnModule:
         """The failure of a module that raised: its own word if it raises as well when it is made anew, with gradients
         or without."""
         if self._returns_anew(arrays):
-            told = ValueError(f"{self.own.source}: {_KEEPS}: called again it raises {essential(error)}")
+            told = ValueError(f"{self.own.source}: {_KEEPS}: called again it raises {format_error_essence(error)}")
             return Failure.of(told, "reference")
         if self._returns_anew(arrays, gradients=True):
             found = Failure.of(error, "reference")
@@ -116,20 +118,22 @@ class OwnModule:
 
     def _returns_anew(self, arrays: Sequence[np.ndarray], gradients: bool = False) -> bool:
         with contextlib.suppress(Exception), module_state.seed_rng(_SEEDS[0]):
-            modules.run(self.own.anew(), arrays, gradients)
+            modules.run_module(self.own.anew(), arrays, gradients)
             return True
         return False
 
     def _hold(self, made: Sample, inputs: Sequence[int] = ()) -> None:
         """Give a sample the tensors that the module holds: after its first call, which makes those of lazy ones.
         inputs: places of those that the call wrote to."""
-        now, plain = module_state.copy_module_state(self.module), module_state.plain_digest(self.module)
+        now, plain = module_state.copy_module_state(self.module), module_state.digest_plain_attributes(self.module)
         self.state = self.state | {
             name: x for name, x in now.items() if name in self._lazy
         }  # what else is new, the call keeps
         self._renew()
-        made.state, made.alike = self.state, module_state.plain_digest(self.module)
-        changed = [x for x, before in self.state.items() if x not in now or _outputs_differ([before], [now[x]])]
+        made.state, made.alike = self.state, module_state.digest_plain_attributes(self.module)
+        changed = [
+            x for x, before in self.state.items() if x not in now or _do_module_outputs_differ([before], [now[x]])
+        ]
         made.writes = bool(changed) or now.keys() != self.state.keys() or plain != made.alike
         made.written = *(x for x in changed if x in now), *(f"inputs.{i}" for i in inputs)
         made.columns["weights"] = module_state.digest_module_state(self.state)
@@ -140,7 +144,7 @@ class OwnModule:
 
     def _eager(self, arrays: Sequence[np.ndarray], seed: int) -> list[Any]:
         with module_state.seed_rng(seed):
-            return modules.run(self.module, arrays)
+            return modules.run_module(self.module, arrays)
 
     def _outputs(self, arrays: Sequence[np.ndarray], seed: int) -> list[np.ndarray]:
         found = _copy_module_outputs(self._eager(arrays, seed))
@@ -150,9 +154,11 @@ class OwnModule:
     def _exact(self, made: Sample, arrays: list[np.ndarray], first: Sequence[Any], draws: int) -> None:
         casts = CastRoundings()
         try:
-            references = modules.exactly(self.module, arrays, round=casts.first)
+            references = modules.evaluate_module_exactly(self.module, arrays, round=casts.first)
         except Exception as error:
-            raise NoOracle(f"{self.own.source}: it cannot be evaluated in float64: {essential(error)}") from None
+            raise NoOracle(
+                f"{self.own.source}: it cannot be evaluated in float64: {format_error_essence(error)}"
+            ) from None
         if [y.shape for y in references] != [tuple(y.shape) for y in first]:
             raise NoOracle(f"{self.own.source}: in float64 its outputs have other shapes")
 
@@ -164,9 +170,9 @@ class OwnModule:
             nonlocal returned
             for draw in drawn:
                 try:
-                    found = modules.exactly(self.module, arrays, draw, round=round())
+                    found = modules.evaluate_module_exactly(self.module, arrays, draw, round=round())
                 except Exception as error:
-                    refused.append(essential(error))
+                    refused.append(format_error_essence(error))
                     yield None  # a number moved across an edge: the result may be anything
                 else:
                     returned += 1
@@ -176,21 +182,21 @@ class OwnModule:
         floors = noise.compute_noise_floor(references, evaluate, OpClass.MODEL, draws, elements)
         if refused and not returned:  # no edge, then: within limits that are infinite everything would pass
             raise NoOracle(f"{self.own.source}: it raises where its numbers are moved by their rounding: {refused[0]}")
-        made.expected = [_make_leaf(y, exact, delta) for y, exact, delta in zip(first, references, floors)]
-        rows = [row_floor(np.zeros(y.shape) if d is None else d) for y, d in zip(references, floors)]
+        made.expected = [_make_module_leaf(y, exact, delta) for y, exact, delta in zip(first, references, floors)]
+        rows = [compute_row_floor(np.zeros(y.shape) if d is None else d) for y, d in zip(references, floors)]
         if casts.open:
             either = functools.partial(evaluate, round=casts.either)
             further = noise.compute_noise_floor(references, either, OpClass.MODEL, draws, elements)
-            jumps = [None if b is None else jumping(a, np.maximum(a, b)) for a, b in zip(rows, further)]
+            jumps = [None if b is None else compute_jumping_floor(a, np.maximum(a, b)) for a, b in zip(rows, further)]
             made.expected = [replace(leaf, jumps=x) for leaf, x in zip(made.expected, jumps)]
             rows = [a if b is None else np.maximum(a, b) for a, b in zip(rows, jumps)]
         if casts.any:
-            made.uncast = modules.exactly(self.module, arrays, round=uncast)
-        self._hidden = parameters.find_unobserved(self.module, arrays, references, rows, self._hidden)
+            made.uncast = modules.evaluate_module_exactly(self.module, arrays, round=leave_out_cast)
+        self._hidden = parameters.find_unobserved_parameters(self.module, arrays, references, rows, self._hidden)
         self._renew()
         made.columns["unobserved"] = ", ".join(name.removeprefix("model.") for name in self._hidden)
         if made.products:
-            made.coarse = {p: modules.exactly(self.module, arrays, precision=p) for p in SUSPECTS}
+            made.coarse = {p: modules.evaluate_module_exactly(self.module, arrays, precision=p) for p in SUSPECTS}
 
     def _random(
         self, made: Sample, arrays: list[np.ndarray], first: Sequence[Any], shapes: Sequence[tuple[int, ...]]
@@ -200,27 +206,27 @@ class OwnModule:
         drawn = []
         for seed in range(_RANDOM_DRAWS):
             with module_state.seed_rng(seed):
-                drawn.append(modules.exactly(self.module, arrays))
+                drawn.append(modules.evaluate_module_exactly(self.module, arrays))
         made.op_class, made.oracle = OpClass.RANDOM, "metadata"
-        made.expected = [_make_leaf(y, exact, None) for y, exact in zip(first, drawn[0])]
+        made.expected = [_make_module_leaf(y, exact, None) for y, exact in zip(first, drawn[0])]
         settled = all(x.shape == y.shape for run in drawn for x, y in zip(run, drawn[0]))
         if settled and all(np.isfinite(np.stack(many)).all() for many in zip(*drawn)):
-            if (found := definitions.of_draws("moments", drawn))[0]:
-                made.derived = definitions.moments(found, "float32")
+            if (found := definitions.derive_of_draws("moments", drawn))[0]:
+                made.derived = definitions.expect_moments(found, "float32")
                 made.definition, made.oracle = "moments", "float64"
                 made.repeats = _REPEATS if _count_repeated_runs(drawn) == 0 else 1
 
 
 def _copy_module_outputs(outputs: Sequence[Any]) -> list[np.ndarray]:
-    return [torch_tree.output(torch_tree.dense(y)) for y in outputs]
+    return [torch_tree.make_output_array(torch_tree.dense(y)) for y in outputs]
 
 
-def _places_written(given: Sequence[Any], arrays: Sequence[np.ndarray]) -> list[int]:
+def _find_written_inputs(given: Sequence[Any], arrays: Sequence[np.ndarray]) -> list[int]:
     """Places of the inputs that a call has written to."""
     return [
         i
         for i, (x, before) in enumerate(zip(given, arrays))
-        if _outputs_differ([torch_tree.to_numpy(x.detach())], [before])
+        if _do_module_outputs_differ([torch_tree.tensor_to_numpy(x.detach())], [before])
     ]
 
 
@@ -229,17 +235,17 @@ def _count_repeated_runs(drawn: Sequence[Sequence[np.ndarray]]) -> int:
     return len(drawn) - len({b"".join(y.tobytes() for y in run) for run in drawn})
 
 
-def _outputs_differ(some: Sequence[np.ndarray], others: Sequence[np.ndarray]) -> bool:
+def _do_module_outputs_differ(some: Sequence[np.ndarray], others: Sequence[np.ndarray]) -> bool:
     return len(some) != len(others) or any(
         a.shape != b.shape or a.dtype != b.dtype or a.tobytes() != b.tobytes() for a, b in zip(some, others)
     )
 
 
-def _make_leaf(own: Any, exact: np.ndarray, floor: np.ndarray | None) -> Leaf:
+def _make_module_leaf(own: Any, exact: np.ndarray, floor: np.ndarray | None) -> Leaf:
     """An output in the dtype that eager torch returns, with what it is in float64."""
-    dtype = torch_tree.name_of(own.dtype)
-    if is_inexact(dtype):
-        exact = exact.astype(np.complex128 if is_complex(dtype) else np.float64, copy=False)
+    dtype = torch_tree.name_torch_dtype(own.dtype)
+    if is_inexact_dtype(dtype):
+        exact = exact.astype(np.complex128 if is_complex_dtype(dtype) else np.float64, copy=False)
     elif exact.dtype.name != dtype:
-        exact = exact.astype(np_dtype(dtype))
+        exact = exact.astype(get_numpy_dtype(dtype))
     return Leaf(dtype, exact.shape, exact, floor)

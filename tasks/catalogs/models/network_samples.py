@@ -13,7 +13,7 @@ from tasks.catalogs.models.table import Model
 from tasks.counterparts import by_torch
 from tasks.graphs import adequacy
 from tasks.graphs import module as modules
-from tasks.graphs.coarse import with_weights_in
+from tasks.graphs.coarse import round_product_weights
 from tasks.graphs.evaluate import EvaluatedGraph
 from tasks.graphs.floor import reference_and_floor
 from tasks.graphs.widening import WIDENED, NoOracle
@@ -45,9 +45,9 @@ class CatalogNetwork:
         found = reference_and_floor(graph, feeds, draws)
         references, rows = found.references, found.rows
         if self._module is None:
-            self._hidden = adequacy.find_unobserved(graph, feeds, references, rows, self._hidden)
+            self._hidden = adequacy.find_unobserved_layers(graph, feeds, references, rows, self._hidden)
         else:
-            self._hidden = parameters.find_unobserved(self._module, arrays, references, rows, self._hidden)
+            self._hidden = parameters.find_unobserved_parameters(self._module, arrays, references, rows, self._hidden)
         return Sample.of(
             index,
             arrays,
@@ -57,10 +57,10 @@ class CatalogNetwork:
             ],
             op_class=OpClass.MODEL,
             others=[self._second(feeds)],
-            coarse={precision: with_weights_in(graph, feeds, precision) for precision in SUSPECTS},
+            coarse={precision: round_product_weights(graph, feeds, precision) for precision in SUSPECTS},
             model=self.content,
             files=self.model.files_in(self._cache),
-            ranks=(_rank_names(graph.inputs), _rank_names(graph.outputs)),
+            ranks=(_rank_network_names(graph.inputs), _rank_network_names(graph.outputs)),
             columns={"licence": self.model.licence, "unobserved": ", ".join(self._hidden)},
         )
 
@@ -73,9 +73,11 @@ class CatalogNetwork:
         """The outputs by torch in float64: of the network's own torch form, else of its graph with torch's
         operators."""
         if self._module is None:
-            found = EvaluatedGraph(self._proto, by_torch.operators()).run(feeds)
+            found = EvaluatedGraph(self._proto, by_torch.list_operators_by_torch()).run(feeds)
             return Oracle(by_torch.NAME, [np.array(found[name], order="C") for name in self.graph.outputs])
-        return Oracle("torch-float64", modules.exactly(self._module, [feeds[name] for name in self.graph.inputs]))
+        return Oracle(
+            "torch-float64", modules.evaluate_module_exactly(self._module, [feeds[name] for name in self.graph.inputs])
+        )
 
 
 def make_bare_sample(content: bytes, feeds: Mapping[str, np.ndarray]) -> Sample:
@@ -86,6 +88,6 @@ def make_bare_sample(content: bytes, feeds: Mapping[str, np.ndarray]) -> Sample:
     return Sample.of(0, arrays, op_class=OpClass.MODEL, model=content)
 
 
-def _rank_names(names: Sequence[str]) -> list[int]:
+def _rank_network_names(names: Sequence[str]) -> list[int]:
     """The place of each name among them sorted."""
     return [sorted(names).index(name) for name in names]

@@ -49,7 +49,7 @@ def build_unet(base: int = 32, classes: int = 4, levels: int = 4) -> Any:
     return UNet()
 
 
-def wrap_positional(model: Any, input_names: Sequence[str], output_names: Sequence[str]) -> Any:
+def wrap_network_positional(model: Any, input_names: Sequence[str], output_names: Sequence[str]) -> Any:
     """``model``, which takes arguments by name and returns a mapping, as a module of positional inputs and a tuple of
     outputs; it keeps both lists of names as attributes."""
     import torch

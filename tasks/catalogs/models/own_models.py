@@ -20,7 +20,7 @@ from tasks.catalogs.models.inputs import Arrays
 from tasks.catalogs.user import sources
 from tasks.graphs import given
 from tasks.graphs.given import GivenError
-from tasks.model.errors import essential
+from tasks.model.errors import format_error_essence
 from tasks.model.row import YOUR_OWN
 
 #: Seconds that converting a SavedModel may take.
@@ -66,8 +66,8 @@ class OwnModelFile:
             made = self._export_module(exporting.PLAIN)
         else:
             path = Path(self.source)
-            _check_memory(path)
-            made = _read_as_onnx(path) if path.is_dir() else given.read_model(path)
+            _check_model_fits_memory(path)
+            made = _read_as_onnx(path) if path.is_dir() else given.read_given_model(path)
         return self._bytes(made)
 
     def export(self, how: exporting.ModelExport, cache: Path) -> bytes | None:
@@ -86,9 +86,9 @@ class OwnModelFile:
         given, module = self._arrays(0, 0), self.make_module()
         try:
             example = [torch.from_numpy(x) for x in given.values()]
-            return exporting.export_module(module, example, tuple(given), (), how)
+            return exporting.export_model_module(module, example, tuple(given), (), how)
         except Exception as error:
-            raise GivenError(f"{self.source}: torch cannot export it: {essential(error)}") from None
+            raise GivenError(f"{self.source}: torch cannot export it: {format_error_essence(error)}") from None
 
     def _bytes(self, made: Any) -> bytes:
         try:
@@ -104,7 +104,7 @@ class OwnModelFile:
         if not folder.is_dir():
             return {}
         files = {x.relative_to(folder).as_posix(): x.read_bytes() for x in folder.rglob("*") if x.is_file()}
-        return {"saved_model": wheels.build_zip(files)}
+        return {"saved_model": wheels.zip_wheel_files(files)}
 
     def inputs(self, index: int, seed: int, cache: Path) -> Arrays:
         import onnx
@@ -114,7 +114,7 @@ class OwnModelFile:
         if self.drawn or not path.is_file():
             return found
         # Names and types alone are asked for: weights in other files are not needed.
-        return given.check_inputs(onnx.load(str(path), load_external_data=False), found, self.files[index])[1]
+        return given.check_given_inputs(onnx.load(str(path), load_external_data=False), found, self.files[index])[1]
 
     def module(self, cache: Path) -> Any:
         """It as a torch module in evaluation mode; None where it is a file. Raises GivenError."""
@@ -123,11 +123,11 @@ class OwnModelFile:
     def make_module(self) -> Any:
         """It as a torch module in evaluation mode, made once in this process: what it draws, it draws by one seed.
         Raises GivenError."""
-        return _load_module(self.source, self.root, self.digest())
+        return _load_own_module(self.source, self.root, self.digest())
 
     def anew(self) -> Any:
         """`make_module`, one that nobody has called."""
-        return _load_module.__wrapped__(self.source, self.root, self.digest())
+        return _load_own_module.__wrapped__(self.source, self.root, self.digest())
 
     def digest(self) -> str:
         """Digest of the files that decide its samples."""
@@ -135,9 +135,9 @@ class OwnModelFile:
         files = [path, *sorted(path.parent.glob(f"{path.name}*"))] if path.is_file() else sorted(path.rglob("*"))
         if self.is_module:
             module = self.source.rpartition(":")[0]
-            found = sources.locate(module, self.root)
-            files = sources.closure(found, self.root) if found else []
-        return " ".join([sources.digest(dict.fromkeys([*files, *map(Path, self.files)])), *self.drawn])
+            found = sources.locate_module_source(module, self.root)
+            files = sources.list_imported_files(found, self.root) if found else []
+        return " ".join([sources.digest_source_files(dict.fromkeys([*files, *map(Path, self.files)])), *self.drawn])
 
     @property
     def is_module(self) -> bool:
@@ -147,8 +147,12 @@ class OwnModelFile:
     def _arrays(self, index: int, seed: int) -> Arrays:
         """The inputs of a sample: of a torch module in the order of its forward's arguments. Raises GivenError."""
         if self.files:
-            found = given.arrays(Path(self.files[index]))
-            return of_file.order_inputs(found, self._forward(), self.files[index], False) if self.is_module else found
+            found = given.read_given_arrays(Path(self.files[index]))
+            return (
+                of_file.order_model_inputs(found, self._forward(), self.files[index], False)
+                if self.is_module
+                else found
+            )
         if self.drawn:
             return self._draw_arrays(index, seed)
         told = (
@@ -159,13 +163,13 @@ class OwnModelFile:
         return told
 
     def _draw_arrays(self, index: int, seed: int) -> Arrays:
-        wanted = {one.name: one for one in map(drawn_inputs.parse_input, self.drawn)}
+        wanted = {one.name: one for one in map(drawn_inputs.parse_drawn_input, self.drawn)}
         if Path(self.source).is_file():
             return drawn_inputs.draw_model_inputs(
-                drawn_inputs.of_graph(self._graph(), wanted, self.source), index, seed
+                drawn_inputs.draw_inputs_of_graph(self._graph(), wanted, self.source), index, seed
             )
         found = drawn_inputs.draw_model_inputs(wanted.values(), index, seed)
-        return of_file.order_inputs(found, self._forward(), self.source) if self.is_module else found
+        return of_file.order_model_inputs(found, self._forward(), self.source) if self.is_module else found
 
     def _graph(self) -> Any:
         """The ONNX model without its weights in other files. Raises GivenError."""
@@ -174,7 +178,7 @@ class OwnModelFile:
         try:
             return onnx.load(self.source, load_external_data=False)
         except Exception as error:
-            raise GivenError(f"{self.source}: no ONNX model ({essential(error)})") from None
+            raise GivenError(f"{self.source}: no ONNX model ({format_error_essence(error)})") from None
 
     def _forward(self) -> Any:
         """What a torch module is called with. Raises GivenError."""
@@ -195,20 +199,20 @@ class OwnModelFile:
         )
 
 
-def list_models() -> dict[str, OwnModelFile]:
+def list_own_models() -> dict[str, OwnModelFile]:
     """The models that this process was told of, by name."""
     return {
         one["name"]: OwnModelFile(one["name"], one["model"], tuple(one["inputs"]), one["root"], tuple(one["drawn"]))
-        for one in user_definitions.definitions().get("models", [])
+        for one in user_definitions.read_definitions().get("models", [])
     }
 
 
-def saved_model(definitions: str) -> bool:
+def has_saved_model(definitions: str) -> bool:
     """Whether one of the models that definitions (`tasks.catalogs.user_definitions`) name is a SavedModel."""
     return any(Path(one["model"]).is_dir() for one in user_definitions.parse_definitions(definitions).get("models", []))
 
 
-def _check_memory(path: Path) -> None:
+def _check_model_fits_memory(path: Path) -> None:
     """Raise GivenError for a model that this machine's memory does not hold."""
     files = path.rglob("*") if path.is_dir() else [path, *path.parent.glob(f"{path.name}?*")]
     size = sum(x.stat().st_size for x in files if x.is_file())
@@ -225,7 +229,7 @@ def _read_as_onnx(folder: Path) -> Any:
     with tempfile.TemporaryDirectory() as target:
         made = _convert_saved_model(folder, Path(target))
         try:
-            return given.read_model(made)
+            return given.read_given_model(made)
         except GivenError as error:  # it leaves in what it does not know
             raise GivenError(str(error).replace(str(made), f"{folder}, as tf2onnx converts it", 1)) from None
 
@@ -262,13 +266,13 @@ def _convert_saved_model(folder: Path, target: Path) -> Path:
 
 
 @functools.lru_cache(maxsize=4)
-def _load_module(source: str, root: str, digest: str) -> Any:
+def _load_own_module(source: str, root: str, digest: str) -> Any:
     """The torch module that a function returns, or that the name is; its outputs as a tuple. digest: of its files.
     Raises GivenError."""
-    return _wrap_outputs(of_file.make_module(source, root).eval())
+    return _wrap_model_outputs(of_file.make_module_of_file(source, root).eval())
 
 
-def _wrap_outputs(module: Any) -> Any:
+def _wrap_model_outputs(module: Any) -> Any:
     import torch
 
     class Outputs(torch.nn.Module):
@@ -284,7 +288,7 @@ def _wrap_outputs(module: Any) -> Any:
         def forward(self, *inputs: Any) -> Any:
             returned = [
                 x if isinstance(x, torch.Tensor) else torch.tensor(x)
-                for x in torch_tree.leaves(self.model(*inputs))
+                for x in torch_tree.list_output_tensors(self.model(*inputs))
                 if isinstance(x, (torch.Tensor, bool, int, float, complex))
             ]
             for name in self.written:

@@ -9,21 +9,21 @@ from typing import Any
 import numpy as np
 
 from tasks.graphs import module as modules
-from tasks.graphs.adequacy import NOTICED, SCALE, unit
+from tasks.graphs.adequacy import NOTICED, SCALE, compute_row_unit
 
 #: Projections on random signs; and how far beyond the limit one must lie, a random sum being up to so many deviations
 #: off.
 _PROJECTIONS, _SURE = 3, 3.0
 
 
-def find_unobserved(
+def find_unobserved_parameters(
     module: Any,
     inputs: Sequence[np.ndarray],
     references: Sequence[np.ndarray],
     row_floors: Sequence[np.ndarray],
     among: Collection[str] | None = None,
 ) -> list[str]:
-    """As `tasks.graphs.adequacy.find_unobserved`, for the parameters of more than one axis of a float32 module.
+    """As `tasks.graphs.adequacy.find_unobserved_layers`, for the parameters of more than one axis of a float32 module.
 
     If outputs in row units move by d when a layer is scaled, then max|d| ≥ ‖d‖/√n, and Σ ±d for random signs, which one
     gradient gives for all layers at once, tells ‖d‖. What that leaves open is evaluated in float64.
@@ -37,17 +37,17 @@ def find_unobserved(
     }
     if not layers:
         return []
-    units = [unit("float32", y, floor) for y, floor in zip(references, row_floors)]
+    units = [compute_row_unit("float32", y, floor) for y, floor in zip(references, row_floors)]
     try:
-        moved = _estimate_moves(module, [torch.from_numpy(np.array(x)) for x in inputs], layers, units)
+        moved = _estimate_layer_moves(module, [torch.from_numpy(np.array(x)) for x in inputs], layers, units)
     except Exception:  # an operator without a gradient, a write in place: then each layer is looked at by itself
         moved = dict.fromkeys(layers, 0.0)
     sure = _SURE * NOTICED * math.sqrt(sum(y.size for y in references))
     left = [name for name in layers if not moved[name] >= sure]
-    return [name for name in left if not _is_noticed(module, inputs, layers[name], references, units)]
+    return [name for name in left if not _is_layer_noticed(module, inputs, layers[name], references, units)]
 
 
-def _estimate_moves(
+def _estimate_layer_moves(
     module: Any, inputs: Sequence[Any], layers: Mapping[str, Any], units: Sequence[np.ndarray]
 ) -> dict[str, float]:
     """By layer: |Σ ±d|, to first order, for the outputs' moves d in row units when it is scaled; the largest of
@@ -82,7 +82,7 @@ def _estimate_moves(
     return found
 
 
-def _is_noticed(
+def _is_layer_noticed(
     module: Any, inputs: Sequence[np.ndarray], layer: Any, references: Sequence[np.ndarray], units: Sequence[np.ndarray]
 ) -> bool:
     import torch
@@ -91,7 +91,7 @@ def _is_noticed(
         kept = layer.detach().clone()
         layer.mul_(SCALE)
         try:
-            found = modules.exactly(module, inputs)
+            found = modules.evaluate_module_exactly(module, inputs)
         finally:
             layer.copy_(kept)
     return any(not (np.abs(a - y) <= NOTICED * u).all() for a, y, u in zip(found, references, units))

@@ -50,13 +50,13 @@ class TrainedModel:
         return self.wheel.licence
 
     def model(self, cache: Path) -> bytes:
-        return wheels.member(self.wheel, self.path, cache)
+        return wheels.read_wheel_file(self.wheel, self.path, cache)
 
     def export(self, how: exporting.ModelExport, cache: Path) -> None:
         return None
 
     def files_in(self, cache: Path) -> Mapping[str, bytes]:
-        read = {True: wheels.folder, False: wheels.member}
+        read = {True: wheels.read_wheel_folder, False: wheels.read_wheel_file}
         return {form: read[path.endswith("/")](self.wheel, path, cache) for form, path in self.files.items()}
 
     def inputs(self, index: int, seed: int, cache: Path) -> Arrays:
@@ -90,7 +90,7 @@ def _make_spoken_input(index: int, cache: Path) -> Arrays:
     return {"input": chunks, "state": np.zeros((2, 4, 128), np.float32), "sr": np.asarray(16000, np.int64)}
 
 
-def _make_hiss(g: np.random.Generator) -> Arrays:
+def _make_hiss_sound(g: np.random.Generator) -> Arrays:
     return {
         "input": np.asarray(0.1 * g.standard_normal((4, 576)), np.float32),
         "state": np.asarray(np.tanh(0.5 * g.standard_normal((2, 4, 128))), np.float32),
@@ -100,10 +100,10 @@ def _make_hiss(g: np.random.Generator) -> Arrays:
 
 def _make_file_input(index: int, cache: Path) -> Arrays:
     path = ("rapidocr_onnxruntime/main.py", "rapidocr_onnxruntime/config.yaml")[index]
-    return {"bytes": inputs.file_tokens(wheels.member(RAPIDOCR, path, cache))}
+    return {"bytes": inputs.cut_file_tokens(wheels.read_wheel_file(RAPIDOCR, path, cache))}
 
 
-def _make_music(index: int, cache: Path) -> Arrays:
+def _make_music_input(index: int, cache: Path) -> Arrays:
     return {"serving_default_input_2:0": inputs.synthesize_music(2.0, 22050)[None, :43844, None]}
 
 
@@ -140,7 +140,7 @@ TRAINED: dict[str, TrainedModel] = {
         "does somebody speak; its state goes in and out",
         SILERO,
         "silero_vad/data/silero_vad.onnx",
-        ModelInputs(_make_spoken_input, _make_hiss),
+        ModelInputs(_make_spoken_input, _make_hiss_sound),
         {"output": "mask"},
     ),
     "magika": TrainedModel(
@@ -155,7 +155,7 @@ TRAINED: dict[str, TrainedModel] = {
         BASIC_PITCH,
         "basic_pitch/saved_models/icassp_2022/nmp.onnx",
         ModelInputs(
-            _make_music,
+            _make_music_input,
             lambda g: {"serving_default_input_2:0": np.asarray(0.2 * g.standard_normal((1, 43844, 1)), np.float32)},
         ),
         {f"StatefulPartitionedCall:{i}": "mask" for i in range(3)},

@@ -59,7 +59,7 @@ AUTOCAST = ("bfloat16", "float16")
 Arrays = list[np.ndarray]
 
 
-def has_steps(name: str, variant: str) -> bool:
+def has_training_steps(name: str, variant: str) -> bool:
     """Whether a network of the catalog is trained in steps: an architecture, in the size for it."""
     return name in architectures.ARCHITECTURES and variant == SIZE
 
@@ -85,7 +85,7 @@ def make_training_step(group: Group) -> TrainingStep:
 def make_training_samples(group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
     """Samples of the checks of CHECKS: of other inputs and targets each. Raises ValueError for a network without
     steps."""
-    if not has_steps(group.op_name, group.variant):
+    if not has_training_steps(group.op_name, group.variant):
         raise ValueError(f"models: {group.label} has no training step; architectures have, as variant {SIZE!r}")
     return (Sample(i) if i in skip else _make_training_sample(group, i, draws) for i in range(group.samples))
 
@@ -190,7 +190,7 @@ class _ExactModelStep:
 
         def perturb(x: np.ndarray) -> np.ndarray:
             eps = elsewhere if elsewhere and x.ndim < 2 else times * self.eps
-            return noise.perturb_values(x, eps, draw, next(places)) if x.dtype == np.float64 else x
+            return noise.perturb_by_noise(x, eps, draw, next(places)) if x.dtype == np.float64 else x
 
         rounding = (times * self.eps, draw, elsewhere, places)
         return self._evaluate([perturb(w) for w in self.weights], [perturb(x) for x in self.arrays], rounding)
@@ -213,7 +213,7 @@ class _ExactModelStep:
         total = [np.zeros(y.shape) for y in self.outputs]
         for draw in range(draws):
             for sofar, y, moved in zip(total, self.outputs, self._perturb_outputs(draw, times)):
-                apart = noise.measure_distance(moved, y)
+                apart = noise.measure_noise_distance(moved, y)
                 if typical:
                     sofar += apart**2 / draws
                 else:
@@ -232,7 +232,7 @@ class _ExactModelStep:
                 return [self.taken(*map(torch.from_numpy, self.arrays)).numpy().copy()]
 
         problem = autograd.GradientProblem(loss, self.weights, [np.ones(())])
-        found, _ = autograd.second_oracle(problem, self.outputs[1:], STEP, SLACK)
+        found, _ = autograd.compute_second_gradient_oracle(problem, self.outputs[1:], STEP, SLACK)
         return (
             [Oracle(found.name, [reshape_gradient_rows(y) for y in (self.outputs[0], *found.references)])]
             if found

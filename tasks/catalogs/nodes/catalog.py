@@ -14,7 +14,7 @@ from tasks.catalogs.nodes import folder
 from tasks.catalogs.nodes.folder import FolderError, KeptNode
 from tasks.counterparts import by_torch
 from tasks.graphs.evaluate import EvaluatedGraph
-from tasks.graphs.expected import compute_expected
+from tasks.graphs.expected import compute_graph_leaves
 from tasks.graphs.widening import NoOracle
 from tasks.model import Group, OpClass, Oracle
 from tasks.operators import table as operators
@@ -36,7 +36,7 @@ class Nodes(Catalog):
 
     def list_version(self) -> str:
         try:
-            return f"{self.version()} {folder.digest(_paths())}"
+            return f"{self.version()} {folder.digest_nodes_folders(_list_node_folders())}"
         except FolderError as error:  # who lists it is told
             return f"{self.version()} {error}"
 
@@ -45,9 +45,9 @@ class Nodes(Catalog):
 
     def entries(self) -> list[Entry]:
         try:
-            found = folder.found_in(_paths())
+            found = folder.index_nodes_folders(_list_node_folders())
         except FolderError as error:
-            raise CatalogError(str(error), _key()) from None
+            raise CatalogError(str(error), _make_nodes_key()) from None
         return [Entry(f"nodes:{op}", variant, (line.dtype,)) for (op, variant), (_, line) in sorted(found.items())]
 
     def samples(self, group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
@@ -57,34 +57,34 @@ class Nodes(Catalog):
             yield Sample(0)
             return
         try:
-            yield _sample(path, line, draws)
+            yield _make_node_sample(path, line, draws)
         except (NoOracle, FolderError) as error:
             yield Sample(0, failure=Failure.of(error, "reference" if isinstance(error, NoOracle) else "sample"))
 
     def _line(self, group: Group) -> tuple[Path, KeptNode]:
         try:
-            return folder.found_in(_paths())[group.op_name, group.variant]
+            return folder.index_nodes_folders(_list_node_folders())[group.op_name, group.variant]
         except KeyError:
-            raise KeyError(f"no node {group.label!r} in {', '.join(_paths()) or 'any folder'}") from None
+            raise KeyError(f"no node {group.label!r} in {', '.join(_list_node_folders()) or 'any folder'}") from None
 
 
-def _paths() -> list[str]:
-    return [one["path"] for one in user_definitions.definitions().get("nodes", [])]
+def _list_node_folders() -> list[str]:
+    return [one["path"] for one in user_definitions.read_definitions().get("nodes", [])]
 
 
-def _key() -> tuple[str | int, ...]:
-    found = user_definitions.definitions().get("nodes", [])
+def _make_nodes_key() -> tuple[str | int, ...]:
+    found = user_definitions.read_definitions().get("nodes", [])
     return ("catalogs", found[0]["at"], "path") if found else ()
 
 
-def _sample(path: Path, line: KeptNode, draws: int) -> Sample:
+def _make_node_sample(path: Path, line: KeptNode, draws: int) -> Sample:
     import onnx
 
-    content, feeds = folder.load(path, line)
+    content, feeds = folder.load_harvested_node(path, line)
     model = onnx.load_from_string(content)
     graph = EvaluatedGraph(model)
     (node,) = graph.nodes
-    leaves, op_class = compute_expected(graph, feeds, draws)
+    leaves, op_class = compute_graph_leaves(graph, feeds, draws)
     return Sample.of(
         0,
         graph.order_inputs(feeds),
@@ -97,7 +97,7 @@ def _sample(path: Path, line: KeptNode, draws: int) -> Sample:
 
 def _compute_second_oracle(model: object, op: str, feeds: dict[str, np.ndarray], op_class: OpClass) -> list[Oracle]:
     """torch's evaluation in float64 of an op that it does; of an exact one there is nothing to be said twice."""
-    if not operators.of(op).witnessed or op_class is OpClass.EXACT:
+    if not operators.find_operator(op).witnessed or op_class is OpClass.EXACT:
         return []
-    found = by_torch.evaluate(model, feeds)
+    found = by_torch.evaluate_model_by_torch(model, feeds)
     return [] if found is None else [Oracle(by_torch.NAME, found)]

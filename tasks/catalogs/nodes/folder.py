@@ -49,18 +49,18 @@ class KeptNode:
         return f"{self.op}_{self.variant}"
 
 
-def write(folder: Path, found: Iterable[tuple[str, HarvestedNode]]) -> tuple[int, int]:
+def write_nodes_folder(folder: Path, found: Iterable[tuple[str, HarvestedNode]]) -> tuple[int, int]:
     """Add nodes to a folder, made if missing; a case that is there already is kept. Returns (added, all).
 
     Raises FolderError for a folder that is something else's, OSError.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    known = {one.folder: one for one in read(folder)} if (folder / INDEX).exists() else {}
+    known = {one.folder: one for one in read_nodes_index(folder)} if (folder / INDEX).exists() else {}
     if not known and any(folder.iterdir()) and not (folder / INDEX).exists():
         raise FolderError(f"{folder} holds other files: name an empty folder, or one that farm harvest wrote")
     added = 0
     for kind, one in found:
-        data = [_tensor(name, x) for name, x in one.inputs.items()]
+        data = [_encode_node_tensor(name, x) for name, x in one.inputs.items()]
         digest = hashlib.sha256(one.model + b"".join(data)).hexdigest()[:16]
         line = KeptNode(
             *(one.op, f"{one.key}-{kind}", one.dtype, one.opset, one.source, one.node),
@@ -82,7 +82,7 @@ def write(folder: Path, found: Iterable[tuple[str, HarvestedNode]]) -> tuple[int
     return added, len(known)
 
 
-def read(folder: Path) -> list[KeptNode]:
+def read_nodes_index(folder: Path) -> list[KeptNode]:
     """The index of a folder. Raises FolderError."""
     path = folder / INDEX
     try:
@@ -96,7 +96,7 @@ def read(folder: Path) -> list[KeptNode]:
         raise FolderError(f"{path} cannot be read ({type(error).__name__}: {error}): harvest again") from None
 
 
-def load(folder: Path, line: KeptNode) -> tuple[bytes, dict[str, np.ndarray]]:
+def load_harvested_node(folder: Path, line: KeptNode) -> tuple[bytes, dict[str, np.ndarray]]:
     """(model, inputs by name) of a line of the index. Raises FolderError where files are gone or others than it
     says."""
     import onnx
@@ -115,27 +115,27 @@ def load(folder: Path, line: KeptNode) -> tuple[bytes, dict[str, np.ndarray]]:
     return model, {x.name: np.asarray(numpy_helper.to_array(x)) for x in tensors}
 
 
-def _tensor(name: str, x: np.ndarray) -> bytes:
+def _encode_node_tensor(name: str, x: np.ndarray) -> bytes:
     from onnx import numpy_helper
 
     return numpy_helper.from_array(x, name).SerializeToString()
 
 
-def found_in(paths: Sequence[str]) -> Mapping[tuple[str, str], tuple[Path, KeptNode]]:
+def index_nodes_folders(paths: Sequence[str]) -> Mapping[tuple[str, str], tuple[Path, KeptNode]]:
     """Every line of several folders by op and variant, the first that has it. Raises FolderError."""
-    return _found_in(tuple(paths), digest(paths))
+    return _index_nodes_folders_once(tuple(paths), digest_nodes_folders(paths))
 
 
 @functools.lru_cache(maxsize=4)
-def _found_in(paths: tuple[str, ...], digest: str) -> Mapping[tuple[str, str], tuple[Path, KeptNode]]:
+def _index_nodes_folders_once(paths: tuple[str, ...], digest: str) -> Mapping[tuple[str, str], tuple[Path, KeptNode]]:
     known: dict[tuple[str, str], tuple[Path, KeptNode]] = {}
     for path in paths:
-        for line in read(Path(path)):
+        for line in read_nodes_index(Path(path)):
             known.setdefault((line.op, line.variant), (Path(path), line))
     return known
 
 
-def digest(paths: Iterable[str]) -> str:
+def digest_nodes_folders(paths: Iterable[str]) -> str:
     """What decides a list: the bytes of the indexes. Raises FolderError."""
     made: Any = hashlib.sha256()
     for path in paths:

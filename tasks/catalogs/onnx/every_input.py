@@ -16,9 +16,9 @@ from tasks.catalogs import mpmath_oracle
 from tasks.catalogs.base import Entry, Sample
 from tasks.counterparts import by_torch
 from tasks.graphs.evaluate import EvaluatedGraph
-from tasks.graphs.expected import compute_expected
+from tasks.graphs.expected import compute_graph_leaves
 from tasks.graphs.widening import NARROW
-from tasks.model import EXHAUSTIVE, Group, OpClass, Oracle, is_inexact
+from tasks.model import EXHAUSTIVE, Group, OpClass, Oracle, is_inexact_dtype
 from tasks.model.dtypes import DTYPE_OF_ELEMENT, ELEMENT_TYPE
 from tasks.operators import table as operators
 
@@ -31,7 +31,7 @@ SHAPES = ("one dimension", "two", "a tail")
 
 
 @functools.cache
-def _schemas(op: str) -> tuple[Any, ...]:
+def _list_operator_schemas(op: str) -> tuple[Any, ...]:
     """Schemas of an operator in the default domain from the oldest on, by the opset they hold from."""
     import onnx
 
@@ -40,32 +40,32 @@ def _schemas(op: str) -> tuple[Any, ...]:
 
 
 @functools.cache
-def _choose_opsets(op: str) -> dict[str, int]:
+def _choose_operator_opsets(op: str) -> dict[str, int]:
     """The opset of the model, by dtype: the oldest one that takes it. No dtype of which not every value can be
     tried."""
     made: dict[str, int] = {}
-    schemas, row = _schemas(op), operators.of(op)
+    schemas, row = _list_operator_schemas(op), operators.find_operator(op)
     for place, schema in enumerate(schemas):
         if place + 1 < len(schemas) and schemas[place + 1].since_version <= OLDEST:
             continue  # another one holds by then
         for kind in schema.inputs[0].types:
-            dtype = DTYPE_OF_ELEMENT.get(_element(kind))
+            dtype = DTYPE_OF_ELEMENT.get(_count_element_type(kind))
             if (
                 dtype is not None
                 and dtype not in row.refused
-                and (_has_pairs(dtype) if row.elementwise == 2 else every_value.has_every_value(dtype))
+                and (_has_dtype_pairs(dtype) if row.elementwise == 2 else every_value.has_every_value(dtype))
             ):
                 made.setdefault(dtype, max(schema.since_version, OLDEST))
     return made
 
 
-def _has_pairs(dtype: str) -> bool:
+def _has_dtype_pairs(dtype: str) -> bool:
     """Whether it has 8 bits of its own, or holds a float8."""
     return dtype in ("int8", "uint8", *NARROW)
 
 
 @functools.cache
-def _element(kind: str) -> int:
+def _count_element_type(kind: str) -> int:
     """Number of the elements of a type of a schema, "tensor(float16)"; 0 for what is no tensor."""
     import onnx
 
@@ -74,10 +74,10 @@ def _element(kind: str) -> int:
     return int(getattr(onnx.TensorProto, found, 0)) if kind.startswith("tensor(") else 0
 
 
-def entries(catalog: str) -> list[Entry]:
+def list_every_input_entries(catalog: str) -> list[Entry]:
     """A line for every operator and variant."""
     return [
-        Entry(f"{catalog}:{row.name}", variant, tuple(_choose_opsets(row.name)), distributions=(EXHAUSTIVE,))
+        Entry(f"{catalog}:{row.name}", variant, tuple(_choose_operator_opsets(row.name)), distributions=(EXHAUSTIVE,))
         for arity in (1, 2)
         for row in operators.ROWS
         if row.elementwise == arity
@@ -85,24 +85,24 @@ def entries(catalog: str) -> list[Entry]:
     ]
 
 
-def samples(group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
+def make_every_input_samples(group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
     """Up to ``group.samples`` samples of all values, one a shape (`SHAPES`); of all pairs, one a float8."""
-    row = operators.of(group.op_name)
+    row = operators.find_operator(group.op_name)
     two = row.elementwise == 2
     for index in range(min(group.samples, len(FLOAT8 if two else SHAPES))):
-        given = _values(group.dtype, row, index, group.seed)
-        given = given if two else [_shape_values(given[0], index)]
-        if row.open_at_nan and is_inexact(group.dtype):
+        given = _make_every_value(group.dtype, row, index, group.seed)
+        given = given if two else [_shape_every_value(given[0], index)]
+        if row.open_at_nan and is_inexact_dtype(group.dtype):
             given = [np.where(np.isnan(x), np.ones((), x.dtype), x) for x in given]
         with np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            made = Sample(index) if index in skip else _sample(group, index, given, draws)
+            made = Sample(index) if index in skip else _make_every_input_sample(group, index, given, draws)
         yield made
 
 
-def _values(dtype: str, row: operators.OnnxOperator, index: int, seed: int) -> list[np.ndarray]:
+def _make_every_value(dtype: str, row: operators.OnnxOperator, index: int, seed: int) -> list[np.ndarray]:
     """Of a dtype all values, or all pairs, twice (256, 256); of integers what is not defined is replaced."""
-    if is_inexact(dtype):
+    if is_inexact_dtype(dtype):
         return (
             list(every_value.pair_every_value(dtype, FLOAT8[index]))
             if row.elementwise == 2
@@ -116,25 +116,29 @@ def _values(dtype: str, row: operators.OnnxOperator, index: int, seed: int) -> l
     return row.defined(given) if row.defined else given
 
 
-def _shape_values(values: np.ndarray, index: int) -> np.ndarray:
+def _shape_every_value(values: np.ndarray, index: int) -> np.ndarray:
     """The values in one of SHAPES; for a tail the last ones once more, so that no vector is whole at the end."""
     if SHAPES[index] == "two":
         return values.reshape(-1, 16)
     return np.concatenate([values, values[:13]]) if SHAPES[index] == "a tail" else values
 
 
-def _sample(group: Group, index: int, given: list[np.ndarray], draws: int) -> Sample:
-    attributes = dict(operators.of(group.op_name).variants[group.variant] if group.variant else {})
-    if group.op_name == "Mod" and is_inexact(group.dtype):
+def _make_every_input_sample(group: Group, index: int, given: list[np.ndarray], draws: int) -> Sample:
+    attributes = dict(operators.find_operator(group.op_name).variants[group.variant] if group.variant else {})
+    if group.op_name == "Mod" and is_inexact_dtype(group.dtype):
         attributes["fmod"] = 1  # without it a float is refused
-    model = _model(group.op_name, group.dtype, [x.shape for x in given], attributes)
+    model = _make_operator_model(group.op_name, group.dtype, [x.shape for x in given], attributes)
     graph = EvaluatedGraph(model)
     feeds = dict(zip(NAMES, given))
-    leaves, op_class = compute_expected(graph, feeds, draws)
+    leaves, op_class = compute_graph_leaves(graph, feeds, draws)
     first, others = leaves[0].reference, []
     if first is not None and op_class is not OpClass.EXACT and group.dtype in (*NARROW, "float64"):
         others = _compute_second_oracle(model, feeds, first)
-        others += [] if group.variant or len(given) > 1 else mpmath_oracle.oracle(group.op_name, given[0], first)
+        others += (
+            []
+            if group.variant or len(given) > 1
+            else mpmath_oracle.compute_mpmath_oracle(group.op_name, given[0], first)
+        )
     return Sample.of(
         index,
         given,
@@ -145,11 +149,11 @@ def _sample(group: Group, index: int, given: list[np.ndarray], draws: int) -> Sa
     )
 
 
-def _model(op: str, dtype: str, shapes: list[tuple[int, ...]], attributes: Mapping[str, Any]) -> Any:
+def _make_operator_model(op: str, dtype: str, shapes: list[tuple[int, ...]], attributes: Mapping[str, Any]) -> Any:
     from onnx import checker, helper
 
-    opset = _choose_opsets(op)[dtype]
-    schema = next(s for s in reversed(_schemas(op)) if s.since_version <= opset)
+    opset = _choose_operator_opsets(op)[dtype]
+    schema = next(s for s in reversed(_list_operator_schemas(op)) if s.since_version <= opset)
     same = schema.outputs[0].type_str == schema.inputs[0].type_str
     given, made = ELEMENT_TYPE[dtype], ELEMENT_TYPE[dtype if same else "bool"]
     graph = helper.make_graph(
@@ -167,7 +171,7 @@ def _model(op: str, dtype: str, shapes: list[tuple[int, ...]], attributes: Mappi
 def _compute_second_oracle(model: Any, feeds: Mapping[str, np.ndarray], first: np.ndarray) -> list[Oracle]:
     """torch's evaluation in float64 of an operator that it has, where two libraries need to agree: not of NaN and
     Inf."""
-    found = by_torch.evaluate(model, feeds)
+    found = by_torch.evaluate_model_by_torch(model, feeds)
     if found is None:
         return []
     finite = np.logical_and.reduce([np.isfinite(x.astype(np.float64)) for x in feeds.values()])

@@ -10,9 +10,9 @@ import numpy as np
 
 from tasks.catalogs.base import Sample
 from tasks.graphs.evaluate import EvaluatedGraph
-from tasks.graphs.floor import input_floors, inputs_of
-from tasks.graphs.widening import WIDENED, NoOracle, is_floating, widen
-from tasks.model import EPS, Leaf, OpClass, Oracle, np_dtype, wide
+from tasks.graphs.floor import compute_input_floors, list_floor_inputs
+from tasks.graphs.widening import WIDENED, NoOracle, is_value_widened, widen_model_value
+from tasks.model import EPS, Leaf, OpClass, Oracle, get_numpy_dtype, get_wide_dtype
 from tasks.older_python import zip_equal
 
 #: Output elements beyond which a case is left to its stored output: onnx pools in a Python loop (3 cases, 60 % of the
@@ -20,7 +20,7 @@ from tasks.older_python import zip_equal
 LARGEST_OUTPUT = 20_000
 
 
-def judge_by(sample: Sample, case: Any, inputs: list[Any], draws: int) -> None:
+def add_float64_oracle(sample: Sample, case: Any, inputs: list[Any], draws: int) -> None:
     """Make the float64 evaluation a sample's first oracle, with a noise floor, and the stored output its second.
 
     Nothing is changed for a sample whose stored output is exact, is not compared, has no floating output or is large.
@@ -35,9 +35,9 @@ def judge_by(sample: Sample, case: Any, inputs: list[Any], draws: int) -> None:
     ):
         return
     graph = EvaluatedGraph(case.model)
-    exact = _evaluate_outputs(graph, [widen(x) for x in inputs])
-    references = [_like(y, leaf) for y, leaf in zip_equal(exact, stored)]
-    noise_floor = _compute_noise(graph, inputs, references, stored, sample.op_class, draws)
+    exact = _evaluate_suite_outputs(graph, [widen_model_value(x) for x in inputs])
+    references = [_cast_like_leaf(y, leaf) for y, leaf in zip_equal(exact, stored)]
+    noise_floor = _compute_suite_noise(graph, inputs, references, stored, sample.op_class, draws)
     sample.expected = [replace(leaf, reference=y, noise=d) for leaf, y, d in zip(stored, references, noise_floor)]
     sample.oracle = "float64"
     sample.others.append(
@@ -45,21 +45,21 @@ def judge_by(sample: Sample, case: Any, inputs: list[Any], draws: int) -> None:
     )
 
 
-def _evaluate_outputs(graph: EvaluatedGraph, inputs: Sequence[Any]) -> list[Any]:
+def _evaluate_suite_outputs(graph: EvaluatedGraph, inputs: Sequence[Any]) -> list[Any]:
     """What comes out, flat. Raises NoOracle."""
     found = graph.run(dict(zip_equal(graph.inputs, inputs)))
     return [y for name in graph.outputs for y in (found[name] if isinstance(found[name], list) else [found[name]])]
 
 
-def _like(y: Any, leaf: Leaf) -> np.ndarray:
+def _cast_like_leaf(y: Any, leaf: Leaf) -> np.ndarray:
     array = np.asarray(y)
-    dtype = np_dtype(wide(leaf.dtype))
+    dtype = get_numpy_dtype(get_wide_dtype(leaf.dtype))
     if array.dtype != dtype or array.shape != leaf.shape:
         raise NoOracle(f"returns {array.dtype} of shape {array.shape} for {dtype} of shape {leaf.shape}")
     return np.array(array, order="C")
 
 
-def _compute_noise(
+def _compute_suite_noise(
     graph: EvaluatedGraph,
     inputs: list[Any],
     references: list[np.ndarray],
@@ -76,10 +76,10 @@ def _compute_noise(
     witness = [None if leaf.reference is None else (leaf.reference, EPS.get(leaf.dtype, 0.0)) for leaf in stored]
 
     def floors(still: Sequence[int]) -> list[np.ndarray | None]:
-        given = inputs_of(inputs, still)
-        return input_floors(
+        given = list_floor_inputs(inputs, still)
+        return compute_input_floors(
             references,
-            lambda moved, draw: _evaluate_outputs(graph, moved),
+            lambda moved, draw: _evaluate_suite_outputs(graph, moved),
             given,
             ops,
             dtypes,
@@ -89,5 +89,5 @@ def _compute_noise(
         )
 
     found = floors(())
-    further = [place for place, x in enumerate(inputs) if is_floating(x)][1:]
+    further = [place for place, x in enumerate(inputs) if is_value_widened(x)][1:]
     return floors(further) if further and any(d is not None and np.isinf(d).all() for d in found) else found

@@ -12,14 +12,24 @@ from typing import Any
 
 import numpy as np
 
-from tasks.arrays.pack import dtype_name
+from tasks.arrays.pack import name_numpy_dtype
 from tasks.arrays.tree import TensorSpec
-from tasks.catalogs.base import Catalog, Entry, Failure, Sample, spread_indices
+from tasks.catalogs.base import Catalog, Entry, Failure, Sample, spread_sample_indices
 from tasks.catalogs.onnx import every_input, pooling, structured_samples
 from tasks.catalogs.onnx import float64 as onnx_float64
 from tasks.judge import op_classes as classes
-from tasks.judge.plain import classic_tolerance
-from tasks.model import EPS, EXHAUSTIVE, STRUCTURED, Group, Leaf, OpClass, is_inexact, np_dtype, wide
+from tasks.judge.plain import get_classic_tolerance
+from tasks.model import (
+    EPS,
+    EXHAUSTIVE,
+    STRUCTURED,
+    Group,
+    Leaf,
+    OpClass,
+    get_numpy_dtype,
+    get_wide_dtype,
+    is_inexact_dtype,
+)
 from tasks.operators import table as operators
 
 #: Raised whenever this file changes what a sample is.
@@ -54,10 +64,10 @@ class OnnxNode(Catalog):
         cases = self._cases()
         found = [
             Entry(
-                f"{self.name}:{_op_type(name, cases)}",
+                f"{self.name}:{_find_case_op_type(name, cases)}",
                 name.removeprefix("test_"),
                 (_find_case_dtype(case),),
-                distributions=("own", *(STRUCTURED,) * bool(_selecting(case))),
+                distributions=("own", *(STRUCTURED,) * bool(_find_selecting_inputs(case))),
             )
             for name, case in cases.items()
         ]
@@ -65,7 +75,7 @@ class OnnxNode(Catalog):
 
     def _every(self) -> list[Entry]:
         """What is given every input there is: operators, not cases of the suite."""
-        return every_input.entries(self.name)
+        return every_input.list_every_input_entries(self.name)
 
     def samples(self, group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
         """The data sets of the one case ``group.variant`` (ONNX stores one), with ``draws`` noise draws where there is
@@ -75,33 +85,35 @@ class OnnxNode(Catalog):
         this onnx does not have.
         """
         if group.distribution == EXHAUSTIVE:
-            yield from every_input.samples(group, draws, skip)
+            yield from every_input.make_every_input_samples(group, draws, skip)
             return
         name = f"test_{group.variant}"
         case = self._case(name, group.op_name)
         if group.distribution == STRUCTURED:
-            yield from structured_samples.samples(group, case, _read_first_inputs(case), draws, skip)
+            yield from structured_samples.make_structured_onnx_samples(
+                group, case, _read_suite_inputs(case), draws, skip
+            )
             return
-        for place, index in enumerate(spread_indices(len(case.data_sets), group.samples)):
+        for place, index in enumerate(spread_sample_indices(len(case.data_sets), group.samples)):
             if place in skip:
                 yield Sample(index)
                 continue
             inputs, outputs = case.data_sets[index]
             try:
-                yield _sample(f"onnx:{group.op_name}", case, index, inputs, outputs, draws)
+                yield _make_suite_sample(f"onnx:{group.op_name}", case, index, inputs, outputs, draws)
             except Exception as error:
                 yield Sample(index, failure=Failure.of(error, "sample"))
 
     def _cases(self) -> Mapping[str, Any]:
         """Every case by name."""
-        return _all_cases()
+        return _list_suite_cases()
 
     def _case(self, name: str, op_type: str) -> Any:
         """A case of an op. Raises KeyError."""
-        return _find(name, op_type)
+        return _find_suite_case(name, op_type)
 
 
-def _sample(op: str, case: Any, index: int, inputs: list[Any], outputs: list[Any], draws: int) -> Sample:
+def _make_suite_sample(op: str, case: Any, index: int, inputs: list[Any], outputs: list[Any], draws: int) -> Sample:
     model = case.model.SerializeToString(deterministic=True)
     if not case.model.graph.node:
         return Sample(index, model=model, failure=Failure("vacuous", "sample", "Vacuous", "the model has no node"))
@@ -111,29 +123,35 @@ def _sample(op: str, case: Any, index: int, inputs: list[Any], outputs: list[Any
     if len(case.model.graph.output) != len(outputs):
         raise ValueError(f"the graph has {len(case.model.graph.output)} outputs, the data set {len(outputs)}")
     arrays: list[np.ndarray] = []
-    args = tuple(_encode_argument(x, arrays) for x in inputs)
-    transform = any(operators.of(node.op_type).sums == "transform" for node in case.model.graph.node)
-    expected = [_leaf(x, case.rtol, case.atol, transform) for x in _flat(outputs)]
-    random = _is_random(case.model.graph, dict(zip(names, inputs)))
-    op_class = OpClass.RANDOM if random else classes.of(op, kwargs=_attributes(case.model.graph)).op_class
+    args = tuple(_encode_suite_argument(x, arrays) for x in inputs)
+    transform = any(operators.find_operator(node.op_type).sums == "transform" for node in case.model.graph.node)
+    expected = [_make_suite_leaf(x, case.rtol, case.atol, transform) for x in _flatten_suite_values(outputs)]
+    random = _is_suite_case_random(case.model.graph, dict(zip(names, inputs)))
+    op_class = (
+        OpClass.RANDOM if random else classes.find_op_class(op, kwargs=_read_node_attributes(case.model.graph)).op_class
+    )
     sample = Sample(index, args, arrays=arrays, expected=expected, op_class=op_class, oracle="stored", model=model)
     try:
-        onnx_float64.judge_by(sample, case, [_dense_all(x) for x in inputs], draws)
+        onnx_float64.add_float64_oracle(sample, case, [_make_suite_dense(x) for x in inputs], draws)
     except onnx_float64.NoOracle:
         pass
     return sample
 
 
-def _read_first_inputs(case: Any) -> list[Any]:
+def _read_suite_inputs(case: Any) -> list[Any]:
     """Those of its first data set."""
-    return [_dense_all(x) for x in case.data_sets[0][0]]
+    return [_make_suite_dense(x) for x in case.data_sets[0][0]]
 
 
-def _selecting(case: Any) -> list[int]:
-    return structured_samples.selecting(case, _read_first_inputs(case)) if len(case.model.graph.node) == 1 else []
+def _find_selecting_inputs(case: Any) -> list[int]:
+    return (
+        structured_samples.find_selecting_inputs(case, _read_suite_inputs(case))
+        if len(case.model.graph.node) == 1
+        else []
+    )
 
 
-def _attributes(graph: Any) -> dict[str, Any]:
+def _read_node_attributes(graph: Any) -> dict[str, Any]:
     """Attributes of the only node; none of an expanded function."""
     from onnx import helper
 
@@ -141,42 +159,42 @@ def _attributes(graph: Any) -> dict[str, Any]:
     return {k: v.decode() if isinstance(v, bytes) else v for k, v in found.items()}
 
 
-def _dense_all(value: Any) -> Any:
+def _make_suite_dense(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
-        return [_dense_all(x) for x in value]
+        return [_make_suite_dense(x) for x in value]
     return None if value is None else _to_dense_array(value)
 
 
-def _encode_argument(value: Any, arrays: list[np.ndarray]) -> Any:
+def _encode_suite_argument(value: Any, arrays: list[np.ndarray]) -> Any:
     """``value`` as a tree node, its tensors appended to ``arrays``."""
     if value is None:
         return None
     if isinstance(value, (list, tuple)):
-        return [_encode_argument(x, arrays) for x in value]
+        return [_encode_suite_argument(x, arrays) for x in value]
     arrays.append(_to_dense_array(value))
     return TensorSpec(len(arrays) - 1)
 
 
-def _leaf(value: Any, rtol: float, atol: float, transform: bool) -> Leaf:
+def _make_suite_leaf(value: Any, rtol: float, atol: float, transform: bool) -> Leaf:
     array = _to_dense_array(value)
-    dtype = dtype_name(array.dtype)
+    dtype = name_numpy_dtype(array.dtype)
     if transform and array.size:
         atol = max(atol, 8 * EPS[dtype] * float(np.abs(array.astype(np.float64)).max()))
-    if not is_inexact(dtype):
+    if not is_inexact_dtype(dtype):
         rtol = atol = 0.0  # the suite's are for floating outputs: an integer beyond 1000 could be another one
     if dtype in ("float16", "bfloat16"):
         # The suite computed the stored output in 16 bits itself: it is off by roundings of its own.
         rtol = max(rtol, 4 * EPS[dtype])
-    own = classic_tolerance(dtype)  # the suite's are made for float32
+    own = get_classic_tolerance(dtype)  # the suite's are made for float32
     rtol, atol = max(rtol, own[0]), max(atol, own[1])
     # Exact for every dtype: float64 and complex128 hold all values of the narrower ones.
-    reference = array if wide(dtype) == dtype else array.astype(wide(dtype))
+    reference = array if get_wide_dtype(dtype) == dtype else array.astype(get_wide_dtype(dtype))
     return Leaf(dtype, array.shape, reference, None, rtol, atol)
 
 
-def _flat(values: Any) -> list[Any]:
+def _flatten_suite_values(values: Any) -> list[Any]:
     if isinstance(values, (list, tuple)):
-        return [y for x in values for y in _flat(x)]
+        return [y for x in values for y in _flatten_suite_values(x)]
     return [values]
 
 
@@ -197,30 +215,35 @@ def _to_dense_array(value: Any) -> np.ndarray:
         filled = np.empty(len(text), dtype=object)
         filled[:] = text
         return filled.reshape(array.shape)
-    np_dtype(dtype_name(array.dtype))
+    get_numpy_dtype(name_numpy_dtype(array.dtype))
     return array if array.flags.c_contiguous else array.copy(order="C")
 
 
 def _find_case_dtype(case: Any) -> str:
     """Dtype name of the first floating input, else of the first input, else of the first output."""
     inputs, outputs = case.data_sets[0]
-    first = [_dtype_of(x) for x in _flat(inputs) if x is not None]
-    floating = [x for x in first if wide(x) != x or x in ("float64", "complex128")]
-    return (floating or first or [_dtype_of(x) for x in _flat(outputs) if x is not None] or ["float32"])[0]
+    first = [_find_value_dtype(x) for x in _flatten_suite_values(inputs) if x is not None]
+    floating = [x for x in first if get_wide_dtype(x) != x or x in ("float64", "complex128")]
+    return (
+        floating
+        or first
+        or [_find_value_dtype(x) for x in _flatten_suite_values(outputs) if x is not None]
+        or ["float32"]
+    )[0]
 
 
-def _dtype_of(value: Any) -> str:
+def _find_value_dtype(value: Any) -> str:
     if hasattr(value, "data_type"):
         from onnx import helper
 
-        return dtype_name(np.dtype(helper.tensor_dtype_to_np_dtype(value.data_type)))
-    return dtype_name(value.dtype)
+        return name_numpy_dtype(np.dtype(helper.tensor_dtype_to_np_dtype(value.data_type)))
+    return name_numpy_dtype(value.dtype)
 
 
-def _is_random(graph: Any, inputs: dict[str, Any]) -> bool:
+def _is_suite_case_random(graph: Any, inputs: dict[str, Any]) -> bool:
     """True if a node draws at random. Dropout does so only in training mode with a ratio above 0."""
     for node in graph.node:
-        if operators.of(node.op_type).draws:
+        if operators.find_operator(node.op_type).draws:
             return True
         if node.op_type == "Dropout" and len(node.input) > 2:
             given = [inputs.get(x) for x in node.input[1:3]]
@@ -229,12 +252,12 @@ def _is_random(graph: Any, inputs: dict[str, Any]) -> bool:
                 return True
         for attribute in node.attribute:
             graphs = ([attribute.g] if attribute.HasField("g") else []) + list(attribute.graphs)
-            if any(_is_random(x, {}) for x in graphs):
+            if any(_is_suite_case_random(x, {}) for x in graphs):
                 return True
     return False
 
 
-def _op_type(name: str, cases: Mapping[str, Any]) -> str:
+def _find_case_op_type(name: str, cases: Mapping[str, Any]) -> str:
     whole = name.partition("_expanded")[0]
     return str(cases[whole if whole in cases else name].model.graph.node[0].op_type)
 
@@ -242,42 +265,42 @@ def _op_type(name: str, cases: Mapping[str, Any]) -> str:
 # -- the suite: it has no files; importing a module of it computes that module's cases ------------------------
 
 
-def _find(name: str, op_type: str) -> Any:
+def _find_suite_case(name: str, op_type: str) -> Any:
     """The case ``name``, importing only the module named after its op if that holds it (10 ms for 4 s)."""
-    wanted = _key(op_type)
+    wanted = _make_suite_key(op_type)
     # Range is in rangeop.
-    near = (module for module in _modules() if _key(module.rpartition(".")[2]).startswith(wanted))
+    near = (module for module in _list_suite_modules() if _make_suite_key(module.rpartition(".")[2]).startswith(wanted))
     for module in sorted(near, key=len):
-        if (found := _load((module,)).get(name)) is not None:
+        if (found := _load_suite_modules((module,)).get(name)) is not None:
             return found
     try:
-        return _all_cases()[name]
+        return _list_suite_cases()[name]
     except KeyError:
         raise KeyError(f"onnx {importlib.metadata.version('onnx')} has no node case {name!r}") from None
 
 
-def _key(name: str) -> str:
+def _make_suite_key(name: str) -> str:
     return name.replace("_", "").lower()
 
 
 @lru_cache(maxsize=1)
-def _modules() -> tuple[str, ...]:
-    return tuple(x.name for x in pkgutil.walk_packages(_import_suite().__path__, f"{_CASES}."))
+def _list_suite_modules() -> tuple[str, ...]:
+    return tuple(x.name for x in pkgutil.walk_packages(_import_node_suite().__path__, f"{_CASES}."))
 
 
 @lru_cache(maxsize=1)
-def _all_cases() -> dict[str, Any]:
-    return _load(_modules())
+def _list_suite_cases() -> dict[str, Any]:
+    return _load_suite_modules(_list_suite_modules())
 
 
 @lru_cache(maxsize=1)
-def _import_suite() -> Any:
+def _import_node_suite() -> Any:
     """The package of the suite, without what it does beside computing cases: it collects the source of each for onnx's
     documentation, a sixth of the time."""
     from onnx.backend.test.case import base
 
     base.process_snippet = lambda op_name, name, export: (name, "")
-    pooling.install()
+    pooling.install_fast_pooling()
     return importlib.import_module(_CASES)
 
 
@@ -285,9 +308,9 @@ def _import_suite() -> Any:
 _loaded: dict[str, Any] = {}
 
 
-def _load(modules: tuple[str, ...]) -> dict[str, Any]:
+def _load_suite_modules(modules: tuple[str, ...]) -> dict[str, Any]:
     """Import ``modules`` of the suite and return all cases loaded so far, by name."""
-    suite = _import_suite()
+    suite = _import_node_suite()
     # The suite seeds numpy's global generator before every function and computes infinities on purpose.
     state = np.random.get_state()
     try:

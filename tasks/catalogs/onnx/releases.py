@@ -14,7 +14,7 @@ from tasks.cache import default_cache
 from tasks.catalogs.base import CatalogError, Entry, Failure, Sample
 from tasks.catalogs.models import wheels
 from tasks.catalogs.onnx.node_suite import OnnxNode
-from tasks.model import Group, OpClass, Oracle, Unavailable, np_dtype
+from tasks.model import Group, OpClass, Oracle, Unavailable, get_numpy_dtype
 from tasks.model.dtypes import DTYPE_OF_ELEMENT
 
 _PLATFORM = "cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64.whl"
@@ -49,7 +49,7 @@ class OnnxRelease(OnnxNode):
     def samples(self, group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
         for sample in super().samples(group, draws, skip):
             if sample.failure is None and sample.arrays and sample.model:
-                sample.failure = _explain_misfit(sample)
+                sample.failure = _explain_release_misfit(sample)
                 sample.others += _find_installed_case(sample, group)
             yield sample
 
@@ -86,7 +86,7 @@ class Onnx116(OnnxRelease):
     )
 
 
-def _explain_misfit(sample: Sample) -> Failure | None:
+def _explain_release_misfit(sample: Sample) -> Failure | None:
     """Why a sample is none of its model: a release may have stored an input of another rank than it declares."""
     import onnx
 
@@ -123,7 +123,7 @@ def _read_wheel_cases(wheel: wheels.PinnedWheel) -> dict[str, _NodeCase]:
     import onnx
 
     found: dict[str, _NodeCase] = {}
-    with zipfile.ZipFile(wheels.fetch_file(wheel, default_cache())) as archive:
+    with zipfile.ZipFile(wheels.fetch_wheel(wheel, default_cache())) as archive:
         files = sorted(x for x in archive.namelist() if x.startswith(_FOLDER) and not x.endswith("/"))
         for path in files:
             name, _, inside = path.removeprefix(_FOLDER).partition("/")
@@ -138,7 +138,7 @@ def _read_wheel_cases(wheel: wheels.PinnedWheel) -> dict[str, _NodeCase]:
                 continue
             graph = found[name].model.graph
             typed = (graph.input if place[2] == "input" else graph.output)[int(place[3])]
-            value = _decode_value(archive.read(path), typed.type)
+            value = _decode_stored_value(archive.read(path), typed.type)
             values.setdefault((name, int(place[1])), {})[place[2], int(place[3])] = value
     for (name, _), parts in sorted(values.items()):
         sides = [[x for (side, _), x in sorted(parts.items()) if side == wanted] for wanted in ("input", "output")]
@@ -146,7 +146,7 @@ def _read_wheel_cases(wheel: wheels.PinnedWheel) -> dict[str, _NodeCase]:
     return {name: case for name, case in found.items() if case.data_sets}
 
 
-def _decode_value(data: bytes, declared: Any) -> Any:
+def _decode_stored_value(data: bytes, declared: Any) -> Any:
     """A stored input or output of a TypeProto: an array or TensorProto, a list of them, or None for an empty optional.
 
     A bfloat16 or float8 was stored as an unsigned integer of the same bits.
@@ -162,6 +162,6 @@ def _decode_value(data: bytes, declared: Any) -> Any:
     tensor = onnx.TensorProto.FromString(data)
     element = declared.tensor_type.elem_type
     if element != tensor.data_type and element in DTYPE_OF_ELEMENT:
-        stored, dtype = numpy_helper.to_array(tensor), np_dtype(DTYPE_OF_ELEMENT[element])
+        stored, dtype = numpy_helper.to_array(tensor), get_numpy_dtype(DTYPE_OF_ELEMENT[element])
         return stored.view(dtype) if stored.dtype.itemsize == dtype.itemsize else stored.astype(dtype)
     return tensor

@@ -10,10 +10,10 @@ import numpy as np
 
 from tasks.catalogs.base import Failure, Sample
 from tasks.draw import structure
-from tasks.draw.seeds import derive
+from tasks.draw.seeds import derive_seed
 from tasks.graphs.evaluate import EvaluatedGraph
-from tasks.graphs.expected import compute_expected
-from tasks.model import Group, is_inexact
+from tasks.graphs.expected import compute_graph_leaves
+from tasks.model import Group, is_inexact_dtype
 
 #: What the specification calls inputs that select.
 SELECTING = ("indices", "target", "labels", "condition")
@@ -21,7 +21,7 @@ SELECTING = ("indices", "target", "labels", "condition")
 TURNS = 8
 
 
-def selecting(case: Any, inputs: list[Any]) -> list[int]:
+def find_selecting_inputs(case: Any, inputs: list[Any]) -> list[int]:
     """Places of the inputs of a case that select, of a graph of one node whose inputs are all tensors; by the
     operator's schema."""
     from onnx import defs
@@ -43,14 +43,18 @@ def selecting(case: Any, inputs: list[Any]) -> list[int]:
     ]
 
 
-def samples(group: Group, case: Any, inputs: list[Any], draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
+def make_structured_onnx_samples(
+    group: Group, case: Any, inputs: list[Any], draws: int, skip: Collection[int] = ()
+) -> Iterator[Sample]:
     """Up to ``group.samples`` samples, each structure once; vacuous where the float64 evaluation does not take one."""
     model = case.model.SerializeToString(deterministic=True)
     names = [x.name for x in case.model.graph.input]
     done: set[tuple[int, str]] = set()
     for turn in range(TURNS):
-        for place in selecting(case, inputs):
-            found = structure.like(inputs[place], turn, derive(group.seed, f"{group.label}/{names[place]}/{turn}"))
+        for place in find_selecting_inputs(case, inputs):
+            found = structure.draw_structure_like(
+                inputs[place], turn, derive_seed(group.seed, f"{group.label}/{names[place]}/{turn}")
+            )
             if found is None or (place, found[0]) in done or len(done) == group.samples:
                 continue
             index = len(done)
@@ -60,13 +64,13 @@ def samples(group: Group, case: Any, inputs: list[Any], draws: int, skip: Collec
                 continue
             given = [found[1] if k == place else x for k, x in enumerate(inputs)]
             made = Sample.of(index, given, model=model)
-            made.columns["structure"] = structure.label(names[place], found[0])
+            made.columns["structure"] = structure.write_structure_label(names[place], found[0])
             try:
                 with np.errstate(all="ignore"):
-                    made.expected, made.op_class = compute_expected(
+                    made.expected, made.op_class = compute_graph_leaves(
                         EvaluatedGraph(case.model), dict(zip(names, given)), draws
                     )
-                leaves = [x.reference for x in made.expected if x.reference is not None and is_inexact(x.dtype)]
+                leaves = [x.reference for x in made.expected if x.reference is not None and is_inexact_dtype(x.dtype)]
                 if any(np.isnan(x).any() for x in leaves):
                     raise ValueError("the reference is NaN")
             except Exception as error:  # an evaluation of an operator, whatever it raises

@@ -10,7 +10,7 @@ import numpy as np
 from tasks.operators.formulas import compute_softmax
 
 
-def attend(
+def attend_one_query(
     query: np.ndarray,
     keys: np.ndarray,
     values: np.ndarray,
@@ -41,7 +41,7 @@ def paged_attention(
             np.concatenate([pages[p] for p in table[b]], 1)[:, :length] for pages in (key_pages, value_pages)
         )
         for h in range(query.shape[1]):
-            made[b, h] = attend(query[b, h], keys[h], values[h])
+            made[b, h] = attend_one_query(query[b, h], keys[h], values[h])
     return made
 
 
@@ -52,7 +52,7 @@ def varlen_attention(query: np.ndarray, key: np.ndarray, value: np.ndarray, star
     for begin, end in zip(starts, starts[1:]):
         for t in range(begin, end):
             for h in range(query.shape[1]):
-                made[t, h] = attend(query[t, h], key[begin : t + 1, h], value[begin : t + 1, h])
+                made[t, h] = attend_one_query(query[t, h], key[begin : t + 1, h], value[begin : t + 1, h])
     return made
 
 
@@ -74,7 +74,7 @@ def sink_attention(query: np.ndarray, key: np.ndarray, value: np.ndarray, sinks:
     made = np.empty_like(query)
     for h in range(query.shape[0]):
         for t in range(query.shape[1]):
-            made[h, t] = attend(query[h, t], key[h, : t + 1], value[h, : t + 1], sink=float(sinks[h]))
+            made[h, t] = attend_one_query(query[h, t], key[h, : t + 1], value[h, : t + 1], sink=float(sinks[h]))
     return made
 
 
@@ -84,7 +84,9 @@ def alibi_attention(query: np.ndarray, key: np.ndarray, value: np.ndarray, slope
     made = np.empty_like(query)
     for h in range(query.shape[0]):
         for t in range(query.shape[1]):
-            made[h, t] = attend(query[h, t], key[h, : t + 1], value[h, : t + 1], bias=-slopes[h] * np.arange(t, -1, -1))
+            made[h, t] = attend_one_query(
+                query[h, t], key[h, : t + 1], value[h, : t + 1], bias=-slopes[h] * np.arange(t, -1, -1)
+            )
     return made
 
 
@@ -93,7 +95,7 @@ def softcap_attention(query: np.ndarray, key: np.ndarray, value: np.ndarray, cap
     made = np.empty_like(query)
     for h in range(query.shape[0]):
         for t in range(query.shape[1]):
-            made[h, t] = attend(query[h, t], key[h, : t + 1], value[h, : t + 1], cap=cap)
+            made[h, t] = attend_one_query(query[h, t], key[h, : t + 1], value[h, : t + 1], cap=cap)
     return made
 
 
@@ -113,7 +115,9 @@ def latent_attention(
         keys = np.concatenate([latent @ up_key[h].T, key_rope], 1)
         values = latent @ up_value[h].T
         for t in range(query.shape[1]):
-            made[h, t] = attend(np.concatenate([query[h, t], query_rope[h, t]]), keys[: t + 1], values[: t + 1])
+            made[h, t] = attend_one_query(
+                np.concatenate([query[h, t], query_rope[h, t]]), keys[: t + 1], values[: t + 1]
+            )
     return made
 
 
@@ -122,7 +126,7 @@ def int8_cache_attention(
 ) -> np.ndarray:
     """query (H, D), codes int8 (H, T, D), scales (H, T) -> (H, D): one query over keys and values kept in 8 bits."""
     keys, values = key_codes * key_scales[..., None], value_codes * value_scales[..., None]
-    return np.stack([attend(*row) for row in zip(query, keys, values)])
+    return np.stack([attend_one_query(*row) for row in zip(query, keys, values)])
 
 
 def fp8_cache_attention(
@@ -131,7 +135,7 @@ def fp8_cache_attention(
     """query (H, D), codes uint8 (H, T, D), the bytes of float8 e4m3 (Micikevicius and others, 2022), a scale of all
     keys and one of all values -> (H, D)."""
     keys, values = key_scale * _decode_e4m3(key_codes), value_scale * _decode_e4m3(value_codes)
-    return np.stack([attend(*row) for row in zip(query, keys, values)])
+    return np.stack([attend_one_query(*row) for row in zip(query, keys, values)])
 
 
 def _decode_e4m3(codes: np.ndarray) -> np.ndarray:
@@ -261,5 +265,5 @@ def _of_each_query(query: np.ndarray, key: np.ndarray, value: np.ndarray, seen: 
     for h in range(query.shape[0]):
         for t in range(query.shape[1]):
             begin, end = seen(t)  # type: ignore[operator]
-            made[h, t] = attend(query[h, t], key[h, begin:end], value[h, begin:end])
+            made[h, t] = attend_one_query(query[h, t], key[h, begin:end], value[h, begin:end])
     return made

@@ -12,7 +12,7 @@ from tasks.arrays.tree import map_leaves
 from tasks.model import EPS
 
 
-def widen(x: Any) -> Any:
+def widen_torch_argument(x: Any) -> Any:
     """float64 (complex128) twin of a tensor or dtype, never sharing memory; everything else as it is."""
     import torch
 
@@ -27,7 +27,7 @@ def widen(x: Any) -> Any:
     return x
 
 
-def clone(x: Any) -> Any:
+def clone_torch_argument(x: Any) -> Any:
     import torch
 
     return (x.detach() if x.requires_grad else x).clone() if isinstance(x, torch.Tensor) else x
@@ -40,8 +40,8 @@ class TorchArguments:
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.args, self.kwargs = args, kwargs
         self.leaves: list[Any] = []
-        map_leaves(args, self.leaves.append)
-        map_leaves(kwargs, self.leaves.append)
+        map_torch_arguments(args, self.leaves.append)
+        map_torch_arguments(kwargs, self.leaves.append)
         self._wide: dict[int, np.ndarray] = {}
         self._flat = len(self.leaves) == len(args) + len(kwargs)  # no lists inside: the usual case
         if self._flat:
@@ -53,7 +53,9 @@ class TorchArguments:
             count = len(self.args)
             return tuple(leaves[:count]), dict(zip(self.kwargs, leaves[count:]))
         following = iter(leaves)
-        return map_leaves(self.args, lambda _: next(following)), map_leaves(self.kwargs, lambda _: next(following))
+        return map_torch_arguments(self.args, lambda _: next(following)), map_torch_arguments(
+            self.kwargs, lambda _: next(following)
+        )
 
     def movable(self, turned: bool, fixed: Sequence[int]) -> dict[int, int]:
         """Which leaves a draw moves, by place, with the number that tells the tensors of the call apart.
@@ -65,7 +67,7 @@ class TorchArguments:
         found: dict[int, int] = {}
         number = 0
         for place, x in enumerate(self.leaves):
-            if isinstance(x, torch.Tensor) and (_floats(x) or (turned and not number)):
+            if isinstance(x, torch.Tensor) and (_is_floating_tensor(x) or (turned and not number)):
                 number += 1
                 if number not in fixed:
                     found[place] = number
@@ -79,12 +81,12 @@ class TorchArguments:
         columns: list[Sequence[Any]] = []
         for place, x in enumerate(self.leaves):
             if place in movable:
-                own = max(eps, EPS.get(torch_tree.name_of(x.dtype), eps))
+                own = max(eps, EPS.get(torch_tree.name_torch_dtype(x.dtype), eps))
                 columns.append(self._perturb_leaf(place, own, draws, movable[place]))
             elif isinstance(x, torch.Tensor):
-                columns.append([widen(x) for _ in draws])
+                columns.append([widen_torch_argument(x) for _ in draws])
             else:
-                columns.append([widen(x)] * len(draws))
+                columns.append([widen_torch_argument(x)] * len(draws))
         return [list(leaves) for leaves in zip(*columns)]
 
     def _perturb_leaf(self, place: int, eps: float, draws: Sequence[int], number: int) -> Sequence[Any]:
@@ -92,20 +94,20 @@ class TorchArguments:
 
         x = self.leaves[place].detach()
         if x.layout != torch.strided:
-            return [_moved_sparse(x, eps, draw, number) for draw in draws]
+            return [_perturb_sparse_tensor(x, eps, draw, number) for draw in draws]
         if place not in self._wide:
-            self._wide[place] = torch_tree.to_numpy(x.to(torch.complex128 if x.is_complex() else torch.float64))
-        return torch.from_numpy(noise.moved_each(self._wide[place], eps, draws, number)).unbind(0)
+            self._wide[place] = torch_tree.tensor_to_numpy(x.to(torch.complex128 if x.is_complex() else torch.float64))
+        return torch.from_numpy(noise.perturb_by_each_draw(self._wide[place], eps, draws, number)).unbind(0)
 
 
-def _floats(x: Any) -> bool:
+def _is_floating_tensor(x: Any) -> bool:
     return bool(x.is_floating_point() or x.is_complex())
 
 
-def _moved_sparse(x: Any, eps: float, draw: int, number: int) -> Any:
+def _perturb_sparse_tensor(x: Any, eps: float, draw: int, number: int) -> Any:
     import torch
 
-    wide = widen(x)
+    wide = widen_torch_argument(x)
     values = wide._values() if x.layout == torch.sparse_coo else wide.values()
-    values.copy_(torch.from_numpy(noise.perturb_values(torch_tree.to_numpy(values), eps, draw, number)))
+    values.copy_(torch.from_numpy(noise.perturb_by_noise(torch_tree.tensor_to_numpy(values), eps, draw, number)))
     return wide

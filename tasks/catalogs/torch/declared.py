@@ -22,7 +22,7 @@ from tasks.model import EPS
 _CALLED = {"rocm": "cuda"}
 
 
-def dtypes(info: Any, device: str, gradient: bool = False) -> frozenset[str] | None:
+def list_declared_dtypes(info: Any, device: str, gradient: bool = False) -> frozenset[str] | None:
     """The dtypes of an OpInfo, or of its gradient, that op_db declares for a device; None where it says nothing of it.
 
     Some of op_db's lists ask the device that is here: what a device is asked about is best asked where it is.
@@ -30,28 +30,30 @@ def dtypes(info: Any, device: str, gradient: bool = False) -> frozenset[str] | N
     for spelling in (device.upper(), device.capitalize()):
         listed = getattr(info, f"{'backward_' * gradient}dtypesIf{spelling}", None)
         if listed is not None:
-            return frozenset(map(torch_tree.name_of, listed))
+            return frozenset(map(torch_tree.name_torch_dtype, listed))
     return None
 
 
-def metadata(op: Callable[..., Any], args: Any, kwargs: Any) -> list[Metadata | None] | None:
+def infer_meta_outputs(op: Callable[..., Any], args: Any, kwargs: Any) -> list[Metadata | None] | None:
     """Dtype and shape of each output of a call by torch's meta kernels, which speak for every device but the CPU; None
     for an output that is no tensor, and for all of them where there is no such kernel or the outputs depend on the
     values."""
     import torch
 
     def there(x: Any) -> Any:
-        return x.detach().to("meta") if isinstance(x, torch.Tensor) else torch_tree.replace_device(x, "meta")
+        return x.detach().to("meta") if isinstance(x, torch.Tensor) else torch_tree.replace_device_in_tree(x, "meta")
 
     try:
         with torch.no_grad():
-            made = torch_tree.leaves(op(*map_leaves(args, there), **map_leaves(kwargs, there)))
+            made = torch_tree.list_output_tensors(op(*map_leaves(args, there), **map_leaves(kwargs, there)))
     except Exception:
         return None
-    return [(torch_tree.name_of(x.dtype), tuple(x.shape)) if isinstance(x, torch.Tensor) else None for x in made]
+    return [
+        (torch_tree.name_torch_dtype(x.dtype), tuple(x.shape)) if isinstance(x, torch.Tensor) else None for x in made
+    ]
 
 
-def may_differ(dtype: str, outputs: int) -> bool:
+def may_device_dtypes_differ(dtype: str, outputs: int) -> bool:
     """Whether a call may return other dtypes on a device than on a CPU: beside its result a statistic, which a device
     keeps in what it adds in, float32 for all that is narrower.
 
@@ -61,7 +63,7 @@ def may_differ(dtype: str, outputs: int) -> bool:
     return outputs > 1 and EPS.get(dtype, 0.0) > EPS["float32"]
 
 
-def modes(args: Any, kwargs: Any) -> str:
+def describe_call_modes(args: Any, kwargs: Any) -> str:
     """What a call (encoded trees) asks for beside its numbers: names, flags and dtypes in their places, of tensors and
     numbers only that they are there. Samples of one mode differ in sizes and values."""
 
@@ -77,8 +79,10 @@ def modes(args: Any, kwargs: Any) -> str:
     return repr(mode([args, kwargs]))
 
 
-def modes_listed(sampler: Callable[..., Any], info: Any, device: str, dtype: str, gradient: bool) -> frozenset[str]:
-    """The `modes` of the samples that op_db makes of an OpInfo for a device, made in the CPU's memory.
+def list_sample_modes(
+    sampler: Callable[..., Any], info: Any, device: str, dtype: str, gradient: bool
+) -> frozenset[str]:
+    """The `describe_call_modes` of the samples that op_db makes of an OpInfo for a device, made in the CPU's memory.
 
     Raises what op_db raises, and NotEncodable.
     """
@@ -86,25 +90,25 @@ def modes_listed(sampler: Callable[..., Any], info: Any, device: str, dtype: str
 
     found = set()
     name = _CALLED.get(device, device)
-    with warnings.catch_warnings(), _preserve_rng(), torch.no_grad(), on_cpu(name):
+    with warnings.catch_warnings(), _preserve_rng_state(), torch.no_grad(), make_device_samples_on_cpu(name):
         warnings.simplefilter("ignore")
         for sample in sampler(info, name, getattr(torch, dtype), gradient):
-            args, kwargs, _ = torch_tree.encode_args((sample.input, *sample.args), sample.kwargs)
-            found.add(modes(*(_for_cpu(x, name) for x in (args, kwargs))))
+            args, kwargs, _ = torch_tree.encode_torch_args((sample.input, *sample.args), sample.kwargs)
+            found.add(describe_call_modes(*(_rename_device_to_cpu(x, name) for x in (args, kwargs))))
     return frozenset(found)
 
 
-def _for_cpu(node: Any, name: str) -> Any:
+def _rename_device_to_cpu(node: Any, name: str) -> Any:
     """An encoded tree in which a device is called as in the CPU's samples."""
     if isinstance(node, list):
-        return [_for_cpu(x, name) for x in node]
+        return [_rename_device_to_cpu(x, name) for x in node]
     if isinstance(node, dict):
-        return {k: _for_cpu(v, name) for k, v in node.items()}
+        return {k: _rename_device_to_cpu(v, name) for k, v in node.items()}
     return "cpu" if node == name else node
 
 
 @contextlib.contextmanager
-def on_cpu(name: str) -> Iterator[None]:
+def make_device_samples_on_cpu(name: str) -> Iterator[None]:
     """Tensors asked for on a device of torch's are made in the CPU's memory instead; the device keeps its name."""
     import torch
     from torch.overrides import TorchFunctionMode
@@ -124,7 +128,7 @@ def on_cpu(name: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _preserve_rng() -> Iterator[None]:
+def _preserve_rng_state() -> Iterator[None]:
     """Around what seeds torch, NumPy and Python's own numbers: all go on afterwards as before."""
     import torch
 

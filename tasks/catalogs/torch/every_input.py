@@ -12,9 +12,9 @@ from tasks.arrays.every_value import FLOAT8
 from tasks.arrays.layouts import CONTIGUOUS
 from tasks.catalogs import mpmath_oracle
 from tasks.catalogs.base import Failure, Sample
-from tasks.catalogs.torch.generated import laid_out
-from tasks.catalogs.torch.templates import Path, rebuilt, tensors
-from tasks.model import LARGEST, Group, Leaf, is_inexact, label_of, np_dtype
+from tasks.catalogs.torch.generated import lay_out_tensor
+from tasks.catalogs.torch.templates import Path, list_template_tensors, rebuild_template
+from tasks.model import LARGEST, Group, Leaf, get_numpy_dtype, is_inexact_dtype, label_op
 
 #: Layouts of the samples, in turn. A kernel's path may depend on them: vectorised, its tail, element by element.
 LAYOUTS = (CONTIGUOUS, "steps", "transposed", "offset")
@@ -38,25 +38,25 @@ PAIRS = (
 _DIVIDES, _RAISES = ("div", "fmod", "remainder", "floor_divide"), ("pow",)
 
 
-def is_applicable(info: Any) -> bool:
+def takes_every_input(info: Any) -> bool:
     """Whether every input of an op can be tried."""
     from torch.testing._internal.opinfo.core import UnaryUfuncInfo
 
     more = info.name.removeprefix("nn.functional.") in MORE
-    return of_two(info) or ((isinstance(info, UnaryUfuncInfo) or more) and info.name not in _NOT)
+    return takes_every_pair(info) or ((isinstance(info, UnaryUfuncInfo) or more) and info.name not in _NOT)
 
 
-def of_two(info: Any) -> bool:
+def takes_every_pair(info: Any) -> bool:
     """Whether it is an op of two tensors that is given every pair."""
-    return label_of(info.name, info.variant_test_name) in PAIRS
+    return label_op(info.name, info.variant_test_name) in PAIRS
 
 
-def _make_values(info: Any, group: Group, index: int) -> list[np.ndarray]:
+def _make_every_value_of_op(info: Any, group: Group, index: int) -> list[np.ndarray]:
     """What stands for the tensors of a sample: (n,) all values, or twice (256, 256) all pairs."""
-    if not of_two(info):
+    if not takes_every_pair(info):
         made = every_value.list_every_value(group.dtype, group.seed)
-        return [made.reshape(_choose_shape(made.size, index))]
-    if is_inexact(group.dtype):
+        return [made.reshape(_choose_every_input_shape(made.size, index))]
+    if is_inexact_dtype(group.dtype):
         return list(every_value.pair_every_value(group.dtype, FLOAT8[index % len(FLOAT8)]))
     first, second = every_value.pair_every_value(group.dtype)
     if info.name in _DIVIDES or info.name in _RAISES:
@@ -77,14 +77,14 @@ def samples(
     """
     import torch
 
-    two = of_two(info)
+    two = takes_every_pair(info)
     if not every_value.has_every_value(group.dtype) or (
-        two and not is_inexact(group.dtype) and np_dtype(group.dtype).itemsize > 1
+        two and not is_inexact_dtype(group.dtype) and get_numpy_dtype(group.dtype).itemsize > 1
     ):
         what = "pair of values" if two else "value"
         yield Sample(-1, failure=Failure.vacuous(f"not every {what} of {group.dtype} can be tried"))
         return
-    templates = [t for t in own if _is_template(t, getattr(torch, group.dtype), 1 + two)]
+    templates = [t for t in own if _is_every_input_template(t, getattr(torch, group.dtype), 1 + two)]
     if not templates:
         yield Sample(-1, failure=Failure.vacuous("no sample of the op's own has a tensor to be replaced"))
         return
@@ -93,7 +93,9 @@ def samples(
             yield Sample(index)
             continue
         layout = LAYOUTS[index // (len(FLOAT8) if two else 1) % len(LAYOUTS)]
-        made = [laid_out(torch_tree.from_numpy(x), layout) for x in _make_values(info, group, index)]
+        made = [
+            lay_out_tensor(torch_tree.tensor_from_numpy(x), layout) for x in _make_every_value_of_op(info, group, index)
+        ]
 
         def replace_leaf(path: Path, x: Any, made: list[Any] = made) -> Any:
             at = int(path[0]) if len(path) == 1 and isinstance(path[0], int) else len(made)
@@ -102,13 +104,15 @@ def samples(
             return x.detach() if isinstance(x, torch.Tensor) else x
 
         template = templates[index % len(templates)]
-        sample = make(index, rebuilt(template, replace_leaf))
+        sample = make(index, rebuild_template(template, replace_leaf))
         for oracle in sample.others:
             for leaf, other in zip(sample.expected, oracle.references):
                 _mask_special_values(made, leaf, other)
         first = sample.expected[0].reference if sample.expected else None
         if first is not None and _takes_tensor_alone(sample) and group.check == "forward":
-            sample.others += mpmath_oracle.oracle(group.op_name, torch_tree.to_numpy(made[0]), first)
+            sample.others += mpmath_oracle.compute_mpmath_oracle(
+                group.op_name, torch_tree.tensor_to_numpy(made[0]), first
+            )
         yield sample
 
 
@@ -124,7 +128,7 @@ def _mask_special_values(given: list[Any], leaf: Leaf, other: np.ndarray) -> Non
     inputs, and by how much a result is beyond the dtype's range. ``other`` is changed."""
     if leaf.reference is None or leaf.reference.shape != tuple(given[0].shape) or other.dtype.kind != "f":
         return
-    numbers = [torch_tree.to_numpy(x.detach().double()) for x in given]
+    numbers = [torch_tree.tensor_to_numpy(x.detach().double()) for x in given]
     unlike = np.logical_or.reduce([~np.isfinite(x) | (x == 0) for x in numbers])
     with np.errstate(invalid="ignore"):
         beyond = np.abs(leaf.reference) > LARGEST[leaf.dtype]
@@ -132,14 +136,14 @@ def _mask_special_values(given: list[Any], leaf: Leaf, other: np.ndarray) -> Non
     np.copyto(other, leaf.reference, where=unlike | beyond)
 
 
-def _is_template(source: Any, dtype: Any, count: int) -> bool:
+def _is_every_input_template(source: Any, dtype: Any, count: int) -> bool:
     """Whether the first ``count`` arguments are the only tensors of the dtype that have more than one element, and of
     one shape."""
-    found = {path: x for path, x in tensors(source).items() if x.dtype == dtype and x.numel() > 1}
+    found = {path: x for path, x in list_template_tensors(source).items() if x.dtype == dtype and x.numel() > 1}
     return set(found) == {(k,) for k in range(count)} and len({x.shape for x in found.values()}) == 1
 
 
-def _choose_shape(count: int, index: int) -> tuple[int, ...]:
+def _choose_every_input_shape(count: int, index: int) -> tuple[int, ...]:
     """One dimension, then two: of 65,536 values 256 rows of 256."""
     rows = 1 << ((count.bit_length() - 1) // 2)
     return (count,) if index % len(LAYOUTS) == 0 else (rows, count // rows)

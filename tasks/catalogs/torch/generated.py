@@ -2,7 +2,7 @@
 
 An op's signature is learned from its own samples: which arguments are tensors, which of their sizes are equal, which
 range their values keep to. A generated sample takes one of them as its template and follows, by its index, a theme of
-values (`tasks.arrays.inputs.theme_of`) and one of PLANS. It is accepted if the op takes it in float64; otherwise the
+values (`tasks.arrays.inputs.choose_array_theme`) and one of PLANS. It is accepted if the op takes it in float64; otherwise the
 same plan is tried with fewer of its sizes changed, then with another template.
 """
 
@@ -21,9 +21,18 @@ from tasks import checks
 from tasks.arrays import inputs, layouts, torch_tree
 from tasks.arrays.layouts import CONTIGUOUS, EXPANDED
 from tasks.catalogs.base import CANDIDATES, Failure, Sample
-from tasks.catalogs.torch.templates import ELEMENTS, IN_LIST, Path, SampleTemplates, Shapes, Sizes, rebuilt, tensors
+from tasks.catalogs.torch.templates import (
+    ELEMENTS,
+    IN_LIST,
+    Path,
+    SampleTemplates,
+    Shapes,
+    Sizes,
+    list_template_tensors,
+    rebuild_template,
+)
 from tasks.judge import op_classes as classes
-from tasks.model import Group, OpClass, is_complex, is_inexact, label_of, np_dtype
+from tasks.model import Group, OpClass, get_numpy_dtype, is_complex_dtype, is_inexact_dtype, label_op
 
 #: What sample number ``index`` varies beside its values: PLANS[index % 7]. A number prime to that of the themes.
 PLANS = ("blocks", "transposed", "broadcast", "long", "offset", "expanded", "degenerate")
@@ -72,22 +81,26 @@ OF_MEMORY = "as_strided* view view_as"
 SORTED = ("searchsorted", "bucketize")
 
 
-def distributions(op: str, variant: str, random: bool) -> tuple[str, ...]:
+def list_generated_distributions(op: str, variant: str, random: bool) -> tuple[str, ...]:
     """The distributions that can be generated for an op: for random and uninitialised ones, its own alone.
 
     Factorisations and solvers get well-conditioned values alone: what they do beyond that, no two libraries share. So
     do the ops of REGULAR_ALONE.
     """
     name = op.partition(":")[2]
-    if random or classes.of(op, variant).op_class is OpClass.UNINITIALISED or _matches(OWN_ALONE, name, variant):
+    if (
+        random
+        or classes.find_op_class(op, variant).op_class is OpClass.UNINITIALISED
+        or _matches_op_pattern(OWN_ALONE, name, variant)
+    ):
         return ("own",)
-    if _factorises(op, variant) or _matches(REGULAR_ALONE, name, variant):
+    if _does_op_factorise(op, variant) or _matches_op_pattern(REGULAR_ALONE, name, variant):
         return ("own", "regular")
     return ("own", *inputs.THEMES)
 
 
-def _matches(patterns: str, name: str, variant: str) -> bool:
-    called = label_of(name, variant)
+def _matches_op_pattern(patterns: str, name: str, variant: str) -> bool:
+    called = label_op(name, variant)
     return any(fnmatch.fnmatchcase(called, p) for p in patterns.split())
 
 
@@ -95,8 +108,8 @@ def _matches(patterns: str, name: str, variant: str) -> bool:
 _FACTORISATIONS = ("linalg.", "svd", "qr", "lu", "geqrf", "symeig", "lobpcg")
 
 
-def _factorises(op: str, variant: str) -> bool:
-    op_class = classes.of(op, variant).op_class
+def _does_op_factorise(op: str, variant: str) -> bool:
+    op_class = classes.find_op_class(op, variant).op_class
     return op_class is OpClass.LINEAR_ALGEBRA or (
         op_class is OpClass.CHOICE and op.partition(":")[2].startswith(_FACTORISATIONS)
     )
@@ -116,10 +129,14 @@ def samples(
     own: the op's own samples; info: its OpInfo; skip: places, counted from ``first``,
     whose sample is yielded bare. A single vacuous sample says why where nothing is accepted.
     """
-    if checks.get_or_default(group.check).gradient and group.distribution == "nan":
+    if checks.get_check_or_default(group.check).gradient and group.distribution == "nan":
         yield Sample(-1, failure=Failure.vacuous("what a gradient is where an input is NaN or Inf, nothing defines"))
         return
-    if not checks.get_or_default(group.check).gradient and group.check != "forward" and group.distribution != "regular":
+    if (
+        not checks.get_check_or_default(group.check).gradient
+        and group.check != "forward"
+        and group.distribution != "regular"
+    ):
         yield Sample(-1, failure=Failure.vacuous(f"the check {group.check} is asked on own and regular values"))
         return
     found = SampleTemplates(group, own, info)
@@ -127,14 +144,14 @@ def samples(
         if index + first in skip:
             yield Sample(index)
             continue
-        made, refused = _find_accepted(group, index, found, make)
+        made, refused = _find_accepted_sample(group, index, found, make)
         if made is None:
             yield Sample(index, failure=Failure.vacuous(f"no generated sample is accepted: {refused}"))
             return
         yield made
 
 
-def _find_accepted(
+def _find_accepted_sample(
     group: Group, index: int, found: SampleTemplates, make: Callable[[int, Any], Sample]
 ) -> tuple[Sample | None, str]:
     """The first candidate that the op accepts, or None and why the last one was refused."""
@@ -155,7 +172,7 @@ def _find_accepted(
             except (ValueError, RuntimeError, TypeError) as error:
                 reason = str(error)
                 continue
-            if too_large := _too_large(found.call, source):
+            if too_large := _explain_too_large(found.call, source):
                 reason = too_large
                 continue
             sample = make(index, source)
@@ -167,19 +184,19 @@ def _find_accepted(
     return None, " ".join(reason.split())[:300]
 
 
-def _too_large(call: Callable[..., Any], source: Any) -> str:
+def _explain_too_large(call: Callable[..., Any], source: Any) -> str:
     """Why a sample's outputs would be too large to keep, "" if they are not; sizes come from the meta device."""
     import torch
 
     def meta(path: Path, x: Any) -> Any:
         return x.to("meta") if isinstance(x, torch.Tensor) else x
 
-    elements = sum(x.numel() for x in tensors(source).values())
+    elements = sum(x.numel() for x in list_template_tensors(source).values())
     try:
-        shadow = rebuilt(source, meta)
+        shadow = rebuild_template(source, meta)
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            outputs = torch_tree.leaves(call(shadow.input, *shadow.args, **shadow.kwargs))
+            outputs = torch_tree.list_output_tensors(call(shadow.input, *shadow.args, **shadow.kwargs))
         size = sum(x.numel() for x in outputs if isinstance(x, torch.Tensor))
     except Exception:
         size = elements**2 if elements < ELEMENTS_LONG else 0  # what joins every element with every other one
@@ -205,10 +222,10 @@ class _CandidateSample:
         self.seed = (zlib.crc32(name.encode()), self.index, group.seed % 2**64, self.attempt)
         self.rng = np.random.default_rng(self.seed)
         self.plan = PLANS[self.index % len(PLANS)]
-        self.theme = inputs.theme_of(group.distribution, self.index)
-        self.op_class = classes.of(group.op, group.variant, self.template.kwargs, group.dtype).op_class
-        self.factorises = _factorises(group.op, group.variant)
-        self.tensors = tensors(self.template)
+        self.theme = inputs.choose_array_theme(group.distribution, self.index)
+        self.op_class = classes.find_op_class(group.op, group.variant, self.template.kwargs, group.dtype).op_class
+        self.factorises = _does_op_factorise(group.op, group.variant)
+        self.tensors = list_template_tensors(self.template)
         dtype = getattr(torch, group.dtype)
         self.values = [p for p, x in self.tensors.items() if x.dtype == dtype]
         #: Index tensors stay as they are, and so do the sizes they share with others.
@@ -233,7 +250,7 @@ class _CandidateSample:
             return {}
         [(path, x)] = self.tensors.items()
         places = [k for k, n in enumerate(x.shape) if n > 1]
-        if not places or _classify_matrix(x) or self.factorises:
+        if not places or _classify_sample_matrix(x) or self.factorises:
             return {}
         chosen = places[-1] if self.rng.random() < 0.5 else places[int(self.rng.integers(len(places)))]
         shape = [int(self.rng.choice(ODD)) if n > 1 else n for n in x.shape]
@@ -322,7 +339,7 @@ class _CandidateSample:
                 return made.detach().requires_grad_(x.requires_grad)
             return listed.get(x, x) if type(x) is int and str(path[-1]).startswith(IN_LIST) else x
 
-        return rebuilt(self.template, fill_leaf)
+        return rebuild_template(self.template, fill_leaf)
 
     def _other(self, x: Any, shape: tuple[int, ...]) -> Any:
         """A tensor of another dtype than that under test: masks and floating ones."""
@@ -332,24 +349,28 @@ class _CandidateSample:
             return x.detach()
         if x.dtype == torch.bool:
             return torch.from_numpy(np.asarray(self.rng.random(shape) < 0.75))
-        return torch_tree.from_numpy(inputs.fill_array(shape, torch_tree.name_of(x.dtype), "regular", self.rng))
+        return torch_tree.tensor_from_numpy(
+            inputs.fill_array(shape, torch_tree.name_torch_dtype(x.dtype), "regular", self.rng)
+        )
 
     def _fill_tensor(self, path: Path, x: Any, shape: tuple[int, ...], distribution: str, theme: str) -> Any:
         dtype, seen = self.group.dtype, self.found.ranges[path]
-        kind = _classify_matrix(x)
+        kind = _classify_sample_matrix(x)
         if self.factorises and not kind and len(shape) > 1 and shape[-1] == shape[-2] and shape[-1] > 1:
             kind = "regular"
         if kind:
-            return _structure_like(kind, shape, dtype, self.rng)
+            return _make_matrix_like(kind, shape, dtype, self.rng)
         simple = self.op_class in (OpClass.EXACT, OpClass.ELEMENTARY)
-        if seen.choices and is_inexact(dtype) and not is_complex(dtype):
-            return torch_tree.from_numpy(np.asarray(self.rng.choice(seen.choices, shape)).astype(np_dtype(dtype)))
+        if seen.choices and is_inexact_dtype(dtype) and not is_complex_dtype(dtype):
+            return torch_tree.tensor_from_numpy(
+                np.asarray(self.rng.choice(seen.choices, shape)).astype(get_numpy_dtype(dtype))
+            )
         values = inputs.fill_array(shape, dtype, distribution, self.rng, theme, mild=not simple, most=self._most())
-        if not simple or distribution == "regular" or not is_inexact(dtype):
+        if not simple or distribution == "regular" or not is_inexact_dtype(dtype):
             values = seen.fold(values, dtype)
-        if self.group.op_name in SORTED and shape and _is_sorted(x):
+        if self.group.op_name in SORTED and shape and _is_tensor_sorted(x):
             values = np.sort(values, axis=-1)
-        return torch_tree.from_numpy(np.ascontiguousarray(values).reshape(shape))
+        return torch_tree.tensor_from_numpy(np.ascontiguousarray(values).reshape(shape))
 
     def _most(self) -> float:
         """Largest size of a value (`most` of `inputs.fill`): nothing inside the op is to overflow or to take for
@@ -362,29 +383,29 @@ class _CandidateSample:
 
     def _laid_out(self, x: Any, path: Path) -> Any:
         layout = _LAYOUTS.get(self.plan, CONTIGUOUS)
-        if _matches(OF_MEMORY, self.group.op_name, self.group.variant):
+        if _matches_op_pattern(OF_MEMORY, self.group.op_name, self.group.variant):
             layout = CONTIGUOUS
         if layout == "offset" and x.dim() in (4, 5):
             layout = "channels_last"
         if layout == EXPANDED and path != self.values[0]:
             layout = "steps"
-        return laid_out(x, layout)
+        return lay_out_tensor(x, layout)
 
 
-def laid_out(x: Any, layout: str) -> Any:
+def lay_out_tensor(x: Any, layout: str) -> Any:
     """The contiguous tensor ``x`` in another layout (`tasks.arrays.layouts`); as it is where its shape has none
     such."""
-    storage, spec = layouts.laid_out(torch_tree.to_numpy(x), layout)
+    storage, spec = layouts.lay_out_array(torch_tree.tensor_to_numpy(x), layout)
     if spec.strides is None:
         return x
-    return torch_tree.from_numpy(storage).as_strided(spec.shape, spec.strides, spec.offset)
+    return torch_tree.tensor_from_numpy(storage).as_strided(spec.shape, spec.strides, spec.offset)
 
 
-def _is_sorted(x: Any) -> bool:
+def _is_tensor_sorted(x: Any) -> bool:
     return x.dim() > 0 and x.shape[-1] > 1 and bool((x.diff() >= 0).all())
 
 
-def _classify_matrix(x: Any) -> str:
+def _classify_sample_matrix(x: Any) -> str:
     """What kind of square matrix a floating tensor holds, where it is a special one: "positive", "symmetric", "lower",
     "upper"."""
     import torch
@@ -407,14 +428,14 @@ def _classify_matrix(x: Any) -> str:
     return "upper" if bool((wide.tril(-1) == 0).all()) else ""
 
 
-def _structure_like(kind: str, shape: tuple[int, ...], dtype: str, rng: np.random.Generator) -> Any:
+def _make_matrix_like(kind: str, shape: tuple[int, ...], dtype: str, rng: np.random.Generator) -> Any:
     """A well-conditioned matrix, or a batch of them, of a special kind. Raises ValueError where ``shape`` has no
     squares."""
     if len(shape) < 2 or shape[-1] != shape[-2]:
         raise ValueError("a square matrix was made oblong")
     n = shape[-1]
     made = rng.standard_normal(shape)
-    if is_complex(dtype):
+    if is_complex_dtype(dtype):
         made = made + 1j * rng.standard_normal(shape)
     if kind == "positive":
         made = made @ np.conj(np.swapaxes(made, -1, -2)) / max(n, 1) + np.eye(n)
@@ -425,4 +446,4 @@ def _structure_like(kind: str, shape: tuple[int, ...], dtype: str, rng: np.rando
     else:
         made = (np.tril if kind == "lower" else np.triu)(made / max(n, 1) ** 0.5)
         made = made + np.eye(n) * (1.5 - np.diagonal(made, axis1=-2, axis2=-1)[..., None])
-    return torch_tree.from_numpy(np.ascontiguousarray(made.astype(np_dtype(dtype))))
+    return torch_tree.tensor_from_numpy(np.ascontiguousarray(made.astype(get_numpy_dtype(dtype))))

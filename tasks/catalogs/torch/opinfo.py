@@ -17,15 +17,15 @@ import numpy as np
 
 from tasks import checks
 from tasks.arrays import torch_tree
-from tasks.arrays.tree import decode
-from tasks.catalogs.base import Catalog, Entry, Failure, Metadata, Sample, spread_candidates
+from tasks.arrays.tree import decode_argument_tree
+from tasks.catalogs.base import Catalog, Entry, Failure, Metadata, Sample, spread_candidate_samples
 from tasks.catalogs.torch import declared, every_input, structured_samples, variants
 from tasks.catalogs.torch import generated as torch_generated
-from tasks.catalogs.torch.differentiable import PROCESS, differentiable, has_gradient, processing
+from tasks.catalogs.torch.differentiable import PROCESS, has_op_gradient, make_differentiable_op, make_output_processing
 from tasks.catalogs.torch.gradient_samples import GradientSampleMaker
-from tasks.catalogs.torch.samples import OpInfoSampleMaker, is_seeded, unwrap_seeding
+from tasks.catalogs.torch.samples import OpInfoSampleMaker, is_op_seeded, unwrap_seeded_op
 from tasks.devices import TORCH_DEVICES
-from tasks.importing import pause_gc
+from tasks.importing import pause_garbage_collector
 from tasks.model import EXHAUSTIVE, STRUCTURED, Group
 
 CATALOG_VERSION = 5
@@ -63,34 +63,36 @@ class TorchOpInfo(Catalog):
 
     def version(self) -> str:
         # Sample bytes differ between CPU capabilities: a vectorised fill draws in another order.
-        return f"{CATALOG_VERSION} torch {metadata.version('torch')} {_cpu_capability()}"
+        return f"{CATALOG_VERSION} torch {metadata.version('torch')} {_find_cpu_capability()}"
 
     def entries(self) -> list[Entry]:
         found = []
-        for info in _op_db().values():
-            supported = {torch_tree.name_of(d) for d in info.supported_dtypes("cpu")}
+        for info in _load_op_db().values():
+            supported = {torch_tree.name_torch_dtype(d) for d in info.supported_dtypes("cpu")}
             dtypes = tuple(d for d in DTYPES if d in supported)
             name, variant = f"torch:{info.name}", info.variant_test_name
             checks = (
                 "forward",
                 *("backward",) * info.supports_autograd,
                 *("double_backward",) * bool(info.supports_gradgrad),
-                *variants.list_checks(info),
+                *variants.list_variant_checks(info),
             )
-            sources = torch_generated.distributions(name, variant, is_seeded(info.op))
-            sources += (STRUCTURED,) * (len(sources) > 1 and structured_samples.is_applicable(info))
-            sources += (EXHAUSTIVE,) * every_input.is_applicable(info)
-            found.append(Entry(name, variant, dtypes or ("float32",), checks, sources, _on_devices(info, dtypes)))
+            sources = torch_generated.list_generated_distributions(name, variant, is_op_seeded(info.op))
+            sources += (STRUCTURED,) * (len(sources) > 1 and structured_samples.takes_structured_inputs(info))
+            sources += (EXHAUSTIVE,) * every_input.takes_every_input(info)
+            found.append(
+                Entry(name, variant, dtypes or ("float32",), checks, sources, _list_device_dtypes(info, dtypes))
+            )
         return sorted(found, key=lambda e: (e.op, e.variant))
 
     def call(self, group: Group) -> Callable[..., Any]:
-        info = _op_db()[group.op_name, group.variant]
-        if checks.get_or_default(group.check).own_call:
-            return variants.call(info, group.check)
-        return unwrap_seeding(info.op) if group.check == "forward" else differentiable(info)
+        info = _load_op_db()[group.op_name, group.variant]
+        if checks.get_check_or_default(group.check).own_call:
+            return variants.make_variant_call(info, group.check)
+        return unwrap_seeded_op(info.op) if group.check == "forward" else make_differentiable_op(info)
 
     def is_public(self, group: Group) -> bool:
-        info = _op_db()[group.op_name, group.variant]
+        info = _load_op_db()[group.op_name, group.variant]
         return group.check == "forward" and _find_public_function(group.op_name) is info.op
 
     def public(self, group: Group) -> Callable[..., Any]:
@@ -98,7 +100,7 @@ class TorchOpInfo(Catalog):
         return _find_public_function(group.op_name) or self.call(group)
 
     def samples(self, group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
-        info = _op_db()[group.op_name, group.variant]
+        info = _load_op_db()[group.op_name, group.variant]
         if group.op_name.startswith("jiterator_"):
             absent = NotImplementedError("jiterator ops exist on CUDA only: no float64 reference on the CPU")
             yield Sample(-1, failure=Failure.of(absent, "reference"))
@@ -110,13 +112,13 @@ class TorchOpInfo(Catalog):
         if group.check == variants.REFUSES:
             yield from _make_refusal_samples(info, group)
             return
-        gradient = checks.get_or_default(group.check).gradient
-        if gradient and not has_gradient(info, group.dtype):
+        gradient = checks.get_check_or_default(group.check).gradient
+        if gradient and not has_op_gradient(info, group.dtype):
             yield Sample(-1, failure=Failure.vacuous("the op declares no gradient for this dtype"))
             return
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            made, broken = _list_samples(info, group)
+            made, broken = _list_opinfo_samples(info, group)
             if broken:
                 yield Sample(len(made), failure=broken)
             maker = self._maker(info, group, draws)
@@ -130,38 +132,38 @@ class TorchOpInfo(Catalog):
                 yield from torch_generated.samples(group, made, maker.make, info, skip, first=int(bool(broken)))
                 return
             # A list that broke off takes one place of those asked for, so that it is never left out.
-            for place, index in enumerate(spread_candidates(len(made), group.samples - bool(broken))):
+            for place, index in enumerate(spread_candidate_samples(len(made), group.samples - bool(broken))):
                 yield Sample(index) if place + bool(broken) in skip else maker.make(index, made[index])
         if not made and not broken:
             yield Sample(-1, failure=Failure.vacuous("the op declares no samples for this dtype"))
 
     def remade(self, group: Group, given: Sample, draws: int) -> Sample:
-        leaf = torch_tree.decoder(lambda number: given.arrays[number], "cpu")
-        gradient = checks.get_or_default(group.check).gradient
+        leaf = torch_tree.make_tensor_decoder(lambda number: given.arrays[number], "cpu")
+        gradient = checks.get_check_or_default(group.check).gradient
 
         def differentiable(kind: str, node: dict[str, Any]) -> Any:
             made = leaf(kind, node)
             wanted = gradient and kind == "tensor" and (made.is_floating_point() or made.is_complex())
             return made.requires_grad_() if wanted else made
 
-        args, kwargs = (decode(tree, differentiable) for tree in (given.args, given.kwargs))
-        info = _op_db()[group.op_name, group.variant]
-        process = processing(info, kwargs.pop(PROCESS, None))
+        args, kwargs = (decode_argument_tree(tree, differentiable) for tree in (given.args, given.kwargs))
+        info = _load_op_db()[group.op_name, group.variant]
+        process = make_output_processing(info, kwargs.pop(PROCESS, None))
         source = types.SimpleNamespace(input=args[0], args=args[1:], kwargs=kwargs, **{PROCESS: process})
         return self._maker(info, group, draws).make(given.index, source)
 
     def undeclared(self, group: Group, args: Any, kwargs: Any, device: str) -> str:
-        info, gradient = _op_db()[group.op_name, group.variant], checks.get_or_default(group.check).gradient
+        info, gradient = _load_op_db()[group.op_name, group.variant], checks.get_check_or_default(group.check).gradient
         for of_gradient in (False, True)[: 1 + gradient]:
-            known = declared.dtypes(info, device, of_gradient)
+            known = declared.list_declared_dtypes(info, device, of_gradient)
             if known is not None and group.dtype not in known:
                 what = f"gradient of {group.op_name}" if of_gradient else group.op_name
                 return f"torch's op_db declares no {what} in {group.dtype} for {device}"
-        if declared.dtypes(info, device) is None:
+        if declared.list_declared_dtypes(info, device) is None:
             return ""
         kwargs = kwargs | {"v": [pair for pair in kwargs["v"] if pair[0] != PROCESS]}
-        mode = declared.modes(args, kwargs)
-        here, there = (_list_device_modes(*_key(group), x) for x in ("cpu", device))
+        mode = declared.describe_call_modes(args, kwargs)
+        here, there = (_list_device_modes(*_make_opinfo_key(group), x) for x in ("cpu", device))
         if mode in here and mode not in there:
             return f"torch's op_db has this call of {group.op_name} for the CPU and not for {device}"
         return ""
@@ -170,8 +172,8 @@ class TorchOpInfo(Catalog):
         """What torch's kernels for a device (`Backend.torch_device`) are to give for a group's sample of that index, by
         meta kernels and op_db; nothing is computed there. Raises IndexError for no such sample, and what making it
         raises."""
-        info = _op_db()[group.op_name, group.variant]
-        made, broken = _list_samples(info, group)
+        info = _load_op_db()[group.op_name, group.variant]
+        made, broken = _list_opinfo_samples(info, group)
         if broken and index >= len(made):
             raise IndexError(f"{group.label} in {group.dtype} has no sample {index}: {broken.error}")
         sample = self._maker(info, group, 0).make(index, made[index])
@@ -181,7 +183,7 @@ class TorchOpInfo(Catalog):
     def _maker(self, info: Any, group: Group, draws: int) -> OpInfoSampleMaker:
         if group.check == "forward":
             return OpInfoSampleMaker(info, group.dtype, draws)
-        if checks.get_or_default(group.check).own_call:
+        if checks.get_check_or_default(group.check).own_call:
             return variants.VariantSampleMaker(info, group, draws)
         return GradientSampleMaker(info, group, draws, self.call(group))
 
@@ -195,7 +197,7 @@ class OnDevice:
     undeclared: str
 
 
-def _on_devices(info: Any, on_cpu: Collection[str]) -> tuple[tuple[str, str], ...]:
+def _list_device_dtypes(info: Any, on_cpu: Collection[str]) -> tuple[tuple[str, str], ...]:
     """(device, dtype) of an op, of 16 bits or two of them, that have kernels there and none for the CPU. What op_db
     does not say of a device, CUDA's list does. Not of Fourier transforms: NumPy has no complex numbers of two
     halves."""
@@ -203,42 +205,42 @@ def _on_devices(info: Any, on_cpu: Collection[str]) -> tuple[tuple[str, str], ..
         return ()
     found = []
     for device in ("", *TORCH_DEVICES):
-        there = declared.dtypes(info, device) if device else None
-        there = declared.dtypes(info, "cuda") if there is None else there
+        there = declared.list_declared_dtypes(info, device) if device else None
+        there = declared.list_declared_dtypes(info, "cuda") if there is None else there
         dtypes = (d for d in ("float16", "bfloat16", "complex32") if d in (there or ()) and d not in on_cpu)
         found += [(device, dtype) for dtype in dtypes if device != "cpu"]
     return tuple(found)
 
 
-def _list_samples(info: Any, group: Group) -> tuple[list[Any], Failure | None]:
+def _list_opinfo_samples(info: Any, group: Group) -> tuple[list[Any], Failure | None]:
     """The samples that op_db has for a group on the CPU, and why there are no more of them."""
     import random
 
     import torch
 
-    torch.default_generator.manual_seed(_seed(group))
-    np.random.seed(_seed(group) % 2**32)
-    random.seed(_seed(group))
+    torch.default_generator.manual_seed(_derive_opinfo_seed(group))
+    np.random.seed(_derive_opinfo_seed(group) % 2**32)
+    random.seed(_derive_opinfo_seed(group))
     made: list[Any] = []
     try:
         with torch.no_grad():
-            gradient = checks.get_or_default(group.check).gradient
-            for sample in _unwrap_sampler(info)(info, "cpu", getattr(torch, group.dtype), gradient):
+            gradient = checks.get_check_or_default(group.check).gradient
+            for sample in _unwrap_opinfo_sampler(info)(info, "cpu", getattr(torch, group.dtype), gradient):
                 made.append(sample)
     except Exception as error:
-        return variants.usable(group.check, made), Failure.of(error, "sample")
-    return variants.usable(group.check, made), None
+        return variants.select_usable_samples(group.check, made), Failure.of(error, "sample")
+    return variants.select_usable_samples(group.check, made), None
 
 
-def _key(group: Group) -> tuple[str, str, str, bool]:
-    return group.op_name, group.variant, group.dtype, checks.get_or_default(group.check).gradient
+def _make_opinfo_key(group: Group) -> tuple[str, str, str, bool]:
+    return group.op_name, group.variant, group.dtype, checks.get_check_or_default(group.check).gradient
 
 
 @functools.cache
 def _list_device_modes(op: str, variant: str, dtype: str, gradient: bool, device: str) -> frozenset[str]:
     """Of the calls that op_db has for a device."""
-    info = _op_db()[op, variant]
-    return declared.modes_listed(_unwrap_sampler(info), info, device, dtype, gradient)
+    info = _load_op_db()[op, variant]
+    return declared.list_sample_modes(_unwrap_opinfo_sampler(info), info, device, dtype, gradient)
 
 
 def _make_refusal_samples(info: Any, group: Group) -> Iterator[Sample]:
@@ -264,11 +266,11 @@ def _find_public_function(name: str) -> Callable[..., Any] | None:
     return found if callable(found) and found in get_testing_overrides() else None
 
 
-def _seed(group: Group) -> int:
+def _derive_opinfo_seed(group: Group) -> int:
     return zlib.crc32(f"{group.label}/{group.dtype}/{group.seed}".encode())
 
 
-def _cpu_capability() -> str:
+def _find_cpu_capability() -> str:
     try:
         with open("/proc/cpuinfo") as file:
             flags = next((line for line in file if line.startswith("flags")), "").split()
@@ -278,8 +280,8 @@ def _cpu_capability() -> str:
 
 
 @functools.cache
-def _op_db() -> dict[tuple[str, str], Any]:
-    with pause_gc():
+def _load_op_db() -> dict[tuple[str, str], Any]:
+    with pause_garbage_collector():
         import torch.testing._internal.common_utils as common_utils
 
         # Each sample_inputs call looks for the running unittest with inspect.stack(): a tenth of the time, for nothing.
@@ -292,7 +294,7 @@ def _op_db() -> dict[tuple[str, str], Any]:
             module.make_tensor = quick  # type: ignore[attr-defined]
     for info in op_db:
         if info.name in SMALLER:
-            info.sample_inputs_func = with_make_tensor(_unwrap_sampler(info), _few_images)
+            info.sample_inputs_func = with_make_tensor(_unwrap_opinfo_sampler(info), _shrink_image_batch)
     return {(info.name, info.variant_test_name): info for info in op_db}
 
 
@@ -301,7 +303,7 @@ def with_make_tensor(sampler: Any, make_tensor: Callable[..., Any]) -> Any:
     return types.FunctionType(sampler.__code__, sampler.__globals__ | {"make_tensor": make_tensor}, sampler.__name__)
 
 
-def _unwrap_sampler(info: Any) -> Any:
+def _unwrap_opinfo_sampler(info: Any) -> Any:
     """The function that makes an op's samples, without the decorator that switches gradients off and on at every
     sample."""
     return getattr(info.sample_inputs_func, "__wrapped__", info.sample_inputs_func)
@@ -330,7 +332,7 @@ def _build_quick_make_tensor() -> Any:
     return make_quickly
 
 
-def _few_images(shape: tuple[int, ...], **how: Any) -> Any:
+def _shrink_image_batch(shape: tuple[int, ...], **how: Any) -> Any:
     """What op_db makes of (images, channels, depth, height, width), or of a grid (images, depth, height, width, 3)."""
     from torch.testing import make_tensor
 

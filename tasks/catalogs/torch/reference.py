@@ -9,7 +9,7 @@ import numpy as np
 
 from tasks.arrays import torch_tree
 from tasks.catalogs.base import ROUNDING
-from tasks.model import Leaf, Oracle, np_dtype, wide
+from tasks.model import Leaf, Oracle, get_numpy_dtype, get_wide_dtype
 
 NAME = "numpy"
 
@@ -18,7 +18,7 @@ class NoOracle(Exception):
     """The reference says nothing about this sample; the text says why."""
 
 
-def oracle(
+def compute_opinfo_oracle(
     info: Any, args: tuple[Any, ...], kwargs: dict[str, Any], expected: list[Leaf], widen: Callable[[Any], Any]
 ) -> Oracle:
     """``info.ref`` on the widened arguments of a sample, its results as arrays like ``expected``.
@@ -34,7 +34,7 @@ def oracle(
         raise NoOracle("the OpInfo has no reference")
     if info.name in SETTLED:
         raise NoOracle("the reference is the first oracle")
-    if reason := _not_meant(info, args, kwargs):
+    if reason := _is_call_not_meant(info, args, kwargs):
         raise NoOracle(f"not meant for this: {reason}")
     try:
         with np.errstate(all="ignore"):
@@ -42,7 +42,7 @@ def oracle(
             found = info.ref(*given_args, **given_kwargs)
     except Exception as error:
         raise NoOracle(f"raises {type(error).__name__}: {error}") from None
-    results = [np.asarray(x) for x in torch_tree.leaves(found)]
+    results = [np.asarray(x) for x in torch_tree.list_output_tensors(found)]
     if len(results) != len(expected):
         raise NoOracle(f"returns {len(results)} outputs, the op {len(expected)}")
     elementwise = isinstance(info, (core.UnaryUfuncInfo, core.BinaryUfuncInfo)) or info.name in _ELEMENTWISE
@@ -92,15 +92,17 @@ def _rename_for_numpy(
     """Positional and keyword arguments of the reference, under the names that NumPy gives them."""
     from torch.testing._internal.opinfo.core import ReductionOpInfo, SpectralFuncInfo, SpectralFuncType, UnaryUfuncInfo
 
-    positional = tuple(_numpy(x, widen) for x in args)
+    positional = tuple(_widen_to_numpy(x, widen) for x in args)
     if isinstance(info, UnaryUfuncInfo):
         torch_names, numpy_names = info.sample_kwargs("cpu", args[0].dtype, args[0])
         if torch_names.keys() == kwargs.keys() and torch_names != numpy_names:
             return positional, numpy_names
     if isinstance(info, ReductionOpInfo):
         # Its wrapper turns masks, identities and dims into NumPy's by itself.
-        return positional, {k: widen(v) if k in ("mask", "identity") else _numpy(v, widen) for k, v in kwargs.items()}
-    named = {k: _numpy(v, widen) for k, v in kwargs.items()}
+        return positional, {
+            k: widen(v) if k in ("mask", "identity") else _widen_to_numpy(v, widen) for k, v in kwargs.items()
+        }
+    named = {k: _widen_to_numpy(v, widen) for k, v in kwargs.items()}
     if isinstance(info, SpectralFuncInfo):
         several = info.ndimensional is not SpectralFuncType.OneD
         if "dim" in named:
@@ -111,25 +113,25 @@ def _rename_for_numpy(
     return positional, named
 
 
-def _numpy(value: Any, widen: Callable[[Any], Any]) -> Any:
+def _widen_to_numpy(value: Any, widen: Callable[[Any], Any]) -> Any:
     import torch
 
     if isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
-        return type(value)(_numpy(x, widen) for x in value)
+        return type(value)(_widen_to_numpy(x, widen) for x in value)
     if isinstance(value, dict):
-        return {k: _numpy(x, widen) for k, x in value.items()}
+        return {k: _widen_to_numpy(x, widen) for k, x in value.items()}
     if isinstance(value, torch.Tensor):
         if value.layout != torch.strided:
             raise NoOracle(f"NumPy has no {value.layout} tensor")
-        return torch_tree.to_numpy(widen(value))
+        return torch_tree.tensor_to_numpy(widen(value))
     if isinstance(value, torch.dtype):
-        return np_dtype(torch_tree.name_of(widen(value)))
+        return get_numpy_dtype(torch_tree.name_torch_dtype(widen(value)))
     return value
 
 
 def _cast_like_leaf(result: np.ndarray, leaf: Leaf) -> np.ndarray:
     """``result`` in the dtype of the leaf's reference. Raises NoOracle where that would lose or invent something."""
-    dtype = np.dtype(object) if leaf.dtype == "str" else np_dtype(wide(leaf.dtype))
+    dtype = np.dtype(object) if leaf.dtype == "str" else get_numpy_dtype(get_wide_dtype(leaf.dtype))
     if dtype.kind in "fc":
         if result.dtype.kind not in "biufc":
             raise NoOracle(f"returns {result.dtype} for {leaf.dtype}")
@@ -160,21 +162,21 @@ SETTLED: dict[str, str] = {
 }
 
 
-def _is_float64(value: Any) -> bool:
-    return torch_tree.name_of(value.dtype) == "float64"
+def _is_float64_argument(value: Any) -> bool:
+    return torch_tree.name_torch_dtype(value.dtype) == "float64"
 
 
 def _loses_softplus_digits(value: Any, beta: float = 1.0) -> bool:
     """Whether log(1 + exp(beta·x)) loses digits that a dtype under test has: 1 + exp rounds exp away."""
-    return _is_float64(value) or bool((value.double() * beta < -12).any())
+    return _is_float64_argument(value) or bool((value.double() * beta < -12).any())
 
 
 def _loses_expm1_digits(value: Any) -> bool:
     """Whether exp(x) - 1 loses digits that a dtype under test has."""
-    return _is_float64(value) or bool(((value < 0) & (value.double() > -1e-8)).any())
+    return _is_float64_argument(value) or bool(((value < 0) & (value.double() > -1e-8)).any())
 
 
-def _far_below(*values: Any) -> bool:
+def _is_far_below_type(*values: Any) -> bool:
     return any(bool((x < -1e4).any()) for x in values if hasattr(x, "shape"))
 
 
@@ -203,12 +205,12 @@ NOT_MEANT: tuple[tuple[str, Callable[[tuple[Any, ...], dict[str, Any]], bool], s
     ),
     (
         "polygamma special.polygamma",
-        lambda args, kwargs: _far_below(*args),
+        lambda args, kwargs: _is_far_below_type(*args),
         "SciPy's zeta takes one step per unit below zero: it does not come back from -1e30",
     ),
     (
         "erfc special.erfc",
-        lambda args, kwargs: _is_float64(args[0]),
+        lambda args, kwargs: _is_float64_argument(args[0]),
         "SciPy's is off by 32 ulps of float64 at 8.5, torch's by less than one",
     ),
 )
@@ -217,5 +219,5 @@ NOT_MEANT: tuple[tuple[str, Callable[[tuple[Any, ...], dict[str, Any]], bool], s
 _ELEMENTWISE = ("nn.functional.softplus", "clamp", "where")
 
 
-def _not_meant(info: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+def _is_call_not_meant(info: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     return next((why for names, when, why in NOT_MEANT if info.name in names.split() and when(args, kwargs)), "")

@@ -14,24 +14,24 @@ from tasks.arrays.tree import map_leaves
 from tasks.catalogs.base import Failure, Metadata, Sample
 from tasks.catalogs.torch import declared
 from tasks.catalogs.torch import reference as torch_reference
-from tasks.catalogs.torch.arguments import TorchArguments, clone, widen
+from tasks.catalogs.torch.arguments import TorchArguments, clone_torch_argument, widen_torch_argument
 from tasks.judge import definitions
 from tasks.judge import op_classes as classes
-from tasks.model import EPS, Leaf, OpClass, is_complex, is_inexact, np_dtype
+from tasks.model import EPS, Leaf, OpClass, get_numpy_dtype, is_complex_dtype, is_inexact_dtype
 
 
-def is_seeded(op: Callable[..., Any]) -> bool:
+def is_op_seeded(op: Callable[..., Any]) -> bool:
     """Whether OpInfo wraps an op in a lambda that seeds first: its tests want the same numbers of every call.
 
-    Whether a call draws is asked of the call itself (`draws`).
+    Whether a call draws is asked of the call itself (`draw_random_outputs`).
     """
     code = getattr(op, "__code__", None)
     return code is not None and "wrapper_set_seed" in code.co_names
 
 
-def unwrap_seeding(op: Callable[..., Any]) -> Callable[..., Any]:
+def unwrap_seeded_op(op: Callable[..., Any]) -> Callable[..., Any]:
     """The op without that wrapper; any other op as it is."""
-    if not is_seeded(op):
+    if not is_op_seeded(op):
         return op
     names = op.__globals__ | {"wrapper_set_seed": lambda drawn, *args, **kwargs: drawn(*args, **kwargs)}
     return types.FunctionType(op.__code__, names, op.__name__, op.__defaults__, op.__closure__)
@@ -43,7 +43,7 @@ def unwrap_seeding(op: Callable[..., Any]) -> Callable[..., Any]:
 _RANDOM_DRAWS, REPEATS = 32, 3
 
 
-def draws(run: Callable[[], list[np.ndarray]]) -> list[list[np.ndarray]]:
+def draw_random_outputs(run: Callable[[], list[np.ndarray]]) -> list[list[np.ndarray]]:
     """The outputs of many runs, each with another seed; none at all where they are the same whatever the seed.
 
     An op that draws numbers and returns the same in all of them is not random: of one that does something else once in
@@ -56,10 +56,10 @@ def draws(run: Callable[[], list[np.ndarray]]) -> list[list[np.ndarray]]:
         for seed in range(_RANDOM_DRAWS):
             torch.default_generator.manual_seed(seed)  # torch.manual_seed asks every device's module first
             found.append([x.copy() for x in run()])
-    return found if different(found) > 1 else []
+    return found if count_different_draws(found) > 1 else []
 
 
-def different(found: Sequence[Sequence[np.ndarray]]) -> int:
+def count_different_draws(found: Sequence[Sequence[np.ndarray]]) -> int:
     """How many of some runs gave other bytes than those before."""
     return len({b"".join(y.tobytes() for y in run) for run in found})
 
@@ -76,30 +76,32 @@ class OpInfoSampleMaker:
     """Makes Samples of one (op, dtype): arguments, float64 reference, noise floor, expected metadata."""
 
     def __init__(self, info: Any, dtype: str, draws: int) -> None:
-        self.info, self.op, self.dtype, self.draws = info, unwrap_seeding(info.op), dtype, draws
+        self.info, self.op, self.dtype, self.draws = info, unwrap_seeded_op(info.op), dtype, draws
         self.name, self.variant = f"torch:{info.name}", info.variant_test_name
-        self.settled = torch_reference.make_settled_reference(info, widen)
+        self.settled = torch_reference.make_settled_reference(info, widen_torch_argument)
         #: Whether there is a further oracle, for some arguments at least.
         self.second = info.ref is not None and self.settled is None
         #: The state of torch's random numbers as the last reference left it, if it drew none. Reading it takes as long
         #: as many an op; should anything else have drawn since, the next reference is only run more often than it need
-        #: be (`draws`).
+        #: be (`draw_random_outputs`).
         self._rng_state = b""
 
     def make(self, index: int, source: Any) -> Sample:
         import torch
 
         args, kwargs = (source.input, *source.args), source.kwargs
-        placement = classes.of(self.name, self.variant, {str(i): x for i, x in enumerate(args)} | kwargs, self.dtype)
+        placement = classes.find_op_class(
+            self.name, self.variant, {str(i): x for i, x in enumerate(args)} | kwargs, self.dtype
+        )
         op_class = placement.op_class
-        wider = clone if placement.own_dtype else widen
+        wider = clone_torch_argument if placement.own_dtype else widen_torch_argument
         uninitialised = op_class is OpClass.UNINITIALISED
         made = Sample(
             index, op_class=op_class, oracle="metadata" if uninitialised else "numpy" if self.settled else "float64"
         )
         try:
             # Stored as JSON nodes already: the trees hold torch objects that only this side knows.
-            encoded_args, encoded_kwargs, arrays = torch_tree.encode_args(args, kwargs)
+            encoded_args, encoded_kwargs, arrays = torch_tree.encode_torch_args(args, kwargs)
         except Exception as error:
             made.failure = Failure.of(error, "store")
             return made
@@ -112,14 +114,16 @@ class OpInfoSampleMaker:
                 torch.set_default_dtype(torch.float64)
                 try:
                     before = self._rng_state or read_rng_state()
-                    exact = [torch_tree.dense(x) for x in torch_tree.leaves(self._exact(args, kwargs, wider))]
+                    exact = [
+                        torch_tree.dense(x) for x in torch_tree.list_output_tensors(self._exact(args, kwargs, wider))
+                    ]
                     drew = (after := read_rng_state()) != before
                     self._rng_state = b"" if drew else after
                     if drew and not uninitialised:
                         given = TorchArguments(args, kwargs)
-                        random = draws(
-                            lambda: torch_tree.outputs(
-                                self._compute_perturbed(*given.of(list(map(widen, given.leaves))))
+                        random = draw_random_outputs(
+                            lambda: torch_tree.list_output_arrays(
+                                self._compute_perturbed(*given.of(list(map(widen_torch_argument, given.leaves))))
                             )
                         )
                 finally:
@@ -128,7 +132,10 @@ class OpInfoSampleMaker:
                 made.failure = Failure.of(error, "reference")
                 return made
             try:
-                own = [torch_tree.dense(x) for x in torch_tree.leaves(self._run(args, kwargs, clone))]
+                own = [
+                    torch_tree.dense(x)
+                    for x in torch_tree.list_output_tensors(self._run(args, kwargs, clone_torch_argument))
+                ]
             except Exception:
                 own = None  # the CPU lacks this dtype; another backend may have it
             if own is not None and len(own) != len(exact):
@@ -137,10 +144,10 @@ class OpInfoSampleMaker:
             if random:  # a matter of the arguments: dropout with p=0 draws nothing
                 made.op_class, made.oracle = OpClass.RANDOM, "metadata"
             op_class, numeric = made.op_class, not (random or uninitialised)
-            arrays = [torch_tree.output(y) for y in exact]
+            arrays = [torch_tree.make_output_array(y) for y in exact]
             floors: list[np.ndarray | None] = [None] * len(exact)
             if placement.constants:
-                floors = [_of_constants(y, self.dtype) for y in exact]
+                floors = [_compute_constants_floor(y, self.dtype) for y in exact]
             elif numeric and op_class not in (OpClass.EXACT, OpClass.CHOICE):
                 floors = self._noise(args, kwargs, exact, arrays, op_class, own)
         for i, (y, array, delta) in enumerate(zip(exact, arrays, floors)):
@@ -160,7 +167,7 @@ class OpInfoSampleMaker:
         if made.op_class is OpClass.CHOICE:
             references = [leaf.reference for leaf in made.expected if leaf.reference is not None]
             made.definition = definition
-            made.derived = definitions.predict_leaves(
+            made.derived = definitions.predict_defined_leaves(
                 definition, made.args, made.kwargs, made.arrays, references, self.dtype
             )
         elif random and all(np.isfinite(np.stack(many)).all() for many in zip(*random)):
@@ -169,17 +176,17 @@ class OpInfoSampleMaker:
                 made.derived = definitions.predict_drawn_leaves(
                     name, made.args, made.kwargs, made.arrays, random, self.dtype
                 )
-            elif (found := definitions.of_draws(name, random))[0]:
-                made.derived = definitions.moments(found, self.dtype)
-                made.repeats = REPEATS if different(random) == len(random) else 1
+            elif (found := definitions.derive_of_draws(name, random))[0]:
+                made.derived = definitions.expect_moments(found, self.dtype)
+                made.repeats = REPEATS if count_different_draws(random) == len(random) else 1
             else:
                 return  # so few elements that any could be chance
             made.definition, made.oracle = name, "float64"
 
     def _on_device(self, args: Any, kwargs: Any, expected: Sequence[Leaf]) -> list[Metadata]:
         """`Sample.on_device`."""
-        asked = declared.may_differ(self.dtype, len(expected))
-        there = declared.metadata(self.op, args, kwargs) if asked else None
+        asked = declared.may_device_dtypes_differ(self.dtype, len(expected))
+        there = declared.infer_meta_outputs(self.op, args, kwargs) if asked else None
         here: list[Metadata] = [(leaf.dtype, leaf.shape) for leaf in expected]
         if there is None or (len(there) != len(here) and None in there):
             return []
@@ -193,7 +200,9 @@ class OpInfoSampleMaker:
             return
         torch.set_default_dtype(torch.float64)
         try:
-            made.others.append(torch_reference.oracle(self.info, args, kwargs, made.expected, widen))
+            made.others.append(
+                torch_reference.compute_opinfo_oracle(self.info, args, kwargs, made.expected, widen_torch_argument)
+            )
         except torch_reference.NoOracle:
             pass
         finally:
@@ -215,18 +224,20 @@ class OpInfoSampleMaker:
             dtype = array.dtype.name
             if dtype in ("float64", "complex128") and isinstance(exact, torch.Tensor):
                 real = {"complex64": "float32", "complex128": "float64"}.get(self.dtype, self.dtype)
-                dtype = (real if is_inexact(real) else "float32") if dtype == "float64" else self.dtype
+                dtype = (real if is_inexact_dtype(real) else "float32") if dtype == "float64" else self.dtype
         else:
             dtype = (
-                torch_tree.name_of(own.dtype) if isinstance(own, torch.Tensor) else torch_tree.output(own).dtype.name
+                torch_tree.name_torch_dtype(own.dtype)
+                if isinstance(own, torch.Tensor)
+                else torch_tree.make_output_array(own).dtype.name
             )
         if dtype == "object":
             dtype = "str"
         shape = tuple(exact.shape) if isinstance(exact, torch.Tensor) else ()
-        if is_inexact(dtype):
-            array = array.astype(np.complex128 if is_complex(dtype) else np.float64, copy=False)
+        if is_inexact_dtype(dtype):
+            array = array.astype(np.complex128 if is_complex_dtype(dtype) else np.float64, copy=False)
         elif dtype != "str" and array.dtype.name != dtype:
-            array = array.astype(np_dtype(dtype))
+            array = array.astype(get_numpy_dtype(dtype))
         return Leaf(dtype, shape, array, delta)
 
     def _noise(
@@ -249,25 +260,25 @@ class OpInfoSampleMaker:
         nothing: list[np.ndarray | None] = [None] * len(exact)
         numbers = [isinstance(y, torch.Tensor) for y in exact]
         inexact = any(is_number and y.dtype.kind in "fc" for is_number, y in zip(numbers, arrays))
-        turned = inexact and not is_inexact(self.dtype)
+        turned = inexact and not is_inexact_dtype(self.dtype)
         given = TorchArguments(args, kwargs)
-        movable = given.movable(turned, classes.of(self.name, self.variant).fixed)
+        movable = given.movable(turned, classes.find_op_class(self.name, self.variant).fixed)
         if not movable:
             return nothing
         eps = EPS.get(self.dtype, EPS["float32"])
 
         def evaluate(draws: Sequence[int]) -> Iterator[list[np.ndarray] | None]:
-            for part in _parts(draws, given.leaves):
+            for part in _split_draws(draws, given.leaves):
                 for leaves in given.perturb(movable, eps, part):
                     try:
-                        yield torch_tree.outputs(self._compute_perturbed(*given.of(leaves)))
+                        yield torch_tree.list_output_arrays(self._compute_perturbed(*given.of(leaves)))
                     except Exception:
                         if turned:
                             raise
                         yield None  # off the op's domain by one ulp: the result may be anything
 
         elements = sum(x.numel() for x in given.leaves if isinstance(x, torch.Tensor) and x.layout == torch.strided)
-        witness = None if own is None else map(_witness, own)  # few are asked: the rest are not even widened
+        witness = None if own is None else map(_compute_witness, own)  # few are asked: the rest are not even widened
         torch.set_default_dtype(torch.float64)
         try:
             floors = noise.compute_noise_floor(arrays, evaluate, op_class, self.draws, elements, witness)
@@ -284,7 +295,7 @@ class OpInfoSampleMaker:
         return (self.settled or self.op)(*args, **kwargs)
 
 
-def _parts(draws: Sequence[int], leaves: list[Any]) -> Iterator[Sequence[int]]:
+def _split_draws(draws: Sequence[int], leaves: list[Any]) -> Iterator[Sequence[int]]:
     """The draws, all at once where their tensors are small."""
     import torch
 
@@ -292,15 +303,15 @@ def _parts(draws: Sequence[int], leaves: list[Any]) -> Iterator[Sequence[int]]:
     yield from ([draw] for draw in draws) if large else (draws,)
 
 
-def _witness(own: Any) -> tuple[np.ndarray, float] | None:
+def _compute_witness(own: Any) -> tuple[np.ndarray, float] | None:
     import torch
 
     if not isinstance(own, torch.Tensor) or not own.is_floating_point():
         return None
-    return torch_tree.to_numpy(own.double()), EPS.get(torch_tree.name_of(own.dtype), 0.0)
+    return torch_tree.tensor_to_numpy(own.double()), EPS.get(torch_tree.name_torch_dtype(own.dtype), 0.0)
 
 
-def _of_constants(y: Any, dtype: str) -> np.ndarray | None:
+def _compute_constants_floor(y: Any, dtype: str) -> np.ndarray | None:
     """The noise floor of an output whose rounding errors come from numbers inside the op: ε of the largest element."""
     import torch
 

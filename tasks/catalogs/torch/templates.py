@@ -10,7 +10,7 @@ import numpy as np
 
 from tasks.arrays import torch_tree
 from tasks.catalogs.torch.differentiable import PROCESS
-from tasks.model import Group, is_complex, is_inexact
+from tasks.model import Group, is_complex_dtype, is_inexact_dtype
 
 #: Most elements of all tensors of a sample.
 ELEMENTS = 1 << 14
@@ -49,7 +49,7 @@ class SampleTemplates:
         scalars: dict[Any, Any] = {}
         step = max(1, len(own) // LOOKED_AT)
         for source in own[::step]:
-            held = tensors(source)
+            held = list_template_tensors(source)
             if any(x.layout != torch.strided for x in held.values()):
                 self.reason = "all its own samples have sparse tensors"
                 continue
@@ -61,7 +61,7 @@ class SampleTemplates:
             if not values or any(x.numel() > ELEMENTS for x in held.values()):
                 continue
             kept = structures if any(x.numel() > 1 for x in values.values()) else scalars
-            kept.setdefault(structure(source), source)
+            kept.setdefault(describe_template_structure(source), source)
         self.list = list(structures.values()) or list(scalars.values())
 
     def of(self, index: int, attempt: int) -> Any:
@@ -78,7 +78,7 @@ class TemplateRange:
         self.distinct: set[float] = set()
 
     def see(self, tensor: Any) -> None:
-        values = torch_tree.to_numpy(tensor.detach().contiguous())
+        values = torch_tree.tensor_to_numpy(tensor.detach().contiguous())
         if values.dtype.kind in "cb" or not values.size:
             return
         values = values.astype(np.float64).ravel()
@@ -98,9 +98,9 @@ class TemplateRange:
 
     def fold(self, values: np.ndarray, dtype: str) -> np.ndarray:
         """``values`` (of ``dtype``) in the range: [−1, 1], [0, 1], one sign, no zero; unchanged where there is none."""
-        if self.count < BELIEVED or is_complex(dtype) or dtype == "bool":
+        if self.count < BELIEVED or is_complex_dtype(dtype) or dtype == "bool":
             return values
-        if not is_inexact(dtype):
+        if not is_inexact_dtype(dtype):
             made = values
             if self.low >= 0 and not dtype.startswith("u"):
                 made = made % np.array(min(self.high, np.iinfo(made.dtype).max - 1) + 1).astype(made.dtype)
@@ -122,7 +122,7 @@ class TemplateRange:
             return wide.astype(values.dtype)
 
 
-def tensors(source: Any) -> dict[Path, Any]:
+def list_template_tensors(source: Any) -> dict[Path, Any]:
     import torch
 
     found: dict[Path, Any] = {}
@@ -132,11 +132,11 @@ def tensors(source: Any) -> dict[Path, Any]:
             found[path] = x
         return x
 
-    rebuilt(source, keep)
+    rebuild_template(source, keep)
     return found
 
 
-def structure(source: Any) -> Any:
+def describe_template_structure(source: Any) -> Any:
     """What tells templates apart: ranks, dtypes, and the arguments that are no tensors."""
     import torch
 
@@ -146,11 +146,11 @@ def structure(source: Any) -> Any:
         parts.append((path, x.dim(), x.dtype, x.numel() > 1) if isinstance(x, torch.Tensor) else (path, repr(x)))
         return x
 
-    rebuilt(source, keep)
+    rebuild_template(source, keep)
     return tuple(parts)
 
 
-def rebuilt(source: Any, change: Callable[[Path, Any], Any]) -> Any:
+def rebuild_template(source: Any, change: Callable[[Path, Any], Any]) -> Any:
     """A source whose tensors and scalars are ``change(path, x)``."""
 
     def walk(value: Any, path: Path) -> Any:

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays import torch_tree
-from tasks.arrays.tree import decode, map_leaves
+from tasks.arrays.tree import decode_argument_tree, map_leaves
 from tasks.catalogs.base import Failure, Sample
-from tasks.catalogs.torch.arguments import clone, widen
-from tasks.catalogs.torch.samples import OpInfoSampleMaker, is_seeded, unwrap_seeding
+from tasks.catalogs.torch.arguments import clone_torch_argument, widen_torch_argument
+from tasks.catalogs.torch.samples import OpInfoSampleMaker, is_op_seeded, unwrap_seeded_op
 from tasks.checks.variants import REFUSED
 from tasks.judge import op_classes as classes
-from tasks.model import WITHOUT_NOISE, Group, Leaf, OpClass, is_inexact
-from tasks.model.errors import text_of
+from tasks.model import WITHOUT_NOISE, Group, Leaf, OpClass, is_inexact_dtype
+from tasks.model.errors import find_error_text
 from tasks.older_python import zip_equal
 
 OUT, IN_PLACE, METHOD, PROMOTION, REFUSES = "out", "inplace", "method", "promotion", "refuses"
@@ -33,7 +33,7 @@ TRIES = 4
 WHOLE = 100
 
 
-def list_checks(info: Any) -> tuple[str, ...]:
+def list_variant_checks(info: Any) -> tuple[str, ...]:
     """The checks of this module that can be asked of an OpInfo. An op that draws random numbers has none but what it
     refuses."""
     found = [
@@ -44,19 +44,19 @@ def list_checks(info: Any) -> tuple[str, ...]:
             (METHOD, info.get_method() is not None),
             (PROMOTION, type(info).__name__ == "BinaryUfuncInfo" and not info.name.startswith("jiterator_")),
         )
-        if there and not is_seeded(info.op)
+        if there and not is_op_seeded(info.op)
     ]
     refuses = info.error_inputs_func is not None and not info.name.startswith("jiterator_")  # CUDA only
     return (*found, *([REFUSES] if refuses else []))
 
 
-def call(info: Any, check: str) -> Callable[..., Any]:
+def make_variant_call(info: Any, check: str) -> Callable[..., Any]:
     """What a check of this module calls."""
-    op = unwrap_seeding(info.op)
+    op = unwrap_seeded_op(info.op)
     if check == OUT:
         return into(op)
     if check == IN_PLACE:
-        return _in_place(info.get_inplace())
+        return _make_in_place_call(info.get_inplace())
     return info.get_method() if check == METHOD else op  # type: ignore[no-any-return]
 
 
@@ -84,7 +84,7 @@ def make_gapped(like: Any) -> Any:
     return like.new_ones((*like.shape[:-1], 2 * like.shape[-1]))[..., ::2]
 
 
-def _in_place(op: Callable[..., Any]) -> Callable[..., Any]:
+def _make_in_place_call(op: Callable[..., Any]) -> Callable[..., Any]:
     def in_place(first: Any, *args: Any, **kwargs: Any) -> Any:
         op(first, *args, **kwargs)
         return first
@@ -92,7 +92,7 @@ def _in_place(op: Callable[..., Any]) -> Callable[..., Any]:
     return in_place
 
 
-def usable(check: str, made: list[Any]) -> list[Any]:
+def select_usable_samples(check: str, made: list[Any]) -> list[Any]:
     """The samples of op_db that a check can use: for mixed dtypes, calls of two tensors with elements."""
     import torch
 
@@ -110,7 +110,7 @@ class VariantSampleMaker(OpInfoSampleMaker):
 
     def __init__(self, info: Any, group: Group, draws: int) -> None:
         super().__init__(info, group.dtype, draws)
-        self.check, self.called = group.check, call(info, group.check)
+        self.check, self.called = group.check, make_variant_call(info, group.check)
         #: Of a call of mixed dtypes, in which its reference is computed.
         self.common: Any = None
 
@@ -122,11 +122,13 @@ class VariantSampleMaker(OpInfoSampleMaker):
         args, kwargs = (source.input, *source.args), source.kwargs
         try:
             with torch.no_grad():
-                found = self.called(*map_leaves(args, clone), **map_leaves(kwargs, clone))
-                plain = self.op(*map_leaves(args, clone), **map_leaves(kwargs, clone))
+                found = self.called(*map_leaves(args, clone_torch_argument), **map_leaves(kwargs, clone_torch_argument))
+                plain = self.op(*map_leaves(args, clone_torch_argument), **map_leaves(kwargs, clone_torch_argument))
         except Exception as error:
-            return Sample(index, failure=Failure.vacuous(f"eager torch does not take it so: {text_of(error)}"))
-        if [_kind(x) for x in torch_tree.leaves(found)] != [_kind(x) for x in torch_tree.leaves(plain)]:
+            return Sample(index, failure=Failure.vacuous(f"eager torch does not take it so: {find_error_text(error)}"))
+        if [_find_tensor_kind(x) for x in torch_tree.list_output_tensors(found)] != [
+            _find_tensor_kind(x) for x in torch_tree.list_output_tensors(plain)
+        ]:
             return Sample(index, failure=Failure.vacuous("eager torch gives another dtype or shape so"))
         if self.check == IN_PLACE and found.numel() > args[0].numel():
             return Sample(index, failure=Failure.vacuous("eager torch makes the tensor longer that it writes to"))
@@ -137,32 +139,38 @@ class VariantSampleMaker(OpInfoSampleMaker):
         the result type (torch.result_type): its dtype is the one to give."""
         import torch
 
-        placement = classes.of(self.name, self.variant, {}, self.dtype)
+        placement = classes.find_op_class(self.name, self.variant, {}, self.dtype)
         first = zlib.crc32(f"{self.name}/{self.dtype}".encode()) / 2**32 + index
         rest, kwargs, refused = source.args[1:], source.kwargs, ""
         for turn in range(TRIES):
             pair = (source.input, source.args[0])
-            mixed = _with_partner(first + turn / TRIES, pair, self.dtype, placement.op_class not in WITHOUT_NOISE)
+            mixed = _mix_dtypes_of_pair(first + turn / TRIES, pair, self.dtype, placement.op_class not in WITHOUT_NOISE)
             common = torch.result_type(*mixed)
             # A 0-d tensor may be of a wider dtype than the result: whether it is rounded before, devices do as they
             # like.
             mixed = tuple([x.to(common).to(x.dtype) for x in mixed])
             try:
                 with torch.no_grad():
-                    self.op(*map(clone, mixed), *map_leaves(rest, clone), **map_leaves(kwargs, clone))
+                    self.op(
+                        *map(clone_torch_argument, mixed),
+                        *map_leaves(rest, clone_torch_argument),
+                        **map_leaves(kwargs, clone_torch_argument),
+                    )
                     same = self.op(
-                        *[x.to(common) for x in mixed], *map_leaves(rest, clone), **map_leaves(kwargs, clone)
+                        *[x.to(common) for x in mixed],
+                        *map_leaves(rest, clone_torch_argument),
+                        **map_leaves(kwargs, clone_torch_argument),
                     )
                 break
             except Exception as error:
-                refused = text_of(error)
+                refused = find_error_text(error)
         else:
             return Sample(index, failure=Failure.vacuous(f"eager torch does not take it so: {refused}"))
         self.second = False  # the further oracle knows one dtype
-        self.common = common if placement.own_dtype else widen(common)
+        self.common = common if placement.own_dtype else widen_torch_argument(common)
         made = super().make(index, SimpleNamespace(input=mixed[0], args=(mixed[1], *rest), kwargs=kwargs))
         if made.failure is None:
-            outputs = [torch_tree.name_of(x.dtype) for x in torch_tree.leaves(same)]
+            outputs = [torch_tree.name_torch_dtype(x.dtype) for x in torch_tree.list_output_tensors(same)]
             made.expected = [replace(leaf, dtype=name) for leaf, name in zip_equal(made.expected, outputs)]
             made.on_device = ()
         return made
@@ -178,12 +186,12 @@ class VariantSampleMaker(OpInfoSampleMaker):
         return args if self.common is None else (*[x.to(self.common) for x in args[:2]], *args[2:])
 
 
-def _with_partner(turn: float, pair: tuple[Any, ...], dtype: str, rounded: bool) -> tuple[Any, ...]:
+def _mix_dtypes_of_pair(turn: float, pair: tuple[Any, ...], dtype: str, rounded: bool) -> tuple[Any, ...]:
     """The tensors with one of them in another dtype, as its turn says (golden ratio). rounded: whether the
     op is judged by moving its inputs, which whole numbers cannot be."""
     import torch
 
-    partners = [x for x in PARTNERS if x != dtype and (is_inexact(x) or not rounded)]
+    partners = [x for x in PARTNERS if x != dtype and (is_inexact_dtype(x) or not rounded)]
     number = int((turn * 0.6180339887) % 1.0 * len(partners) * len(WAYS))
     partner, (place, scalar) = partners[number % len(partners)], WAYS[number // len(partners)]
     x = pair[place].detach()
@@ -206,7 +214,7 @@ def _with_partner(turn: float, pair: tuple[Any, ...], dtype: str, rounded: bool)
     return tuple(x if k == place else y for k, y in enumerate(pair))
 
 
-def _kind(x: Any) -> Any:
+def _find_tensor_kind(x: Any) -> Any:
     return (getattr(x, "dtype", type(x)), tuple(getattr(x, "shape", ())))
 
 
@@ -215,23 +223,23 @@ def make_refusal_samples(info: Any, group: Group) -> Iterator[Sample]:
     make invalid are valid then."""
     import torch
 
-    op, index = unwrap_seeding(info.op), -1
+    op, index = unwrap_seeded_op(info.op), -1
     for wrong in info.error_inputs("cpu"):
         index += 1
         source = wrong.sample_input
         args, kwargs = (source.input, *source.args), source.kwargs
-        tensors = [x for x in torch_tree.leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
-        if not tensors or torch_tree.name_of(tensors[0].dtype) != group.dtype:
+        tensors = [x for x in torch_tree.list_output_tensors((args, kwargs)) if isinstance(x, torch.Tensor)]
+        if not tensors or torch_tree.name_torch_dtype(tensors[0].dtype) != group.dtype:
             continue
         made = Sample(index, op_class=OpClass.EXACT, oracle="eager torch refuses it")
         try:
-            made.args, made.kwargs, arrays = torch_tree.encode_args(args, kwargs)
+            made.args, made.kwargs, arrays = torch_tree.encode_torch_args(args, kwargs)
         except Exception:
             continue  # not to be stored, e.g. a device that is not here
         made.arrays = [a.copy() for a in arrays]
-        leaf = torch_tree.decoder(made.arrays.__getitem__, "cpu")
+        leaf = torch_tree.make_tensor_decoder(made.arrays.__getitem__, "cpu")
         try:
-            op(*decode(made.args, leaf), **decode(made.kwargs, leaf))
+            op(*decode_argument_tree(made.args, leaf), **decode_argument_tree(made.kwargs, leaf))
         except Exception:
             made.expected = [Leaf("bool", (2,), np.array(REFUSED))]
             yield made
@@ -244,10 +252,10 @@ __all__ = [
     "PROMOTION",
     "REFUSES",
     "VariantSampleMaker",
-    "call",
     "into",
-    "list_checks",
+    "list_variant_checks",
     "make_gapped",
     "make_refusal_samples",
-    "usable",
+    "make_variant_call",
+    "select_usable_samples",
 ]

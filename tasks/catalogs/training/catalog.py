@@ -18,7 +18,7 @@ from tasks.training.exact import STORED, ExactTraining
 from tasks.training.loop import TrainingLoop
 from tasks.training.networks.base import Network
 from tasks.training.recipe import FLOAT8, TrainingRecipe
-from tasks.training.trajectory import Trajectory, follow
+from tasks.training.trajectory import Trajectory, follow_trajectory
 
 CATALOG_VERSION = "4"
 #: float32, what autocast computes in, and FP8 in the linear layers.
@@ -53,7 +53,7 @@ class Training(Catalog):
         )
 
     def entries(self) -> list[Entry]:
-        found = [Entry(f"{self.name}:{name}", "", DTYPES, (CHECK,)) for name in own.list_trainings()]
+        found = [Entry(f"{self.name}:{name}", "", DTYPES, (CHECK,)) for name in own.list_own_trainings()]
         for name in networks.BUILT_IN:
             variants = ("", *(VARIANTS if name == "gpt" else ()))
             dtypes = tuple(x for x in DTYPES if x != FLOAT8 or name not in WITHOUT_FLOAT8)
@@ -61,63 +61,63 @@ class Training(Catalog):
         return sorted(found, key=lambda x: (x.op, x.variant))
 
     def list_version(self) -> str:
-        return f"{self.version()} {sorted(own.list_trainings().items())}"
+        return f"{self.version()} {sorted(own.list_own_trainings().items())}"
 
     def group_version(self, group: Group) -> str:
-        mine = own.list_trainings().get(group.op_name)
+        mine = own.list_own_trainings().get(group.op_name)
         return mine.digest() if mine else ""
 
     def samples(self, group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
         if group.dtype not in DTYPES:
             raise ValueError(f"training: {group.label} has no dtype {group.dtype!r}; it has {', '.join(DTYPES)}")
-        return (Sample(i) if i in skip else _sample(group, i) for i in range(group.samples))
+        return (Sample(i) if i in skip else _make_training_sample(group, i) for i in range(group.samples))
 
     def call(self, group: Group) -> Callable[..., Any]:
         return lambda **given: []  # a session is what runs it
 
     def own_kernel(self, group: Group) -> OwnKernel:
-        return OwnKernel(session=lambda: loop_of(group))
+        return OwnKernel(session=lambda: make_loop_of_group(group))
 
     def traced(self, group: Group) -> None:
         return None
 
 
-def loop_of(group: Group) -> TrainingLoop:
+def make_loop_of_group(group: Group) -> TrainingLoop:
     """The loop of a group, as a device runs it. Raises Unsupported where it cannot be made here."""
     try:
-        network = network_of(group)
+        network = find_network_of_group(group)
     except GivenError as error:
         raise Unsupported(str(error)) from None
-    return TrainingLoop(network, recipe_of(group, network), precision_of(group))
+    return TrainingLoop(network, make_recipe_of_group(group, network), find_precision_of_group(group))
 
 
-def network_of(group: Group) -> Network:
+def find_network_of_group(group: Group) -> Network:
     """Raises ValueError for a network that the catalog does not have, GivenError for one of the user's that cannot be
     had."""
-    mine = own.list_trainings()
+    mine = own.list_own_trainings()
     if group.op_name in mine:
         return mine[group.op_name].network()
     if group.op_name not in networks.BUILT_IN or group.variant not in ("", *VARIANTS):
         raise ValueError(f"the catalog training has no {group.label!r}")
-    return networks.get(group.op_name)
+    return networks.get_training_network(group.op_name)
 
 
-def recipe_of(group: Group, network: Network) -> TrainingRecipe:
+def make_recipe_of_group(group: Group, network: Network) -> TrainingRecipe:
     return replace(network.recipe, **VARIANTS.get(group.variant, {}))
 
 
-def precision_of(group: Group) -> str:
+def find_precision_of_group(group: Group) -> str:
     """What autocast computes in; "" for none."""
     return "" if group.dtype == STORED else group.dtype
 
 
-def _sample(group: Group, index: int) -> Sample:
+def _make_training_sample(group: Group, index: int) -> Sample:
     # A run whose only case is a training of one's own that is broken must not end as if it were right.
-    columns = {"licence": YOUR_OWN} if group.op_name in own.list_trainings() else {}
+    columns = {"licence": YOUR_OWN} if group.op_name in own.list_own_trainings() else {}
     try:
-        network = network_of(group)
-        exact = ExactTraining(network, recipe_of(group, network), precision_of(group))
-        made = build_sample(index, exact, follow(exact, group.seed + 1000 * index))
+        network = find_network_of_group(group)
+        exact = ExactTraining(network, make_recipe_of_group(group, network), find_precision_of_group(group))
+        made = build_training_sample(index, exact, follow_trajectory(exact, group.seed + 1000 * index))
         columns |= {"note": network.note} if network.note else {}
     except Unsupported as error:
         made = Sample(index, failure=Failure.unsupported(str(error)))
@@ -126,7 +126,7 @@ def _sample(group: Group, index: int) -> Sample:
     return replace(made, columns=made.columns | columns)
 
 
-def build_sample(index: int, exact: ExactTraining, followed: Trajectory) -> Sample:
+def build_training_sample(index: int, exact: ExactTraining, followed: Trajectory) -> Sample:
     """The sample of some steps."""
     expected, slopes = [], []
     for one in followed.outputs:

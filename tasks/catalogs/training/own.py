@@ -33,8 +33,8 @@ class OwnTraining:
 
     def digest(self) -> str:
         """Digest of the files that decide its samples."""
-        found = sources.locate(self.source.rpartition(":")[0], self.root)
-        return sources.digest(sources.closure(found, self.root) if found else [])
+        found = sources.locate_module_source(self.source.rpartition(":")[0], self.root)
+        return sources.digest_source_files(sources.list_imported_files(found, self.root) if found else [])
 
     def network(self) -> Network:
         """What is trained, and how. Batches are those of the data, in its order: each network that this returns begins
@@ -43,7 +43,7 @@ class OwnTraining:
         Raises GivenError, in one line with what to do.
         """
         module, data, optimiser, loss, more = self._call()
-        recipe = replace(read_recipe(optimiser, module, self.source), **more)
+        recipe = replace(read_optimiser_recipe(optimiser, module, self.source), **more)
         again = self._call()[1]
         first, second = (self._read(next(iter(x), None)) for x in (data, again))  # which takes it from a generator
         if any(a.tobytes() != b.tobytes() for a, b in zip(first, second)):
@@ -51,7 +51,7 @@ class OwnTraining:
                 f"{self.source}: the data comes in another order at each call: draw it by a seed (torch.Generator)"
             )
         batches = self._batches(self._call()[1], recipe.accumulate)
-        compute = _loss_of(loss, self.source)
+        compute = _make_own_loss(loss, self.source)
 
         def build() -> Any:
             made = self._call()[0]
@@ -69,11 +69,11 @@ class OwnTraining:
 
         try:
             with module_state.seed_rng():
-                found = load.resolve_name(self.source, self.root)()
+                found = load.resolve_user_name(self.source, self.root)()
         except CatalogError as error:
             raise GivenError(str(error)) from None
         except Exception as error:
-            raise GivenError(f"{self.source}: {errors.describe_with_place(error)}") from None
+            raise GivenError(f"{self.source}: {errors.describe_error_with_place(error)}") from None
         if not isinstance(found, tuple) or len(found) not in (3, 4, 5) or not isinstance(found[0], torch.nn.Module):
             raise GivenError(f"{self.source}: it must return {FORM}, not {type(found).__name__}")
         module, data, optimiser, loss, more = (*found, None, None)[:5]
@@ -113,7 +113,7 @@ class OwnTraining:
         except GivenError:
             raise
         except Exception as error:
-            raise GivenError(f"{self.source}: {errors.describe_with_place(error)}") from None
+            raise GivenError(f"{self.source}: {errors.describe_error_with_place(error)}") from None
         if not all(map(math.isfinite, found)):
             raise GivenError(f"{self.source}: the loss of the first batch is {found[0]}: begin with other weights")
         if found[0] != found[1] and not any(True for _ in module.buffers()):
@@ -133,7 +133,7 @@ def _turn_dropout_off(module: Any) -> list[str]:
     return found
 
 
-def _loss_of(loss: Callable[..., Any] | None, source: str) -> Callable[..., Any]:
+def _make_own_loss(loss: Callable[..., Any] | None, source: str) -> Callable[..., Any]:
     """loss(module, *batch): the given one is called with the module's output and the last tensor of a batch."""
 
     def compute(module: Any, *batch: Any) -> Any:
@@ -145,7 +145,7 @@ def _loss_of(loss: Callable[..., Any] | None, source: str) -> Callable[..., Any]
     return compute
 
 
-def read_recipe(optimiser: Any, module: Any, source: str) -> TrainingRecipe:
+def read_optimiser_recipe(optimiser: Any, module: Any, source: str) -> TrainingRecipe:
     """What an optimiser of torch does. Raises GivenError for one whose formulas are not known here."""
     import torch
 
@@ -176,7 +176,7 @@ def read_recipe(optimiser: Any, module: Any, source: str) -> TrainingRecipe:
     )
 
 
-def list_trainings() -> dict[str, OwnTraining]:
+def list_own_trainings() -> dict[str, OwnTraining]:
     """The trainings that this process was told of, by name."""
-    told = user_definitions.definitions().get("trainings", [])
+    told = user_definitions.read_definitions().get("trainings", [])
     return {one["name"]: OwnTraining(one["name"], one["source"], one["root"]) for one in told}

@@ -38,7 +38,7 @@ from typing import Any
 import numpy as np
 
 from tasks.model import Misbehaviour
-from tasks.model.errors import list_causes
+from tasks.model.errors import list_error_causes
 from tasks.model.row import INTERPRETED
 
 RACE, OUT_OF_BOUNDS = "race", "out_of_bounds"
@@ -188,7 +188,7 @@ class KernelAccess:
 
 
 @functools.lru_cache(maxsize=4096)
-def _access(code: CodeType, line: int, verb: str) -> KernelAccess:
+def _find_kernel_access(code: CodeType, line: int, verb: str) -> KernelAccess:
     return KernelAccess(code, line, verb)
 
 
@@ -231,7 +231,7 @@ class WatchedLaunch:
         self.watch, self.lanes_race = watch, warps > 1
         self.grid: tuple[int, int, int] = (1, 1, 1)
         self.names: dict[int, str] = {}
-        self.accesses: list[KernelAccess] = [_access(_nowhere.__code__, 0, "")]  # 0 is no event
+        self.accesses: list[KernelAccess] = [_find_kernel_access(_refuse_access.__code__, 0, "")]  # 0 is no event
         self.begins: list[int] = []  # the first event of each program
         self.programs: list[tuple[int, int, int]] = []
         self.start = 1
@@ -293,7 +293,7 @@ class WatchedLaunch:
             self.synchronise()
         if order.scope == "CTA":
             return self._access(WITHIN, pointers, mask, size, frame)
-        if order.semantics in ACQUIRES and not _thrown_away(frame):
+        if order.semantics in ACQUIRES and not _is_result_thrown_away(frame):
             self._acquire(key)
         real = self._access(verb, pointers, mask, size, frame)
         if order.semantics in RELEASES:
@@ -347,7 +347,7 @@ class WatchedLaunch:
         self, verb: str, pointers: Array, mask: Array, size: int, frame: FrameType, values: Array | None = None
     ) -> Array:
         """The real addresses of an access, which is judged and entered."""
-        addresses, lanes = pointers.reshape(-1), _lanes(pointers.size)
+        addresses, lanes = pointers.reshape(-1), _list_lanes(pointers.size)
         values = values if values is None else np.broadcast_to(values, pointers.shape).reshape(-1)
         if not mask.all():
             chosen = np.flatnonzero(np.broadcast_to(mask, pointers.shape))
@@ -355,7 +355,7 @@ class WatchedLaunch:
                 return pointers
             addresses, lanes = addresses[chosen], lanes[chosen]
             values = values if values is None else values[chosen]
-        self.accesses.append(_access(frame.f_code, frame.f_lineno, verb))
+        self.accesses.append(_find_kernel_access(frame.f_code, frame.f_lineno, verb))
         low, high = int(addresses.min()), int(addresses.max())
         if low >> RANGE == high >> RANGE:
             memory = self._memory(low, high)
@@ -384,9 +384,9 @@ class WatchedLaunch:
             return self._memories[of]
         if self._foreign is None:
             known = [WatchedMemory(x.real, x.size, x.real, x.name, x.item, x.begin) for x in self._memories]
-            self._foreign = known + list(_live_tensors({x.real for x in known}))
+            self._foreign = known + list(_list_live_storages({x.real for x in known}))
         found = next((x for x in self._foreign if x.real <= low and high < x.real + x.size), None)
-        bad = next((x for x in (low, high) if found is None and not _is_mapped(x)), None)
+        bad = next((x for x in (low, high) if found is None and not _is_address_mapped(x)), None)
         if bad is not None:
             where = self._places((self._who(), len(self.accesses) - 1))
             text = f"there is no memory at {bad:#x}: {where}"
@@ -475,7 +475,7 @@ class WatchedLaunch:
         bad = (new != new[last]).any(axis=1)
         if bad.any():
             place = int(np.argmax(bad))
-            lanes = f"{_lane(one.lanes[place])} and {_lane(one.lanes[last[place]])}"
+            lanes = f"{_name_lane(one.lanes[place])} and {_name_lane(one.lanes[last[place]])}"
             text = f"{lanes} of {self._who()} store different values to {memory.element(one.byte(place))}"
             self._keep(text, ("", one.event))
 
@@ -506,7 +506,7 @@ class WatchedLaunch:
         place = int(np.argmax(bad))
         cell = one.cell(place)
         text = f"lanes of {self._who()} use {one.memory.element(one.byte(place))} with no tl.debug_barrier() between"
-        self._keep(text, (_lane(lane[cell]), int(before[cell])), (_lane(one.lanes[place]), one.event))
+        self._keep(text, (_name_lane(lane[cell]), int(before[cell])), (_name_lane(one.lanes[place]), one.event))
 
     def _keep(self, text: str, *who: tuple[str, int]) -> None:
         self.watch.broken = Misbehaviour(RACE, f"race: {text}: {self._places(*who)}")
@@ -531,12 +531,12 @@ class WatchedLaunch:
         return f"program {x}" if self.grid[1:] == (1, 1) else f"program ({x}, {y}, {z})"
 
 
-def _lane(lane: int) -> str:
+def _name_lane(lane: int) -> str:
     return "the whole program" if lane == SCALAR else f"lane {lane}"
 
 
 @functools.lru_cache(maxsize=64)
-def _lanes(count: int) -> Array:
+def _list_lanes(count: int) -> Array:
     return np.full(1, SCALAR, np.int32) if count == 1 else np.arange(count, dtype=np.int32)
 
 
@@ -556,7 +556,7 @@ def _collect_stored_bytes(
     return new.reshape(-1, memory.cell), old.reshape(-1, memory.cell)
 
 
-def _live_tensors(seen: set[int]) -> Iterator[WatchedMemory]:
+def _list_live_storages(seen: set[int]) -> Iterator[WatchedMemory]:
     """Storages of the tensors of this process, to which a kernel may have a pointer in memory."""
     import torch
 
@@ -572,7 +572,7 @@ def _live_tensors(seen: set[int]) -> Iterator[WatchedMemory]:
                 yield WatchedMemory(address, storage.nbytes(), address, "a tensor", x.element_size())
 
 
-def _is_mapped(address: int) -> bool:
+def _is_address_mapped(address: int) -> bool:
     """Whether this process has memory there; where the system does not say, it is taken to have it."""
     try:
         text = Path("/proc/self/maps").read_text()
@@ -585,7 +585,7 @@ def _is_mapped(address: int) -> bool:
 _THROWN: dict[tuple[CodeType, int], bool] = {}
 
 
-def _thrown_away(frame: FrameType) -> bool:
+def _is_result_thrown_away(frame: FrameType) -> bool:
     """Whether a kernel throws away the result of the call that runs in its frame: who does not look at it waits for
     nobody."""
     key = frame.f_code, frame.f_lasti
@@ -595,7 +595,7 @@ def _thrown_away(frame: FrameType) -> bool:
     return _THROWN[key]
 
 
-def _nowhere() -> None: ...
+def _refuse_access() -> None: ...
 
 
 # --- the interpreter
@@ -608,12 +608,12 @@ _count = [0]
 _launches: list[WatchedLaunch] = []
 
 
-def running() -> bool:
+def is_launch_watched() -> bool:
     """Whether a launch runs that somebody watches."""
     return bool(_launches)
 
 
-def launches() -> int:
+def count_watched_launches() -> int:
     """How many launches have been watched in this process."""
     return _count[0]
 
@@ -633,12 +633,12 @@ class watching:
         _watches.pop()
 
 
-def unwrap_misbehaviour(error: BaseException) -> Misbehaviour | None:
+def unwrap_kernel_misbehaviour(error: BaseException) -> Misbehaviour | None:
     """What was found, in an error that the interpreter has wrapped."""
-    return next((x for x in list_causes(error) if isinstance(x, Misbehaviour)), None)
+    return next((x for x in list_error_causes(error) if isinstance(x, Misbehaviour)), None)
 
 
-def install(module: Any) -> None:
+def watch_interpreter_accesses(module: Any) -> None:
     """Have Triton's interpreter tell of its accesses. module: triton.runtime.interpreter.
 
     What another version of Triton does not have stays as it is: its accesses are then not seen.
@@ -671,7 +671,11 @@ def install(module: Any) -> None:
 
             @functools.wraps(plain)
             def call_changed(self: Any, *arguments: Any, **named: Any) -> Any:
-                return change(self, plain, *arguments, **named) if running() else plain(self, *arguments, **named)
+                return (
+                    change(self, plain, *arguments, **named)
+                    if is_launch_watched()
+                    else plain(self, *arguments, **named)
+                )
 
             setattr(owner, name, call_changed)
 
@@ -780,7 +784,7 @@ def install(module: Any) -> None:
 
     def convert_argument(argument: Any) -> Any:
         made = convert(argument)
-        if running() and hasattr(argument, "data_ptr"):
+        if is_launch_watched() and hasattr(argument, "data_ptr"):
             told = _get_current_launch().address(module._unwrap_tensor(argument), argument.data_ptr())
             made.handle.data = np.array([told], np.uint64)
         return made

@@ -15,7 +15,13 @@ import numpy as np
 
 from tasks import checks
 from tasks.arrays import layouts, noise
-from tasks.arrays.tree import TensorSpec, contiguous, decode_specs, encode, spec_of
+from tasks.arrays.tree import (
+    TensorSpec,
+    decode_tree_specs,
+    encode_argument_tree,
+    make_contiguous_tensor,
+    read_tensor_spec,
+)
 from tasks.catalogs import user_definitions
 from tasks.catalogs.base import Catalog, CatalogError, Entry, Failure, Sample
 from tasks.catalogs.user import (
@@ -37,7 +43,7 @@ from tasks.catalogs.user import (
 from tasks.catalogs.user import dims as sizes
 from tasks.catalogs.user.load import DeclaredKernel
 from tasks.catalogs.user.ops import ANY, BETWEEN, UserOp
-from tasks.catalogs.user.schema import invariant
+from tasks.catalogs.user.schema import read_invariant_key
 from tasks.draw import structure
 from tasks.draw.choices import DrawnChoices
 from tasks.graphs.roundings import CastRoundings, Read, Round
@@ -54,10 +60,10 @@ from tasks.model import (
     OwnKernel,
     Unsupported,
     errors,
-    is_complex,
-    is_inexact,
-    np_dtype,
-    wide,
+    get_numpy_dtype,
+    get_wide_dtype,
+    is_complex_dtype,
+    is_inexact_dtype,
 )
 
 #: Counts up whenever the bytes of a sample, a reference or a noise floor change.
@@ -102,21 +108,21 @@ class User(Catalog):
         return own
 
     def list_version(self) -> str:
-        return f"{self.version()} {load.listing_digest()}"
+        return f"{self.version()} {load.digest_user_listing()}"
 
     def group_version(self, group: Group) -> str:
         return self._op(group).digest()
 
     def entries(self) -> list[Entry]:
         """One entry per kernel. Raises CatalogError if one cannot be had or takes other arguments than declared."""
-        found = load.load_ops()
+        found = load.load_user_ops()
         for one in found.values():
             if not one.op.is_task:
-                load.check_call(one, "kernel")
-            load.check_call(one, "backward")
-            load.check_call(one, "baseline")
+                load.check_kernel_call(one, "kernel")
+            load.check_kernel_call(one, "backward")
+            load.check_kernel_call(one, "baseline")
             if one.script is None:
-                load.check_call(one, "reference")
+                load.check_kernel_call(one, "reference")
             elif not one.script.is_file():
                 raise one.mistake("reference", f"no such file {one.script}")
         return [
@@ -124,14 +130,14 @@ class User(Catalog):
                 f"{self.name}:{name}",
                 "",
                 tuple(one.op.dtypes),
-                checks_of(one.op),
-                DISTRIBUTIONS if every_input_of_kernels.is_applicable(one.op) else _DISTRIBUTIONS,
+                list_kernel_checks(one.op),
+                DISTRIBUTIONS if every_input_of_kernels.takes_kernel_every_input(one.op) else _DISTRIBUTIONS,
             )
             for name, one in sorted(found.items())
         ]
 
     def samples(self, group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
-        """Samples 0 … group.samples − 1: sizes by `tasks.catalogs.user.samples.sizes`, values of the group's
+        """Samples 0 … group.samples − 1: sizes by `tasks.catalogs.user.samples.list_sample_sizes`, values of the group's
         distribution.
 
         Raises ValueError for an op or a dtype that is not declared.
@@ -140,51 +146,59 @@ class User(Catalog):
         if group.dtype not in one.op.dtypes:
             raise ValueError(f"user: {group.op} has no dtype {group.dtype!r}; it has {', '.join(one.op.dtypes)}")
         if group.check == refused_calls.REFUSES:
-            return refused_calls.make_samples(one, group, _try_reference)
+            return refused_calls.make_refused_samples(one, group, _try_kernel_reference)
         if group.distribution == EXHAUSTIVE:
-            return iter([_of_all(one, group, draws)])
+            return iter([_make_every_input_of_kernel(one, group, draws)])
         if group.distribution == FUZZ:
             return (
                 Sample(i) if i in skip else _build_fuzzed_sample(one, group, i, draws) for i in range(group.samples)
             )
         fits: Callable[[Mapping[str, int]], bool] = lambda dims: True  # noqa: E731
-        if checks.get_or_default(group.check).gradient and one.op.differenced:
-            fits = lambda dims: reference_gradients.elements(one.op, dims) <= reference_gradients.MOST  # noqa: E731
-        sizes = samples.sizes(one.op, group.seed, group.samples, fits)
+        if checks.get_check_or_default(group.check).gradient and one.op.differenced:
+            fits = lambda dims: reference_gradients.count_elements(one.op, dims) <= reference_gradients.MOST  # noqa: E731
+        sizes = samples.list_sample_sizes(one.op, group.seed, group.samples, fits)
         if not sizes:
             text = f"its smallest inputs exceed the {reference_gradients.MOST} elements allowed for differences"
             return iter([Sample(-1, failure=Failure.vacuous(text))])
-        return (Sample(i) if i in skip else _sample(one, dims, group, i, draws) for i, dims in enumerate(sizes))
+        return (
+            Sample(i) if i in skip else _make_kernel_sample(one, dims, group, i, draws) for i, dims in enumerate(sizes)
+        )
 
     def remade(self, group: Group, given: Sample, draws: int) -> Sample:
         one = self._op(group)
-        specs = decode_specs(given.kwargs)
-        arrays = {name: contiguous(given.arrays[specs[name].id], specs[name]) for name in one.op.inputs}
+        specs = decode_tree_specs(given.kwargs)
+        arrays = {name: make_contiguous_tensor(given.arrays[specs[name].id], specs[name]) for name in one.op.inputs}
         places = {name: specs[name] for name in one.op.inputs if specs[name].strides is not None}
-        dims = sizes.dims_of(one.op, arrays)
-        if outside := samples.outside(one.op, dims, arrays):
+        dims = sizes.solve_kernel_dims(one.op, arrays)
+        if outside := samples.explain_values_outside(one.op, dims, arrays):
             raise ValueError(outside)
-        return of_inputs(one, dims, lambda: arrays, group, given.index, draws, lambda _: places)
+        return make_sample_of_inputs(one, dims, lambda: arrays, group, given.index, draws, lambda _: places)
 
     def ordinary(self, group: Group, given: Sample, labels: str, seed: int) -> dict[int, np.ndarray]:
-        op, names = self._op(group).op, structure.parse_labels(labels)
-        specs = {name: spec_of(node) for name, node in given.kwargs["v"] if name in op.inputs}
-        dims = sizes.dims_of(op, {name: contiguous(given.arrays[spec.id], spec) for name, spec in specs.items()})
-        plain = samples.arrays(op, dims, replace(group, distribution="regular", seed=group.seed + seed), 0)
+        op, names = self._op(group).op, structure.parse_structure_labels(labels)
+        specs = {name: read_tensor_spec(node) for name, node in given.kwargs["v"] if name in op.inputs}
+        dims = sizes.solve_kernel_dims(
+            op, {name: make_contiguous_tensor(given.arrays[spec.id], spec) for name, spec in specs.items()}
+        )
+        plain = samples.make_sample_arrays(op, dims, replace(group, distribution="regular", seed=group.seed + seed), 0)
         return {spec.id: plain[name] for name, spec in specs.items() if name in names or not names}
 
     def resized(self, group: Group, given: Sample, beyond: bool, seed: int, draws: int) -> tuple[Sample, bool] | None:
-        one, specs = self._op(group), decode_specs(given.kwargs)
-        op, least = one.op, sizes.smallest(one.op)
-        most = max(MOST_BEYOND, samples.elements(op, {name: max(values) for name, values in op.dims.items()}))
-        dims = sizes.beyond(op) if beyond else sizes.between(op)
+        one, specs = self._op(group), decode_tree_specs(given.kwargs)
+        op, least = one.op, sizes.find_smallest_dims(one.op)
+        most = max(
+            MOST_BEYOND, samples.count_input_elements(op, {name: max(values) for name, values in op.dims.items()})
+        )
+        dims = sizes.find_dims_beyond(op) if beyond else sizes.find_dims_between(op)
         strided = any(spec.strides is not None for spec in specs.values() if isinstance(spec, TensorSpec))
-        if not dims or samples.elements(op, dims) > most or strided:
+        if not dims or samples.count_input_elements(op, dims) > most or strided:
             return None
-        if sizes.keywords(op.kwargs, dims) != sizes.keywords(op.kwargs, least):
+        if sizes.evaluate_keyword_sizes(op.kwargs, dims) != sizes.evaluate_keyword_sizes(op.kwargs, least):
             return None
         plain = replace(group, distribution="regular", seed=seed)
-        made = of_inputs(one, dims, lambda: samples.arrays(op, dims, plain, given.index), group, given.index, draws)
+        made = make_sample_of_inputs(
+            one, dims, lambda: samples.make_sample_arrays(op, dims, plain, given.index), group, given.index, draws
+        )
         return made, op.sizes == ANY or (op.sizes == BETWEEN and not beyond)
 
     def chosen(self, group: Group, choose: DrawnChoices, draws: int) -> Sample:
@@ -195,25 +209,25 @@ class User(Catalog):
         its module imports what this environment lacks: another one has prepared it."""
         try:
             one = self._op(group)
-            return promises.guard_kernel(one.op, one.function("kernel"), one.backward)
+            return promises.guard_kernel_promises(one.op, one.function("kernel"), one.backward)
         except CatalogError as error:
-            if not error.lacks or user_definitions.is_submission():
+            if not error.lacks or user_definitions.are_kernels_of_submission():
                 raise
             raise Unsupported(str(error)) from None
 
     def own_kernel(self, group: Group) -> OwnKernel:
         one = self._op(group)
         session = functools.partial(sessions.OpenedKernel, one.session()) if one.op.steps else None
-        own = promises.own_kernel(one.op, one.function("kernel"), session)
+        own = promises.make_own_kernel(one.op, one.function("kernel"), session)
         if one.op.steps:
             return own
-        baseline = functools.partial(baselines.find_baseline, one, group.dtype)
+        baseline = functools.partial(baselines.find_kernel_baseline, one, group.dtype)
         return replace(own, baseline=baseline, work=functools.partial(baselines.find_declared_work, one.op))
 
     def invariants(self, group: Group) -> list[tuple[str, Any]]:
-        if (one := load.find_op(group.op_name)) is None:  # a sample that nobody declares
+        if (one := load.find_user_op(group.op_name)) is None:  # a sample that nobody declares
             return []
-        told, first = [invariant(x) for x in one.op.invariants], next(iter(one.op.inputs))
+        told, first = [read_invariant_key(x) for x in one.op.invariants], next(iter(one.op.inputs))
         return [(name, argument or first if name == "shape_preserved" else argument) for name, argument in told]
 
     def traced(self, group: Group) -> tuple[str, Callable[..., Any]] | None:
@@ -222,94 +236,100 @@ class User(Catalog):
         return None if one.script else (one.op.reference_framework, one.function("reference"))
 
     def _op(self, group: Group) -> DeclaredKernel:
-        found = load.find_op(group.op_name)
+        found = load.find_user_op(group.op_name)
         if group.catalog != self.name or found is None or group.variant:
             raise ValueError(f"the catalog user has no op {group.label!r}: its kernels are those of the run's config")
         return found
 
 
-def _of_all(one: DeclaredKernel, group: Group, draws: int) -> Sample:
+def _make_every_input_of_kernel(one: DeclaredKernel, group: Group, draws: int) -> Sample:
     """The one sample of all values; of a dtype or a check that has none, why."""
     try:
         if group.check != "forward":
             raise ValueError(f"the {group.check} check is not asked of every input of a kernel")
-        dims, arrays = every_input_of_kernels.sample(one.op, group.dtype, group.seed)
+        dims, arrays = every_input_of_kernels.make_every_input_of_kernel(one.op, group.dtype, group.seed)
     except ValueError as error:
         return Sample(-1, failure=Failure.vacuous(str(error)))
-    return of_inputs(one, dims, lambda: arrays, group, 0, draws)
+    return make_sample_of_inputs(one, dims, lambda: arrays, group, 0, draws)
 
 
-def checks_of(op: UserOp) -> tuple[str, ...]:
+def list_kernel_checks(op: UserOp) -> tuple[str, ...]:
     """The checks that an op has samples for."""
     gradients = ("backward", "double_backward") if op.gradient else ()
     return ("forward", *gradients, *["steps"] * bool(op.steps), *[refused_calls.REFUSES] * bool(op.refuses))
 
 
-def _try_reference(one: DeclaredKernel, arrays: Arrays) -> None:
+def _try_kernel_reference(one: DeclaredKernel, arrays: Arrays) -> None:
     """The reference on some inputs. Raises what it raises."""
-    exact = {name: x.astype(wide(x.dtype.name)) for name, x in arrays.items()}
-    with evaluator(one) as evaluate:
+    exact = {name: x.astype(get_wide_dtype(x.dtype.name)) for name, x in arrays.items()}
+    with make_reference_evaluator(one) as evaluate:
         evaluate(exact)
 
 
-def draw_case(one: DeclaredKernel, group: Group, choose: DrawnChoices) -> fuzzed_samples.FuzzedKernelCase:
+def draw_kernel_case(one: DeclaredKernel, group: Group, choose: DrawnChoices) -> fuzzed_samples.FuzzedKernelCase:
     """The inputs that choices make for a group (`tasks.catalogs.user.fuzzed_samples`)."""
 
     def try_arrays(dims: Mapping[str, int], arrays: Arrays) -> None:
-        _try_reference(_bind_dims(one, dims), arrays)
+        _try_kernel_reference(_bind_kernel_dims(one, dims), arrays)
 
-    return fuzzed_samples.case(one.op, group.dtype, group.check, choose, try_arrays)
+    return fuzzed_samples.draw_fuzzed_kernel_case(one.op, group.dtype, group.check, choose, try_arrays)
 
 
-def takes(one: DeclaredKernel, group: Group, dims: Mapping[str, int], structured: samples.StructuredInputs) -> bool:
+def takes_structure(
+    one: DeclaredKernel, group: Group, dims: Mapping[str, int], structured: samples.StructuredInputs
+) -> bool:
     """Whether a structure is declared, or the reference takes it."""
     if structured.what.declared:
         return True
-    one = _bind_dims(one, dims)
+    one = _bind_kernel_dims(one, dims)
     try:
-        with evaluator(one) as evaluate:
-            leaves = _compute_expected(one, evaluate, structured.arrays, dims, group, 0)
+        with make_reference_evaluator(one) as evaluate:
+            leaves = _compute_kernel_reference(one, evaluate, structured.arrays, dims, group, 0)
     except (Exception, SystemExit):
         return False
-    return _is_defined(leaves, OpClass(one.op.op_class), structured)
+    return _is_reference_defined(leaves, OpClass(one.op.op_class), structured)
 
 
-def _bind_dims(one: DeclaredKernel, dims: Mapping[str, int]) -> DeclaredKernel:
+def _bind_kernel_dims(one: DeclaredKernel, dims: Mapping[str, int]) -> DeclaredKernel:
     """A kernel whose keywords are those of some sizes."""
-    return replace(one, op=replace(one.op, kwargs=sizes.keywords(one.op.kwargs, dims)))
+    return replace(one, op=replace(one.op, kwargs=sizes.evaluate_keyword_sizes(one.op.kwargs, dims)))
 
 
 def _build_fuzzed_sample(
     one: DeclaredKernel, group: Group, index: int, draws: int, choose: DrawnChoices | None = None
 ) -> Sample:
     """A sample whose sizes and values both come from its seed, or from given choices."""
-    choose = choose or DrawnChoices.from_seed(fuzzed_samples.seed_of(group.seed, index))
-    case = draw_case(one, group, choose)
+    choose = choose or DrawnChoices.from_seed(fuzzed_samples.derive_kernel_case_seed(group.seed, index))
+    case = draw_kernel_case(one, group, choose)
     lay = case.lay(structured=case.structured is not None)
-    made = _of_structure(one, case.dims, case.plain, case.structured, group, index, draws, lay)
+    made = _make_structured_of_kernel(one, case.dims, case.plain, case.structured, group, index, draws, lay)
     made.columns["choices"] = choose.taken
     return made
 
 
-def _sample(one: DeclaredKernel, dims: Mapping[str, int], group: Group, index: int, draws: int) -> Sample:
+def _make_kernel_sample(one: DeclaredKernel, dims: Mapping[str, int], group: Group, index: int, draws: int) -> Sample:
     try:
-        plain = samples.arrays(one.op, dims, group, index)
-        structured = samples.in_structure(one.op, dims, group, index, plain)
+        plain = samples.make_sample_arrays(one.op, dims, group, index)
+        structured = samples.make_structured_inputs(one.op, dims, group, index, plain)
     except Exception as error:
-        return Sample(index, failure=Failure("invalid", "sample", type(error).__name__, _describe_error(error)))
-    lay = input_layouts.in_turn(one.op, group, index)
+        return Sample(
+            index, failure=Failure("invalid", "sample", type(error).__name__, _describe_reference_error(error))
+        )
+    lay = input_layouts.choose_layouts_in_turn(one.op, group, index)
     if structured:  # elements at one address would hold other values than the structure's
-        lay = input_layouts.exclude_expanded(lay, structured.name)
-    made = _of_structure(one, dims, plain, structured, group, index, draws, lay)
+        lay = input_layouts.exclude_expanded_layouts(lay, structured.name)
+    made = _make_structured_of_kernel(one, dims, plain, structured, group, index, draws, lay)
     if any(
         0 in (spec.strides or ()) for spec in made.kwargs.values() if isinstance(spec, TensorSpec)
-    ) and _are_constant(made):
+    ) and _are_sample_outputs_constant(made):
         # Rows that are all alike may leave nothing to tell a right result from a constant.
-        made = _of_structure(one, dims, plain, structured, group, index, draws, input_layouts.exclude_expanded(lay))
+        made = _make_structured_of_kernel(
+            one, dims, plain, structured, group, index, draws, input_layouts.exclude_expanded_layouts(lay)
+        )
     return made
 
 
-def _of_structure(
+def _make_structured_of_kernel(
     one: DeclaredKernel,
     dims: Mapping[str, int],
     plain: dict[str, np.ndarray],
@@ -324,14 +344,16 @@ def _of_structure(
     failure says so."""
 
     def ordinary() -> Sample:
-        return of_inputs(one, dims, lambda: plain, group, index, draws, lay)
+        return make_sample_of_inputs(one, dims, lambda: plain, group, index, draws, lay)
 
     if structured is None:
         return ordinary()
     arrays, what = structured.arrays, structured.what
-    made = of_inputs(one, dims, lambda: arrays, group, index, draws, lay)
+    made = make_sample_of_inputs(one, dims, lambda: arrays, group, index, draws, lay)
     made.columns["structure"] = structured.label
-    if not what.declared and (made.failure is not None or not _is_defined(made.expected, made.op_class, structured)):
+    if not what.declared and (
+        made.failure is not None or not _is_reference_defined(made.expected, made.op_class, structured)
+    ):
         return ordinary()
     if made.failure is None or made.failure.stage != "reference" or not what.declared:
         return made
@@ -346,20 +368,20 @@ def _of_structure(
     return made
 
 
-def _is_defined(leaves: Sequence[Leaf], op_class: OpClass, structured: samples.StructuredInputs) -> bool:
+def _is_reference_defined(leaves: Sequence[Leaf], op_class: OpClass, structured: samples.StructuredInputs) -> bool:
     """Whether the reference gives numbers for inputs of a structure that was inferred, where it is given numbers, and
     nothing that equal floats leave open."""
     known = [leaf for leaf in leaves if leaf.reference is not None]
     if (
         structured.has_unintended_ties
         and op_class is not OpClass.CHOICE
-        and any(not is_inexact(x.dtype) for x in known)
+        and any(not is_inexact_dtype(x.dtype) for x in known)
     ):
         return False
-    return all(np.isfinite(np.asarray(x.reference)).all() for x in known if is_inexact(x.dtype))
+    return all(np.isfinite(np.asarray(x.reference)).all() for x in known if is_inexact_dtype(x.dtype))
 
 
-def _are_constant(made: Sample) -> bool:
+def _are_sample_outputs_constant(made: Sample) -> bool:
     """Whether each output is one number, over and over."""
     return all(
         leaf.reference is not None and (leaf.reference == leaf.reference[(0,) * len(leaf.shape)]).all()
@@ -368,7 +390,7 @@ def _are_constant(made: Sample) -> bool:
     )
 
 
-def of_inputs(
+def make_sample_of_inputs(
     one: DeclaredKernel,
     dims: Mapping[str, int],
     inputs: Callable[[], dict[str, np.ndarray]],
@@ -381,66 +403,73 @@ def of_inputs(
     nothing.
 
     lay: which inputs are not contiguous; those whose strides are declared are not either."""
-    one = _bind_dims(one, dims)
+    one = _bind_kernel_dims(one, dims)
     op, stage = one.op, "sample"
     oracle = "script" if one.script else "function"
     made = Sample(index, op_class=OpClass(op.op_class), definition=op.definition, repeats=op.repeats, oracle=oracle)
     try:
         arrays = inputs()
         places = {**lay(arrays), **input_layouts.build_declared_places(op, arrays, dims)}
-        made.arrays, specs, arrays = input_layouts.build_storages(arrays, places)
+        made.arrays, specs, arrays = input_layouts.build_input_storages(arrays, places)
         made.kwargs = {**specs, **op.kwargs}
         made.stepped = tuple(specs[name].id for name in sessions.find_stepped_inputs(op))
-        if said := input_layouts.describe_layouts(arrays, places):
+        if said := input_layouts.describe_input_layouts(arrays, places):
             made.columns["layout"] = said
-            made.takes = input_layouts.is_accepted(op, places)
+            made.takes = input_layouts.are_layouts_accepted(op, places)
         stage = "reference"
-        with evaluator(one) as evaluate:
-            if checks.get_or_default(group.check).gradient:
-                outputs = _compute_expected(one, evaluate, arrays, dims, group, 0)
+        with make_reference_evaluator(one) as evaluate:
+            if checks.get_check_or_default(group.check).gradient:
+                outputs = _compute_kernel_reference(one, evaluate, arrays, dims, group, 0)
                 few = min(draws, SCRIPT_DRAWS) if one.script else draws
-                reference_gradients.fill(
+                reference_gradients.fill_gradient_sample(
                     made, _build_gradient_reference(one, group, evaluate), arrays, outputs, group, few
                 )
                 return made
             # A tolerance takes float32's share of a floor of the inputs' own dtype (`tasks.judge.plain`).
             own = group.dtype in op.tolerances
-            within = inside.computes_in(one, arrays, group.dtype) if draws and not own else ""
-            made.expected = _compute_expected(one, evaluate, arrays, dims, group, draws, within)
+            within = inside.find_dtype_inside(one, arrays, group.dtype) if draws and not own else ""
+            made.expected = _compute_kernel_reference(one, evaluate, arrays, dims, group, draws, within)
             flags = [f"computes_in={within}"] if within else []
             flags += [f"reference_rounds={','.join(evaluate.rounds)}"] if evaluate.rounds else []
             if flags:
                 made.columns["flags"] = " ".join(flags)
         if any(spec.declared for spec in places.values()) and any(x.dtype in layouts.WIDTHS for x in made.expected):
             # What it returns may be as wide as what it is given.
-            return of_inputs(one, dims, inputs, group, index, draws, input_layouts.of_own_width(lay))
+            return make_sample_of_inputs(
+                one, dims, inputs, group, index, draws, input_layouts.keep_layouts_of_own_width(lay)
+            )
         if op.definition:
             right = [np.asarray(leaf.reference) for leaf in made.expected]
-            made.derived = definitions.predict_leaves(
-                op.definition, encode(made.args), encode(made.kwargs), made.arrays, right, group.dtype
+            made.derived = definitions.predict_defined_leaves(
+                op.definition,
+                encode_argument_tree(made.args),
+                encode_argument_tree(made.kwargs),
+                made.arrays,
+                right,
+                group.dtype,
             )
         if group.dtype in op.tolerances:
             made.columns["own_tolerance"] = True
     except (Exception, SystemExit) as error:
-        text = _describe_error(error)
+        text = _describe_reference_error(error)
         if stage == "reference" and op.reference_framework == "numpy" and "numpy.ndarray" in text:
             text += "; it is given NumPy arrays: a function of tensors says reference_framework: torch"
         made.failure = Failure("invalid", stage, type(error).__name__, text)
     return made
 
 
-def _describe_error(error: BaseException) -> str:
+def _describe_reference_error(error: BaseException) -> str:
     """An error's text, and where in the user's file it came from."""
     if isinstance(error, scripts.ReferenceError):
         return str(error)
-    where = errors.place(error)
+    where = errors.find_error_place(error)
     here = f" ({where})" if where else ""
     if isinstance(error, SystemExit):
         return f"the reference called sys.exit({error.code!r}){here}"
-    return errors.text_of(error) + here
+    return errors.find_error_text(error) + here
 
 
-def _compute_expected(
+def _compute_kernel_reference(
     one: DeclaredKernel,
     evaluate_one: ReferenceEvaluator,
     arrays: Arrays,
@@ -450,10 +479,14 @@ def _compute_expected(
     within: str = "",
 ) -> list[Leaf]:
     """A Leaf per output of the reference, with the noise floor where the op's class has one. within: see
-    `inside.computes_in`."""
+    `inside.find_dtype_inside`."""
     op_class = OpClass(one.op.op_class)
-    exact = {name: x.astype(wide(x.dtype.name)) for name, x in arrays.items()}
-    eps = {name: inside.eps_of(x.dtype.name, within) for name, x in arrays.items() if is_inexact(x.dtype.name)}
+    exact = {name: x.astype(get_wide_dtype(x.dtype.name)) for name, x in arrays.items()}
+    eps = {
+        name: inside.find_eps_inside(x.dtype.name, within)
+        for name, x in arrays.items()
+        if is_inexact_dtype(x.dtype.name)
+    }
     least = min(eps.values(), default=0.0)
     drawn = draws if eps and op_class not in (*WITHOUT_NOISE, OpClass.RANDOM) else 0
 
@@ -461,7 +494,7 @@ def _compute_expected(
 
     def perturb_inputs(draw: int) -> dict[str, np.ndarray]:
         return {
-            name: noise.perturb_values(x, eps[name], draw, place) if name in eps else x
+            name: noise.perturb_by_noise(x, eps[name], draw, place) if name in eps else x
             for place, (name, x) in enumerate(exact.items(), 1)
         }
 
@@ -471,7 +504,7 @@ def _compute_expected(
     def evaluate(draws: Sequence[int]) -> Iterator[list[np.ndarray]]:
         for draw in draws:
             places = itertools.count(len(exact) + 1)
-            read: Read = lambda x: noise.perturb_values(x, least, draw, next(places))  # noqa: B023, E731
+            read: Read = lambda x: noise.perturb_by_noise(x, least, draw, next(places))  # noqa: B023, E731
             outputs = evaluate_one(perturb_inputs(draw), casts.either(), read)
             if [y.shape for y in outputs] != [y.shape for y in found]:
                 raise ValueError("the shapes of the reference's outputs depend on the values of its inputs")
@@ -482,12 +515,12 @@ def _compute_expected(
         if drawn and noise.is_far_below(found, floor, least):
             own = evaluate_one.roundoff(exact, found, casts)
             floor = floor if own is None else [a if d is None else d + a for a, d in zip(own, floor)]
-        floor = noise.of_kernel(found, floor, [exact[name] for name in eps], group.dtype)
+        floor = noise.compute_kernel_floor(found, floor, [exact[name] for name in eps], group.dtype)
     if group.distribution == "own" and one.op.values == "regular" and op_class != OpClass.UNINITIALISED:
-        _finite_somewhere(exact, found)
-    shared = noise.measure_shared(found, evaluate) if drawn else [None] * len(found)
+        _check_reference_finite(exact, found)
+    shared = noise.measure_shared_noise(found, evaluate) if drawn else [None] * len(found)
     return [
-        replace(_make_leaf(one, i, y, delta, dims, group.dtype), shared=share)
+        replace(_make_kernel_leaf(one, i, y, delta, dims, group.dtype), shared=share)
         for i, (y, delta, share) in enumerate(zip(found, floor, shared))
     ]
 
@@ -495,8 +528,8 @@ def _compute_expected(
 def _build_gradient_reference(
     one: DeclaredKernel, group: Group, evaluate: ReferenceEvaluator
 ) -> reference_gradients.KernelReference:
-    own = _unknown if one.script else one.function("reference")
-    call = own if one.op.reference_framework == "torch" else of_torch.of_arrays(own)
+    own = _raise_unknown_function if one.script else one.function("reference")
+    call = own if one.op.reference_framework == "torch" else of_torch.make_tensor_function(own)
     return reference_gradients.KernelReference(
         one.op, group.check, group.dtype, evaluate, own, call, rounds=evaluate.rounds
     )
@@ -519,7 +552,7 @@ class ReferenceEvaluator:
             many = (self.shake(given, casts.again(), draw) for draw in range(noise.ROUNDOFF_DRAWS))
             known = [y for y in many if y is not None and [x.shape for x in y] == [x.shape for x in found]]
             return (
-                [np.max([noise.measure_distance(y[i], x) for y in known], axis=0) for i, x in enumerate(found)]
+                [np.max([noise.measure_noise_distance(y[i], x) for y in known], axis=0) for i, x in enumerate(found)]
                 if known
                 else None
             )
@@ -531,14 +564,16 @@ class ReferenceEvaluator:
 
 
 @contextlib.contextmanager
-def evaluator(one: DeclaredKernel) -> Iterator[ReferenceEvaluator]:
+def make_reference_evaluator(one: DeclaredKernel) -> Iterator[ReferenceEvaluator]:
     """The op's reference: from float64 inputs to its outputs.
 
     A function is given copies: it may write to them. Raises TypeError for what is no array."""
     rounds: list[str] = []
     with contextlib.ExitStack() as end:
         if one.script:
-            script = end.enter_context(contextlib.closing(scripts.ReferenceScript(one.script, load.deadline_s())))
+            script = end.enter_context(
+                contextlib.closing(scripts.ReferenceScript(one.script, load.find_script_deadline_s()))
+            )
         else:
             own = one.function("reference")
             of_arrays = of_torch if one.op.reference_framework == "torch" else of_numpy
@@ -546,34 +581,34 @@ def evaluator(one: DeclaredKernel) -> Iterator[ReferenceEvaluator]:
 
         def evaluate(inputs: Arrays, round: Round | None, read: Read | None) -> list[np.ndarray]:
             if one.script:
-                return [_check_output(x, inputs) for x in script(inputs, one.op.kwargs)]
+                return [_check_reference_output(x, inputs) for x in script(inputs, one.op.kwargs)]
             with np.errstate(all="ignore"):  # overflow and NaN of a reference are results, not accidents
                 result = reference({name: x.copy() for name, x in inputs.items()} | dict(one.op.kwargs), round, read)
             outputs = result if isinstance(result, (tuple, list)) else [result]
             if not outputs:
                 raise TypeError("the reference returned no outputs")
-            return [_check_output(x, inputs) for x in outputs]
+            return [_check_reference_output(x, inputs) for x in outputs]
 
         def shake(inputs: Arrays, round: Round, draw: int) -> list[np.ndarray] | None:
             if one.script:
                 return None
             fixed = functools.partial(own, **one.op.kwargs)
             if one.op.reference_framework == "torch":
-                return of_torch.shaken(fixed, inputs, draw)
-            return of_numpy.shaken(fixed, inputs, round, draw)
+                return of_torch.shake_torch_reference(fixed, inputs, draw)
+            return of_numpy.shake_numpy_reference(fixed, inputs, round, draw)
 
         yield ReferenceEvaluator(evaluate, rounds, shake)
 
 
-def _unknown(**inputs: Any) -> Any:
+def _raise_unknown_function(**inputs: Any) -> Any:
     """Stands for a script's function, which nobody has."""
     raise TypeError("it is a script")
 
 
-def _finite_somewhere(inputs: Arrays, outputs: list[np.ndarray]) -> None:
+def _check_reference_finite(inputs: Arrays, outputs: list[np.ndarray]) -> None:
     """Raise ValueError if the inputs are finite and no element of the floating outputs is: nothing would be
     compared."""
-    given, found = ([x for x in many if is_inexact(x.dtype.name)] for many in (inputs.values(), outputs))
+    given, found = ([x for x in many if is_inexact_dtype(x.dtype.name)] for many in (inputs.values(), outputs))
     if (
         sum(y.size for y in found) < TELLING
         or any(np.isfinite(y).any() for y in found)
@@ -583,7 +618,7 @@ def _finite_somewhere(inputs: Arrays, outputs: list[np.ndarray]) -> None:
     raise ValueError("the reference is NaN or Inf everywhere on finite inputs: fix it, or give the inputs low and high")
 
 
-def _check_output(x: Any, inputs: Arrays) -> np.ndarray:
+def _check_reference_output(x: Any, inputs: Arrays) -> np.ndarray:
     """An output as float64, complex128, or in its own integer dtype. Raises TypeError for what is no array of numbers,
     and for floating results that are narrower than floating inputs: their rounding would be taken for the kernel's."""
     if not isinstance(x, (np.ndarray, np.generic, bool, int, float, complex)):
@@ -591,16 +626,18 @@ def _check_output(x: Any, inputs: Arrays) -> np.ndarray:
             f"the reference returned {'None' if x is None else f'a {type(x).__module__}.{type(x).__qualname__}'}, not a NumPy array"
         )
     array = np.asarray(x, order="C")
-    if array.dtype.kind not in "biufc" and not is_inexact(array.dtype.name):
+    if array.dtype.kind not in "biufc" and not is_inexact_dtype(array.dtype.name):
         raise TypeError(f"the reference returned an array of {array.dtype}, not of numbers")
-    if not is_inexact(array.dtype.name):
+    if not is_inexact_dtype(array.dtype.name):
         return array
-    if array.dtype.name != wide(array.dtype.name) and any(is_inexact(given.dtype.name) for given in inputs.values()):
+    if array.dtype.name != get_wide_dtype(array.dtype.name) and any(
+        is_inexact_dtype(given.dtype.name) for given in inputs.values()
+    ):
         raise TypeError(f"the reference returned {array.dtype.name} for float64 inputs: compute in float64")
-    return array.astype(wide(array.dtype.name))
+    return array.astype(get_wide_dtype(array.dtype.name))
 
 
-def _make_leaf(
+def _make_kernel_leaf(
     one: DeclaredKernel, i: int, y: np.ndarray, delta: np.ndarray | None, dims: Mapping[str, int], dtype: str
 ) -> Leaf:
     """Output ``i`` in the dtype declared for it, else: the dtype under test for floating results, its own for
@@ -608,23 +645,23 @@ def _make_leaf(
     op = one.op
     declared: Any = op.outputs[i] if i < len(op.outputs) else {}
     declared = declared if isinstance(declared, Mapping) else {"dtype": declared}
-    if "shape" in declared and y.shape != (shape := samples.shape_of(declared["shape"], dims)):
+    if "shape" in declared and y.shape != (shape := samples.evaluate_dim_shape(declared["shape"], dims)):
         raise ValueError(f"the reference returned shape {y.shape} for output {i}, declared is {shape}")
-    name = declared.get("dtype") or _default(y.dtype.name, dtype)
-    if not is_inexact(name):
-        y = y.astype(np_dtype(name))
-    elif not is_inexact(y.dtype.name):
-        y = y.astype(wide(name))
+    name = declared.get("dtype") or _name_default_class(y.dtype.name, dtype)
+    if not is_inexact_dtype(name):
+        y = y.astype(get_numpy_dtype(name))
+    elif not is_inexact_dtype(y.dtype.name):
+        y = y.astype(get_wide_dtype(name))
     tolerance = op.tolerances.get(dtype, {})
     reference = None if op.op_class == OpClass.UNINITIALISED else y
     return Leaf(name, y.shape, reference, delta, tolerance.get("rtol"), tolerance.get("atol"))
 
 
-def _default(found: str, dtype: str) -> str:
-    if not is_inexact(found):
+def _name_default_class(found: str, dtype: str) -> str:
+    if not is_inexact_dtype(found):
         return found
-    if not is_inexact(dtype):
-        return "complex64" if is_complex(found) else "float32"
-    if is_complex(found) == is_complex(dtype):
+    if not is_inexact_dtype(dtype):
+        return "complex64" if is_complex_dtype(found) else "float32"
+    if is_complex_dtype(found) == is_complex_dtype(dtype):
         return dtype
-    return PART[dtype] if is_complex(dtype) else {v: k for k, v in PART.items()}.get(dtype, "complex64")
+    return PART[dtype] if is_complex_dtype(dtype) else {v: k for k, v in PART.items()}.get(dtype, "complex64")

@@ -25,7 +25,7 @@ DIM = "dim"
 
 
 @functools.lru_cache(maxsize=1024)
-def _parse_size(text: str) -> ast.expr:
+def _parse_size_expression(text: str) -> ast.expr:
     try:
         tree = ast.parse(text, mode="eval").body
     except SyntaxError:
@@ -38,78 +38,83 @@ def _parse_size(text: str) -> ast.expr:
     return tree
 
 
-def names(size: Any) -> list[str]:
+def list_size_names(size: Any) -> list[str]:
     """The dimensions that a size is made of. Raises ValueError for what is no expression."""
     if not isinstance(size, str):
         return []
-    return [node.id for node in ast.walk(_parse_size(size)) if isinstance(node, ast.Name)]
+    return [node.id for node in ast.walk(_parse_size_expression(size)) if isinstance(node, ast.Name)]
 
 
-def size_of(size: Any, dims: Mapping[str, int]) -> Any:
+def evaluate_dim_size(size: Any, dims: Mapping[str, int]) -> Any:
     """A size as a number, of these dimensions; what is no text is returned as it is.
 
     Raises ValueError, KeyError for an unknown dimension."""
     if not isinstance(size, str):
         return size
-    return dims[size] if size in dims else _value(_parse_size(size), dims)
+    return dims[size] if size in dims else _evaluate_size(_parse_size_expression(size), dims)
 
 
-def _value(node: ast.expr, dims: Mapping[str, int]) -> int:
+def _evaluate_size(node: ast.expr, dims: Mapping[str, int]) -> int:
     if isinstance(node, ast.Name):
         return dims[node.id]
     if isinstance(node, ast.BinOp):
-        return _DOES[type(node.op)](_value(node.left, dims), _value(node.right, dims))
+        return _DOES[type(node.op)](_evaluate_size(node.left, dims), _evaluate_size(node.right, dims))
     assert isinstance(node, ast.Constant)
     return int(node.value)  # type: ignore[arg-type]
 
 
-def shape_of(shape: Any, dims: Mapping[str, int]) -> tuple[int, ...]:
-    return tuple(size_of(size, dims) for size in shape)
+def evaluate_dim_shape(shape: Any, dims: Mapping[str, int]) -> tuple[int, ...]:
+    return tuple(evaluate_dim_size(size, dims) for size in shape)
 
 
-def is_size(value: Any) -> bool:
+def is_size_argument(value: Any) -> bool:
     """Whether an argument is a size, {"dim": …}."""
     return isinstance(value, Mapping) and set(value) == {DIM}
 
 
-def keywords(kwargs: Mapping[str, Any], dims: Mapping[str, int]) -> dict[str, Any]:
+def evaluate_keyword_sizes(kwargs: Mapping[str, Any], dims: Mapping[str, int]) -> dict[str, Any]:
     """The arguments, those that are sizes as numbers."""
-    return {name: size_of(value[DIM], dims) if is_size(value) else value for name, value in kwargs.items()}
+    return {
+        name: evaluate_dim_size(value[DIM], dims) if is_size_argument(value) else value
+        for name, value in kwargs.items()
+    }
 
 
-def collect_dims(op: Any) -> set[str]:
+def collect_kernel_dims(op: Any) -> set[str]:
     """The dimensions that a `UserOp`'s sizes are made of. Raises ValueError for what is no expression."""
     specs = [given if isinstance(given, Mapping) else {"shape": given} for given in op.inputs.values()]
     specs += [given for given in op.outputs if isinstance(given, Mapping)]  # the others are dtypes
     told = [size for x in specs for size in (*x.get("shape", ()), x.get("low"), x.get("high"), x.get("below"))]
-    told += [value[DIM] for value in op.kwargs.values() if is_size(value)]
-    return {name for size in told for name in names(size)}
+    told += [value[DIM] for value in op.kwargs.values() if is_size_argument(value)]
+    return {name for size in told for name in list_size_names(size)}
 
 
-def smallest(op: Any) -> dict[str, int]:
+def find_smallest_dims(op: Any) -> dict[str, int]:
     """The smallest candidate of every dimension."""
     return {name: min(values) for name, values in op.dims.items()}
 
 
-def beyond(op: Any) -> dict[str, int]:
-    """The least sizes larger than every candidate that divide as the candidates do (`_dividing_alike`). Empty where
+def find_dims_beyond(op: Any) -> dict[str, int]:
+    """The least sizes larger than every candidate that divide as the candidates do (`_list_sizes_dividing_alike`). Empty where
     there are no dimensions."""
-    return {name: next(n for n in _dividing_alike(values) if n > max(values)) for name, values in op.dims.items()}
+    return {
+        name: next(n for n in _list_sizes_dividing_alike(values) if n > max(values)) for name, values in op.dims.items()
+    }
 
 
-def between(op: Any) -> dict[str, int]:
+def find_dims_between(op: Any) -> dict[str, int]:
     """Sizes that lie between candidates, are none, and divide as these do: of each dimension the least, or its least
     candidate where there are none. Empty where no dimension has one."""
 
     def first(values: Sequence[int]) -> int:
-        inside = itertools.takewhile(lambda n: n < max(values), _dividing_alike(values))
+        inside = itertools.takewhile(lambda n: n < max(values), _list_sizes_dividing_alike(values))
         return next((n for n in inside if n > min(values) and n not in values), min(values))
 
     found = {name: first(values) for name, values in op.dims.items()}
     return found if any(n not in op.dims[name] for name, n in found.items()) else {}
 
 
-def _dividing_alike(values: Sequence[int]) -> Iterator[int]:
+def _list_sizes_dividing_alike(values: Sequence[int]) -> Iterator[int]:
     """Sizes that divide as some candidates do, in ascending order: powers of two where all of them are, else multiples
     of their greatest common divisor. What a kernel may expect of a size without saying so (a block, a power of two) is
     true of them."""
@@ -119,7 +124,7 @@ def _dividing_alike(values: Sequence[int]) -> Iterator[int]:
     return itertools.count(step, step)
 
 
-def dims_of(op: Any, arrays: Mapping[str, Any]) -> dict[str, int]:
+def solve_kernel_dims(op: Any, arrays: Mapping[str, Any]) -> dict[str, int]:
     """The sizes of a `UserOp`'s inputs by dimension; those that no shape tells are the smallest candidates.
 
     Raises ValueError for shapes that its schema does not build from any."""
@@ -132,22 +137,22 @@ def dims_of(op: Any, arrays: Mapping[str, Any]) -> dict[str, int]:
             raise ValueError(f"{op.name}: the input {name} has {len(shape)} dimensions, not {arrays[name].ndim}")
         told += list(zip(shape, arrays[name].shape))
     candidates = {name: sorted(values) for name, values in op.dims.items()}
-    found = _solve_dims(told, {}, candidates)
+    found = _solve_dims_of_sizes(told, {}, candidates)
     if found is None:
         shapes = ", ".join(f"{name} {list(arrays[name].shape)}" for name in op.inputs)
         raise ValueError(f"{op.name}: no sizes of its dimensions give these inputs: {shapes}")
     return {name: values[0] for name, values in candidates.items()} | found
 
 
-def _solve_dims(
+def _solve_dims_of_sizes(
     told: Sequence[tuple[Any, int]], known: dict[str, int], candidates: Mapping[str, Sequence[int]]
 ) -> dict[str, int] | None:
     """The dimensions of which (size, number) are ``told``, with those that are known; None where there are none. A size
     of several that nobody tells has the smallest candidates that fit."""
     found, open_sizes = dict(known), list(told)
     while True:
-        unknown = [{x for x in names(size) if x not in found} for size, _ in open_sizes]
-        if any(not left and size_of(size, found) != n for left, (size, n) in zip(unknown, open_sizes)):
+        unknown = [{x for x in list_size_names(size) if x not in found} for size, _ in open_sizes]
+        if any(not left and evaluate_dim_size(size, found) != n for left, (size, n) in zip(unknown, open_sizes)):
             return None
         open_sizes = [x for left, x in zip(unknown, open_sizes) if left]
         if not open_sizes:
@@ -156,21 +161,21 @@ def _solve_dims(
         if (k := next((k for k, left in enumerate(unknown) if len(left) == 1), None)) is None:
             break
         (name,), (size, n) = unknown[k], open_sizes[k]
-        if (value := _invert_size(size, n, name, found)) is None:
+        if (value := _invert_size_expression(size, n, name, found)) is None:
             return None
         found[name] = value
     name = min(unknown[0])
-    tries = (_solve_dims(open_sizes, found | {name: value}, candidates) for value in candidates[name])
+    tries = (_solve_dims_of_sizes(open_sizes, found | {name: value}, candidates) for value in candidates[name])
     return next((made for made in tries if made is not None), None)
 
 
-def _invert_size(size: str, n: int, name: str, known: Mapping[str, int]) -> int | None:
+def _invert_size_expression(size: str, n: int, name: str, known: Mapping[str, int]) -> int | None:
     """The least number of at least 0 of the dimension ``name`` of which a size is ``n``; None where there is none up to
     `MOST`."""
 
     def value(x: int) -> int:
         try:
-            return size_of(size, {**known, name: x})
+            return evaluate_dim_size(size, {**known, name: x})
         except ZeroDivisionError:
             return -1
 

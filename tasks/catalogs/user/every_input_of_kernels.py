@@ -12,13 +12,13 @@ from tasks.catalogs.user.ops import UserOp
 from tasks.model import WITHOUT_NOISE, OpClass
 
 
-def is_applicable(op: UserOp) -> bool:
+def takes_kernel_every_input(op: UserOp) -> bool:
     """Whether each result is of the element in its place, as far as the class says, and the sizes are free."""
     shape = _find_open_shape(op)
     return len(op.inputs) == 1 and bool(shape) and OpClass(op.op_class) in WITHOUT_NOISE and not op.definition
 
 
-def sample(op: UserOp, dtype: str, seed: int) -> tuple[dict[str, int], dict[str, np.ndarray]]:
+def make_every_input_of_kernel(op: UserOp, dtype: str, seed: int) -> tuple[dict[str, int], dict[str, np.ndarray]]:
     """(sizes, inputs) of the sample of all values: of one dimension, or of rows as long as there are many in the last
     two.
 

@@ -15,14 +15,14 @@ import numpy as np
 from tasks.arrays import module_state
 
 
-def callable_of(found: Any) -> Callable[..., Any]:
+def find_callable_function(found: Any) -> Callable[..., Any]:
     """What is called for a function that a config names: of an autograd.Function its ``apply``, with arguments by name
-    (`parameters_of`)."""
+    (`list_function_parameters`)."""
     if not _is_autograd_function(found):
         return found  # type: ignore[no-any-return]
     signature = inspect.signature(found.forward)
     parameters = list(signature.parameters.values())
-    if _has_ctx(found):
+    if _takes_forward_ctx(found):
         parameters = parameters[1:]
     taken = signature.replace(parameters=parameters)
 
@@ -38,19 +38,19 @@ def callable_of(found: Any) -> Callable[..., Any]:
     return apply
 
 
-#: What `callable_of` has made of autograd.Functions.
+#: What `find_callable_function` has made of autograd.Functions.
 _APPLIED: weakref.WeakSet[Callable[..., Any]] = weakref.WeakSet()
 
 
-def parameters_of(found: Callable[..., Any]) -> dict[str, Any] | None:
-    """Of an autograd.Function's ``apply`` (`callable_of`), which is called by position: its parameters in their order,
+def list_function_parameters(found: Callable[..., Any]) -> dict[str, Any] | None:
+    """Of an autograd.Function's ``apply`` (`find_callable_function`), which is called by position: its parameters in their order,
     and their defaults. None of any other function."""
     if found not in _APPLIED:
         return None
     return {k: p.default for k, p in inspect.signature(found).parameters.items()}
 
 
-def by_position(found: Callable[..., Any], names: Sequence[str], packed: bool) -> Callable[..., Any]:
+def call_by_position(found: Callable[..., Any], names: Sequence[str], packed: bool) -> Callable[..., Any]:
     """A function that takes its arguments by name, of one that takes those of ``names`` by position, or all of them as
     one tuple."""
 
@@ -63,13 +63,13 @@ def by_position(found: Callable[..., Any], names: Sequence[str], packed: bool) -
     return call
 
 
-def is_module(found: Any) -> bool:
+def is_torch_module_class(found: Any) -> bool:
     """Whether it is the class of a torch module."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(found, type) and issubclass(found, torch.nn.Module)
 
 
-def of_module(found: Any, init: Sequence[Any]) -> Callable[..., Any]:
+def make_function_of_module(found: Any, init: Sequence[Any]) -> Callable[..., Any]:
     """A function of tensors, of a torch module's class. The module is made of ``init`` at the first call, from seed 0,
     so that two classes that draw the same weights in the same order have the same; it is then in the dtype and on the
     device of the first floating tensor."""
@@ -98,7 +98,7 @@ def of_module(found: Any, init: Sequence[Any]) -> Callable[..., Any]:
     return call
 
 
-def in_order(found: Callable[..., Any]) -> Callable[..., Any]:
+def call_in_order(found: Callable[..., Any]) -> Callable[..., Any]:
     """A function that takes its arguments by name; what takes some by position alone, as NumPy's ufuncs do, is given
     the first that are named."""
     if isinstance(found, np.ufunc):
@@ -130,7 +130,7 @@ def _is_autograd_function(found: Any) -> bool:
     return torch is not None and isinstance(found, type) and issubclass(found, torch.autograd.Function)
 
 
-def _has_ctx(found: Any) -> bool:
+def _takes_forward_ctx(found: Any) -> bool:
     """Whether ``forward`` takes the context: not where ``setup_context`` does."""
     torch = sys.modules["torch"]
     return found.setup_context is torch.autograd.Function.setup_context

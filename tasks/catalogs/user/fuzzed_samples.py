@@ -16,8 +16,8 @@ from tasks.arrays import inputs
 from tasks.catalogs.user import input_layouts, reference_gradients, samples
 from tasks.catalogs.user.ops import DECLARED, UserOp
 from tasks.draw.choices import DrawnChoices
-from tasks.draw.seeds import derive
-from tasks.model import WITHOUT_NOISE, is_inexact, np_dtype, wide
+from tasks.draw.seeds import derive_seed
+from tasks.model import WITHOUT_NOISE, get_numpy_dtype, get_wide_dtype, is_inexact_dtype
 
 #: Counts up whenever a seed makes other sizes or values than before.
 GENERATOR = 7
@@ -47,12 +47,12 @@ SCALES: dict[str, tuple[tuple[float, int], ...]] = {
 ALL_LARGEST, EMPTY = 8, 24
 
 
-def seed_of(seed: int, index: int) -> int:
+def derive_kernel_case_seed(seed: int, index: int) -> int:
     """The seed of one case of a run's seed, 64 bits: the same for every op, dtype and check."""
-    return derive(seed, f"iter_{index}")
+    return derive_seed(seed, f"iter_{index}")
 
 
-def sizes(op: UserOp, choose: DrawnChoices, gradient: bool) -> dict[str, int]:
+def draw_kernel_sizes(op: UserOp, choose: DrawnChoices, gradient: bool) -> dict[str, int]:
     """A size for every dimension; where the inputs would get too large, the largest are halved. Of an op that promises
     no others, candidates."""
 
@@ -63,10 +63,10 @@ def sizes(op: UserOp, choose: DrawnChoices, gradient: bool) -> dict[str, int]:
     # What overflows, or does not fit, does so where all are largest, which sizes that are drawn one by one hardly ever
     # are.
     with choose.span("sizes"), choose.leaning(1, ALL_LARGEST):
-        made = {name: promised(name, _draw_size(choose, *both)) for name, both in ends.items()}
-    smallest = samples.elements(op, {name: low for name, (low, _) in ends.items()}, op.gradient)
+        made = {name: promised(name, _draw_kernel_size(choose, *both)) for name, both in ends.items()}
+    smallest = samples.count_input_elements(op, {name: low for name, (low, _) in ends.items()}, op.gradient)
     most = max(MOST_DIFFERENCED, min(2 * smallest, reference_gradients.MOST)) if gradient and op.differenced else MOST
-    while samples.elements(op, made) > MOST or samples.elements(op, made, op.gradient) > most:
+    while samples.count_input_elements(op, made) > MOST or samples.count_input_elements(op, made, op.gradient) > most:
         larger = [name for name in made if made[name] > ends[name][0]]
         if not larger:
             break
@@ -75,7 +75,7 @@ def sizes(op: UserOp, choose: DrawnChoices, gradient: bool) -> dict[str, int]:
     return made
 
 
-def _draw_size(choose: DrawnChoices, low: int, high: int) -> int:
+def _draw_kernel_size(choose: DrawnChoices, low: int, high: int) -> int:
     """Any power of two as often as another; every third time it, the next, or the last before another. The same choices
     whatever the size, in each of which less is smaller: Hypothesis takes fewer choices for the smaller case."""
     powers = range(low.bit_length(), high.bit_length() + 1)
@@ -90,37 +90,39 @@ def _draw_size(choose: DrawnChoices, low: int, high: int) -> int:
     return last if place >= 8 * ninth else first + max(1, (place - 2 * ninth) * count // (6 * ninth))
 
 
-def arrays(op: UserOp, dims: Mapping[str, int], dtype: str, choose: DrawnChoices) -> dict[str, np.ndarray]:
+def draw_kernel_arrays(op: UserOp, dims: Mapping[str, int], dtype: str, choose: DrawnChoices) -> dict[str, np.ndarray]:
     """The inputs, in the dtypes that the kernel is given: each of one kind of values, most of them regular."""
     mild = op.op_class not in WITHOUT_NOISE
     made = {}
     for name, given in op.inputs.items():
         spec: Mapping[str, Any] = given if isinstance(given, Mapping) else {"shape": given}
-        own, shape = spec.get("dtype") or dtype, samples.shape_of(spec["shape"], dims)
+        own, shape = spec.get("dtype") or dtype, samples.evaluate_dim_shape(spec["shape"], dims)
         with choose.span(name):
             if "data" in spec:
-                made[name] = np.resize(samples.data(spec["data"]), shape).astype(np_dtype(own))
+                made[name] = np.resize(samples.read_given_data(spec["data"]), shape).astype(get_numpy_dtype(own))
                 continue
             distribution, theme = choose.weighted(KINDS)
             scale = choose.weighted(SCALES[theme]) if theme in SCALES else 1.0
             seed = choose.int(0, 2**32 - 1)
             g = np.random.default_rng(seed)
-        what = samples.describe_input(name, spec, dims, dtype)
+        what = samples.describe_kernel_input(name, spec, dims, dtype)
         if what.low is not None and what.high is not None:
-            made[name] = samples.uniform(shape, own, what.low, what.high, g)
+            made[name] = samples.draw_uniform_input(shape, own, what.low, what.high, g)
         else:
             made[name] = inputs.fill_array(shape, own, distribution, g, theme, mild, scale=scale)
-            if theme == "steps" and is_inexact(own):
-                made[name] = (made[name].astype(wide(own)) * scale).astype(np_dtype(own))
-        made[name] = samples.of_its_kind(what, made[name], seed)
+            if theme == "steps" and is_inexact_dtype(own):
+                made[name] = (made[name].astype(get_wide_dtype(own)) * scale).astype(get_numpy_dtype(own))
+        made[name] = samples.draw_input_of_its_kind(what, made[name], seed)
     return made
 
 
-def in_structure(
+def draw_kernel_structure(
     op: UserOp, dims: Mapping[str, int], dtype: str, check: str, choose: DrawnChoices, plain: Mapping[str, np.ndarray]
 ) -> samples.StructuredInputs | None:
     """The inputs with one of them in a structure, in half of the cases; None for ordinary ones, the simplest."""
-    found = samples.choices_of(op, dims, dtype, check, free=True) if all(x.size for x in plain.values()) else []
+    found = (
+        samples.list_structure_choices(op, dims, dtype, check, free=True) if all(x.size for x in plain.values()) else []
+    )
     if not found:
         return None
     with choose.span("structure"):
@@ -129,7 +131,7 @@ def in_structure(
             return None
         seed = choose.int(0, 2**32 - 1)
     name, which = found[place - 1]
-    return samples.apply_structure(op, dims, dtype, plain, name, which, seed)
+    return samples.structure_sample_input(op, dims, dtype, plain, name, which, seed)
 
 
 def draw_empty_dim(
@@ -146,7 +148,10 @@ def draw_empty_dim(
         name = choose.of(sorted(dims) or [""])
     fewer = {**dims, name: 0}
     try:
-        shapes = {k: samples.shape_of(x["shape"] if isinstance(x, Mapping) else x, fewer) for k, x in op.inputs.items()}
+        shapes = {
+            k: samples.evaluate_dim_shape(x["shape"] if isinstance(x, Mapping) else x, fewer)
+            for k, x in op.inputs.items()
+        }
         made = {k: np.array(x[tuple(slice(0, n) for n in shapes[k])]) for k, x in arrays.items()}
         if all(x.size for x in made.values()) or any(x.shape != shapes[k] for k, x in made.items()):
             return dims, arrays
@@ -171,15 +176,19 @@ class FuzzedKernelCase:
     def lay(self, structured: bool) -> input_layouts.Lay:
         """How the inputs lie in memory; elements at one address would hold other values than a structure's."""
         lay: input_layouts.Lay = lambda _: self.places  # noqa: E731
-        return input_layouts.exclude_expanded(lay, self.structured.name) if structured and self.structured else lay
+        return (
+            input_layouts.exclude_expanded_layouts(lay, self.structured.name) if structured and self.structured else lay
+        )
 
 
-def case(op: UserOp, dtype: str, check: str, choose: DrawnChoices, taken: Callable[..., Any]) -> FuzzedKernelCase:
+def draw_fuzzed_kernel_case(
+    op: UserOp, dtype: str, check: str, choose: DrawnChoices, taken: Callable[..., Any]
+) -> FuzzedKernelCase:
     """A case by its choices, in their order: sizes, values, emptiness, layouts, and a structure last, which a case that
     was kept before there were structures does not have. taken: see `draw_empty_dim`."""
-    dims = sizes(op, choose, check != "forward")
-    plain = arrays(op, dims, dtype, choose)
+    dims = draw_kernel_sizes(op, choose, check != "forward")
+    plain = draw_kernel_arrays(op, dims, dtype, choose)
     if not op.gradient and op.sizes != DECLARED:
         dims, plain = draw_empty_dim(op, dims, plain, choose, taken)
     places = input_layouts.draw_layouts(op, choose)(plain)
-    return FuzzedKernelCase(dims, plain, places, in_structure(op, dims, dtype, check, choose, plain))
+    return FuzzedKernelCase(dims, plain, places, draw_kernel_structure(op, dims, dtype, check, choose, plain))

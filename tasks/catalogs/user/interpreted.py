@@ -19,7 +19,7 @@ import numpy as np
 
 from tasks.catalogs.user import accesses
 from tasks.catalogs.user.accesses import LaunchWatch, watching
-from tasks.model.errors import list_causes
+from tasks.model.errors import list_error_causes
 
 #: What is said where there is no GPU to ask, wherever it is raised: by Triton's driver, by torch.
 NO_GPU = re.compile(
@@ -46,13 +46,13 @@ class NotInterpreted(Exception):
     """What the interpreter would compute wrongly, though a GPU would not."""
 
 
-def interprets() -> bool:
+def is_triton_interpreted() -> bool:
     """Whether Triton's kernels are interpreted in this process."""
     return os.environ.get("TRITON_INTERPRET") == "1" and "triton" in sys.modules
 
 
 @contextlib.contextmanager
-def prepare_interpreter() -> Iterator[LaunchWatch]:
+def prepare_triton_interpreter() -> Iterator[LaunchWatch]:
     """Around the call of a kernel: make the interpreter compute as a GPU would, without NumPy's warnings, and watch its
     accesses.
 
@@ -60,25 +60,25 @@ def prepare_interpreter() -> Iterator[LaunchWatch]:
     the device library's functions are NumPy's; an autotuned kernel has the first of its configurations. What another
     version of Triton does not have of what is changed here stays as it is.
     """
-    if not interprets() or (module := sys.modules.get("triton.runtime.interpreter")) is None:
+    if not is_triton_interpreted() or (module := sys.modules.get("triton.runtime.interpreter")) is None:
         yield LaunchWatch()
         return
-    _mend_once(module)
+    _mend_interpreter_once(module)
     with np.errstate(all="ignore"), watching() as watch:
         yield watch
 
 
 @functools.cache
-def _mend_once(module: Any) -> None:
+def _mend_interpreter_once(module: Any) -> None:
     with contextlib.suppress(
         AttributeError, KeyError, TypeError, ValueError
     ):  # another version: once, or each call would wrap again
-        _mend(module)
+        _mend_interpreter(module)
     with contextlib.suppress(AttributeError):
-        accesses.install(module)
+        accesses.watch_interpreter_accesses(module)
 
 
-def _mend(module: Any) -> None:
+def _mend_interpreter(module: Any) -> None:
     language = sys.modules["triton.language"]
     convert, builder = getattr(module, "_implicit_cvt", None), getattr(module, "InterpreterBuilder", None)
     tuner: Any = getattr(sys.modules.get("triton.runtime.autotuner"), "Autotuner", None)
@@ -176,17 +176,17 @@ class _InterpretedBfloat16:
         return refuse_bfloat16
 
 
-def not_interpreted(error: BaseException) -> str:
+def explain_not_interpreted(error: BaseException) -> str:
     """What Triton's interpreter, not the kernel, cannot do, or that there is neither it nor a GPU; "" where the error
     is another one."""
-    if not interprets():
+    if not is_triton_interpreted():
         # A script that imports its kernels has imported Triton before anybody could switch the interpreter on.
         none = "triton" in sys.modules and "active drivers" in str(error)
         return f"Triton has no GPU here, and its interpreter is off: set TRITON_INTERPRET=1 ({error})" if none else ""
     said = f"Triton's interpreter cannot run this kernel: {type(error).__name__}: {error}"
     if NO_GPU.search(str(error)):
         return said
-    last = list_causes(error)[-1]  # the interpreter wraps what it meets
+    last = list_error_causes(error)[-1]  # the interpreter wraps what it meets
     if isinstance(last, NotInterpreted):
         return f"Triton's interpreter cannot run this kernel: {last}"
     if last is error or type(error).__name__ != "InterpreterError":
@@ -199,11 +199,11 @@ def not_interpreted(error: BaseException) -> str:
     own = Path(str(sys.modules["triton"].__file__)).parent
     inside = Path(frames[-1].f_code.co_filename).is_relative_to(own)
     number = re.match(r"'(float|int|bool)' object has no attribute", str(last)) is not None
-    nothing = "NoneType" in str(last) and _asks_libdevice(frames[-1])
+    nothing = "NoneType" in str(last) and _does_kernel_ask_libdevice(frames[-1])
     return said if inside or number or nothing else ""
 
 
-def _asks_libdevice(frame: FrameType) -> bool:
+def _does_kernel_ask_libdevice(frame: FrameType) -> bool:
     """Whether the code calls a function of the device's library, which returns nothing where there is no device."""
     used = (frame.f_globals.get(name) for name in frame.f_code.co_names)
     return any("libdevice" in str(getattr(x, "__module__", "") or getattr(x, "__name__", "")) for x in used)

@@ -26,11 +26,11 @@ from tasks.arrays import module_state
 from tasks.catalogs.base import CatalogError
 from tasks.catalogs.user import declaring, functions, keys, sessions, siblings, sources
 from tasks.catalogs.user.ops import BASELINES, FUNCTIONS, DeclarationError, UserOp
-from tasks.catalogs.user.schema import mistakes
-from tasks.catalogs.user_definitions import definitions, get_announcement
+from tasks.catalogs.user.schema import list_declaration_mistakes
+from tasks.catalogs.user_definitions import get_announced_definitions, read_definitions
 from tasks.devices import DEVICE_VENDOR
 from tasks.model import errors
-from tasks.nearest import nearest
+from tasks.nearest import suggest_nearest_names
 
 #: Seconds a reference script may take where nobody says.
 DEADLINE_S = 60.0
@@ -40,7 +40,7 @@ DEADLINE_S = 60.0
 class DeclaredKernel:
     """An op with where it comes from. key: of the config; root: folder that modules are looked up in; file: the
     module of a decorated op ("" for one of the config); line: of the decorated function; lent: a number of its own for
-    an op that this process was handed with its functions (`lent`): what they compute, no file tells."""
+    an op that this process was handed with its functions (`lend_op`): what they compute, no file tells."""
 
     op: UserOp
     key: tuple[Any, ...]
@@ -52,18 +52,18 @@ class DeclaredKernel:
     def function(self, what: str) -> Callable[..., Any]:
         """One of the op's FUNCTIONS as a callable, a session as a function of all its steps. Raises CatalogError."""
         if what == "kernel" and self.op.steps:
-            return sessions.whole(self.op, self.session())
+            return sessions.run_whole_session(self.op, self.session())
         found = self._resolve_name(what)
-        if functions.is_module(found):
-            found = functions.of_module(found, self.op.init)
+        if functions.is_torch_module_class(found):
+            found = functions.make_function_of_module(found, self.op.init)
         if self.op.positions and what != "backward":
-            return functions.by_position(found, self.op.positions, self.op.packed)
-        return functions.in_order(functions.callable_of(found))
+            return functions.call_by_position(found, self.op.positions, self.op.packed)
+        return functions.call_in_order(functions.find_callable_function(found))
 
     def session(self) -> Callable[[], Any]:
         """The class of a kernel that is a session. Raises CatalogError."""
         found = self._resolve_name("kernel")
-        if wrong := sessions.lacks_step(found):
+        if wrong := sessions.explain_lacking_step(found):
             raise self.mistake("kernel", wrong.format(", ".join(sessions.find_stepped_inputs(self.op))))
         return found
 
@@ -72,7 +72,7 @@ class DeclaredKernel:
         if callable(given):
             return given
         try:
-            found: Any = resolve_name(given, self._root)
+            found: Any = resolve_user_name(given, self._root)
         except CatalogError as error:
             raise self.mistake(what, str(error), error.lacks) from None
         if not callable(found):
@@ -97,7 +97,7 @@ class DeclaredKernel:
     def mistake(self, what: str, text: str, lacks: str = "") -> CatalogError:
         """The error of one of the op's settings: at its key of the config, or with the decorated function's place."""
         if self.file:
-            return CatalogError(f"{_where(self)}op {self.op.name}: {what}: {text}", self.key, lacks)
+            return CatalogError(f"{_find_declared_place(self)}op {self.op.name}: {what}: {text}", self.key, lacks)
         return CatalogError(text, (*self.key, what), lacks)
 
     def submitted(self, file: str) -> DeclaredKernel:
@@ -123,56 +123,58 @@ class DeclaredKernel:
         """Digest of the definition and of every source file that kernel and reference are made of."""
         if self.lent:
             return f"lent {os.getpid()} {self.lent} {format_declaration(self.op)}"
-        files = sources.digest(sorted(self._files(*FUNCTIONS)))
+        files = sources.digest_source_files(sorted(self._files(*FUNCTIONS)))
         return hashlib.sha256(f"{format_declaration(self.op)} {files}".encode()).hexdigest()[:32]
 
     def outside(self) -> set[str]:
         """Modules that the kernel is of, or that its files import, and that are not among these files."""
         files, given = self._files("kernel"), self.op.kernel
         if callable(given) and (file := inspect.getsourcefile(inspect.unwrap(given))):
-            files |= set(sources.closure(Path(file), self._root))
+            files |= set(sources.list_imported_files(Path(file), self._root))
         module = given.rpartition(":")[0] if isinstance(given, str) and not self.file else ""
         own = {module.partition(".")[0]} if module and not module.endswith(".py") else set()
-        return own | {name for file in files for name in sources.outside(file, self._root)}
+        return own | {name for file in files for name in sources.list_imports_outside(file, self._root)}
 
     def _files(self, *what: str) -> set[Path]:
         """The source files that the op's functions are made of, as far as they are found."""
-        files: set[Path] = set(sources.closure(Path(self.file), self.root)) if self.file else set()
+        files: set[Path] = set(sources.list_imported_files(Path(self.file), self.root)) if self.file else set()
         for given in (getattr(self.op, x) for x in what):
             module = "" if not isinstance(given, str) else given if given.endswith(".py") else given.rpartition(":")[0]
             if module:
-                found = sources.locate(module, self._root)
-                files |= set(sources.closure(found, self._root)) if found else set()
+                found = sources.locate_module_source(module, self._root)
+                files |= set(sources.list_imported_files(found, self._root)) if found else set()
         return files
 
 
 def format_declaration(op: UserOp) -> str:
     """A declaration as JSON, functions by name."""
-    plain = {k: getattr(v, "__qualname__", None) or v if callable(v) else v for k, v in _fields(op).items()}
+    plain = {
+        k: getattr(v, "__qualname__", None) or v if callable(v) else v for k, v in _list_declared_fields(op).items()
+    }
     return json.dumps(plain, sort_keys=True, default=repr)
 
 
-def _fields(op: UserOp) -> dict[str, Any]:
+def _list_declared_fields(op: UserOp) -> dict[str, Any]:
     given = {what: getattr(op, what) for what in FUNCTIONS}
     return asdict(op.with_functions(lambda what, function: "")) | given
 
 
-def deadline_s() -> float:
+def find_script_deadline_s() -> float:
     """Seconds that a reference script may take."""
-    return float(definitions().get("deadline_s", DEADLINE_S))
+    return float(read_definitions().get("deadline_s", DEADLINE_S))
 
 
-def listing_digest() -> str:
+def digest_user_listing() -> str:
     """Digest of all definitions and of the files they name; nothing is imported."""
     handed = [one.digest() for one in _lent.values()]
-    return f"{_digest_sources(get_announcement())} {' '.join(handed)}".rstrip()
+    return f"{_digest_user_sources(get_announced_definitions())} {' '.join(handed)}".rstrip()
 
 
-def _digest_sources(text: str) -> str:
+def _digest_user_sources(text: str) -> str:
     """Of an announcement, that of its definitions and their files: read again only where a file has changed."""
-    if (kept := _digested.get(text)) is None or sources.sign(kept.files) != kept.signature:
+    if (kept := _digested.get(text)) is None or sources.sign_source_files(kept.files) != kept.signature:
         files: set[Path] = set()
-        told = definitions().get("sources", [])
+        told = read_definitions().get("sources", [])
         for source in told:
             given = [
                 k[what]
@@ -182,11 +184,11 @@ def _digest_sources(text: str) -> str:
             ]
             for name in (*source["modules"], *given):
                 module = name if name.endswith(".py") else name.rpartition(":")[0] or name
-                found = sources.locate(module, source["root"])
-                files |= set(sources.closure(found, source["root"])) if found else set()
+                found = sources.locate_module_source(module, source["root"])
+                files |= set(sources.list_imported_files(found, source["root"])) if found else set()
         ordered = sorted(files)
-        signature = sources.sign(ordered)  # before they are read: what changes meanwhile is seen next time
-        digest = f"{json.dumps(told, sort_keys=True)} {sources.digest(ordered)}"
+        signature = sources.sign_source_files(ordered)  # before they are read: what changes meanwhile is seen next time
+        digest = f"{json.dumps(told, sort_keys=True)} {sources.digest_source_files(ordered)}"
         _digested.clear()
         _digested[text] = kept = LoadedDeclarations(tuple(ordered), signature, digest)
     return str(kept.made)
@@ -207,28 +209,28 @@ _digested: dict[str, LoadedDeclarations] = {}
 _modules: dict[tuple[str, str], LoadedDeclarations] = {}
 
 
-def load_ops() -> dict[str, DeclaredKernel]:
+def load_user_ops() -> dict[str, DeclaredKernel]:
     """Every op by name. Raises CatalogError for a module that cannot be imported, a mistaken declaration, a name
     twice."""
-    found, lacking = _collect_ops()
+    found, lacking = _collect_user_ops()
     if lacking:
         raise lacking[0].with_traceback(None)  # it is kept: each raise would add its frames, with all that they hold
     return found
 
 
-def find_op(name: str) -> DeclaredKernel | None:
+def find_user_op(name: str) -> DeclaredKernel | None:
     """One op, None if there is no such. Raises CatalogError where it may be of a module that imports what this
     environment lacks; such a module does not keep those of others from being found."""
-    found, lacking = _collect_ops()
+    found, lacking = _collect_user_ops()
     if name not in found and lacking:
         raise lacking[0].with_traceback(None)
     one = found.get(name)
-    return one and one.submitted(definitions().get("kernel", ""))
+    return one and one.submitted(read_definitions().get("kernel", ""))
 
 
-def _collect_ops() -> tuple[dict[str, DeclaredKernel], list[CatalogError]]:
+def _collect_user_ops() -> tuple[dict[str, DeclaredKernel], list[CatalogError]]:
     """The ops of all modules that can be imported here, and why others lack what they import."""
-    return (_lent, []) if _lent else _load_declared(get_announcement(), listing_digest())
+    return (_lent, []) if _lent else _load_declared_kernels(get_announced_definitions(), digest_user_listing())
 
 
 #: The ops that this process was handed with their functions, by name; while there are any, no other is known.
@@ -237,7 +239,7 @@ _lents = itertools.count(1)
 
 
 @contextlib.contextmanager
-def lent(op: UserOp, root: str) -> Iterator[DeclaredKernel]:
+def lend_op(op: UserOp, root: str) -> Iterator[DeclaredKernel]:
     """While this lasts, ``op`` is the catalog's: its kernel and reference are functions of this process, or are
     named."""
     before = dict(_lent)
@@ -251,47 +253,49 @@ def lent(op: UserOp, root: str) -> Iterator[DeclaredKernel]:
 
 
 @functools.lru_cache(maxsize=4)
-def _load_declared(text: str, digest: str) -> tuple[dict[str, DeclaredKernel], list[CatalogError]]:
+def _load_declared_kernels(text: str, digest: str) -> tuple[dict[str, DeclaredKernel], list[CatalogError]]:
     found: dict[str, DeclaredKernel] = {}
     lacking: list[CatalogError] = []
-    for source in definitions().get("sources", []):
-        for one in _of_source(source, lacking):
+    for source in read_definitions().get("sources", []):
+        for one in _load_declared_source(source, lacking):
             other = found.get(one.op.name)
             if other is None:
                 found[one.op.name] = one
             elif (other.op, other.root) != (one.op, one.root):  # a module, or a kernel, may be listed twice
                 raise CatalogError(
-                    f"{_where(one)}the name {one.op.name!r} is given twice; the other is {_origin(other)}",
+                    f"{_find_declared_place(one)}the name {one.op.name!r} is given twice; the other is {_describe_declared_origin(other)}",
                     one.key if one.file else (*one.key, "name"),
                 )
     return found, lacking
 
 
-def _of_source(source: Mapping[str, Any], lacking: list[CatalogError]) -> Iterator[DeclaredKernel]:
+def _load_declared_source(source: Mapping[str, Any], lacking: list[CatalogError]) -> Iterator[DeclaredKernel]:
     at, root = source["at"], source["root"]
     for i, name in enumerate(source["modules"]):
         key = ("catalogs", at, "modules", i)
         try:
-            module = load(name, root, key)
+            module = load_user_module(name, root, key)
         except CatalogError as error:
             if not error.lacks:
                 raise
             lacking.append(error)
             continue
-        ops = _declared_in(module)
+        ops = _list_declared_in_module(module)
         if not ops:
             raise CatalogError(f"{name}: there is no function with @farm.op in it", key)
         for op in ops:
             code = getattr(op.kernel, "__code__", None)
             made = DeclaredKernel(op, key, root, str(module.__file__), getattr(code, "co_firstlineno", 0))
-            for inner, text in mistakes(op):
-                raise CatalogError(f"{_where(made)}op {op.name}: {'.'.join(map(str, inner))}: {text}", key)
+            for inner, text in list_declaration_mistakes(op):
+                raise CatalogError(
+                    f"{_find_declared_place(made)}op {op.name}: {'.'.join(map(str, inner))}: {text}", key
+                )
             yield made
     for i, given in enumerate(source["kernels"]):
-        yield DeclaredKernel(keys.make(UserOp, given), ("catalogs", at, "kernels", i), root)
+        yield DeclaredKernel(keys.make_declaration(UserOp, given), ("catalogs", at, "kernels", i), root)
 
 
-def _declared_in(module: ModuleType) -> list[UserOp]:
+def _list_declared_in_module(module: ModuleType) -> list[UserOp]:
     """The declarations of a module, of functions and of other objects that can be called; what it imports is its own
     module's."""
     ops: list[UserOp] = list(vars(module).get("__farm_declared__", ()))
@@ -301,19 +305,19 @@ def _declared_in(module: ModuleType) -> list[UserOp]:
     return ops
 
 
-def _where(one: DeclaredKernel) -> str:
+def _find_declared_place(one: DeclaredKernel) -> str:
     return f"{one.file}:{one.line}: " if one.file else ""
 
 
-def _origin(one: DeclaredKernel) -> str:
+def _describe_declared_origin(one: DeclaredKernel) -> str:
     return f"in {one.file}:{one.line}" if one.file else ".".join(map(str, one.key))
 
 
-def resolve_name(given: str, root: str) -> Any:
+def resolve_user_name(given: str, root: str) -> Any:
     """What "module:name" or "file.py:name" stands for; the name may have dots, also before the place in a list. Raises
     CatalogError."""
     module, _, name = given.rpartition(":")
-    found: Any = load(module, root, ())
+    found: Any = load_user_module(module, root, ())
     for word in name.split("."):
         if word.isdigit():
             found = found[int(word)]
@@ -321,20 +325,20 @@ def resolve_name(given: str, root: str) -> Any:
         if not hasattr(found, word):
             there = {k: v for k, v in vars(found).items() if callable(v) and not k.startswith("_")}
             own = [k for k, v in there.items() if getattr(v, "__module__", "") == getattr(found, "__name__", None)]
-            raise CatalogError(f"{given}: there is no {word!r} in it{nearest(word, own or there)}")
+            raise CatalogError(f"{given}: there is no {word!r} in it{suggest_nearest_names(word, own or there)}")
         found = getattr(found, word)
     return found
 
 
-def load(name: str, root: str, key: tuple[Any, ...]) -> ModuleType:
+def load_user_module(name: str, root: str, key: tuple[Any, ...]) -> ModuleType:
     """Import a module by its name or path. Raises CatalogError with the file and line of what went wrong.
 
     A file is imported anew when its content has changed, under a name that no other module has.
     """
     kept = _modules.get((name, root))
-    if kept is not None and sources.sign(kept.files) == kept.signature:
+    if kept is not None and sources.sign_source_files(kept.files) == kept.signature:
         return kept.made
-    file = sources.locate(name, root)
+    file = sources.locate_module_source(name, root)
     if file is None or not file.is_file():
         raise CatalogError(
             f"no module {name!r} in {root} or on Python's path" if file is None else f"no such file {file}",
@@ -345,31 +349,33 @@ def load(name: str, root: str, key: tuple[Any, ...]) -> ModuleType:
     declaring.stand_in_for_farm()
     # What lies beside the config or the kernel can be imported too, after everything else.
     sys.path += [folder for folder in dict.fromkeys([root, str(file.parent)]) if folder not in sys.path]
-    files = tuple(sources.closure(file, root))
-    signature = sources.sign(files)
+    files = tuple(sources.list_imported_files(file, root))
+    signature = sources.sign_source_files(files)
     try:
         with module_state.seed_rng():  # what a module draws when it is imported is the same in every process
-            module = _from_file(file, root) if name.endswith(".py") else importlib.import_module(name)
-        _loaded[str(file)] = sources.digest(files)
+            module = _load_module_from_file(file, root) if name.endswith(".py") else importlib.import_module(name)
+        _loaded[str(file)] = sources.digest_source_files(files)
         if name.endswith(".py"):
             _modules[name, root] = LoadedDeclarations(files, signature, module)
         return module
     except DeclarationError as error:
-        raise CatalogError(f"{errors.place(error) or file}: {error}", key) from None
+        raise CatalogError(f"{errors.find_error_place(error) or file}: {error}", key) from None
     except (Exception, SystemExit) as error:
-        where = errors.place(error) or file
-        told = f"{where}: cannot be imported: {errors.essential(error)}"
-        raise CatalogError(f"{told}{_as_part(file, error)}", key, _find_lacking_package(error, root, file)) from None
+        where = errors.find_error_place(error) or file
+        told = f"{where}: cannot be imported: {errors.format_error_essence(error)}"
+        raise CatalogError(
+            f"{told}{_explain_package_part(file, error)}", key, _find_lacking_package(error, root, file)
+        ) from None
 
 
 def _find_lacking_package(error: BaseException, root: str, file: Path) -> str:
     """The package whose lack, or whose version, failed an import; "" where it was something else, or lies beside the
     kernels."""
     package = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
-    return "" if sources.beside(package, [Path(root), file.parent]) else package
+    return "" if sources.is_package_beside(package, [Path(root), file.parent]) else package
 
 
-def _as_part(file: Path, error: BaseException) -> str:
+def _explain_package_part(file: Path, error: BaseException) -> str:
     """How to name a file that is a part of a package, where it failed for being loaded by its path; "" where it did
     not."""
     if not isinstance(error, ImportError) or "no known parent package" not in str(error):
@@ -386,20 +392,22 @@ EXECUTED: list[Path] = []
 _loaded: dict[str, str] = {}
 
 
-def digest_loaded() -> str:
+def digest_loaded_kernels() -> str:
     """Digest of all that this process has loaded, "" for nothing: it may have changed a compiler (a decomposition, a
     lowering)."""
     return hashlib.sha256(json.dumps(sorted(_loaded.items())).encode()).hexdigest()[:16] if _loaded else ""
 
 
-def _from_file(file: Path, root: str) -> ModuleType:
+def _load_module_from_file(file: Path, root: str) -> ModuleType:
     content = hashlib.sha256(
-        str(file).encode() + b"\0" + sources.digest(sources.closure(file, str(file.parent))).encode()
+        str(file).encode()
+        + b"\0"
+        + sources.digest_source_files(sources.list_imported_files(file, str(file.parent))).encode()
     )
     name = f"{file.stem}_{content.hexdigest()[:10]}"
     if name in sys.modules:
         return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, file, loader=siblings.loader_for(name, file, root))
+    spec = importlib.util.spec_from_file_location(name, file, loader=siblings.make_sibling_loader(name, file, root))
     assert spec is not None and spec.loader is not None
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     EXECUTED.append(file)
@@ -440,7 +448,7 @@ def take_place_of_stand_in(name: str, file: str, root: str) -> None:
     """Load a file in the place of the module that stands in for it. Raises ImportError where it is another one by
     now."""
     del sys.modules[name]
-    if name != (made := _from_file(Path(file), root)).__name__:
+    if name != (made := _load_module_from_file(Path(file), root)).__name__:
         raise ImportError(f"{file} has changed since it was loaded as {name}: it is {made.__name__} now")
 
 
@@ -461,7 +469,7 @@ def _switch_triton_to_interpreter() -> None:
         os.environ["TRITON_INTERPRET"] = "1"
 
 
-def check_call(one: DeclaredKernel, what: str) -> None:
+def check_kernel_call(one: DeclaredKernel, what: str) -> None:
     """Raise CatalogError unless one of the op's FUNCTIONS takes its inputs and kwargs by name, a backward after the
     gradient."""
     own = {"backward": lambda: one.backward, "baseline": lambda: one.own_baseline}

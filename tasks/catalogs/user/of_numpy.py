@@ -17,10 +17,10 @@ from numpy import array, asarray
 from tasks.arrays import noise
 from tasks.arrays.tree import map_leaves
 from tasks.arrays.watched_arrays import WatchedArray, WatchedRun, unwatch_array
-from tasks.graphs.module import is_structural, placement
+from tasks.graphs.module import is_array_structural, place_aten_operation
 from tasks.graphs.roundings import Read, Round
-from tasks.model import EPS, PART, is_complex, is_inexact, np_dtype, round_to_dtype, wide
-from tasks.model.dtypes import dtype_name, holds
+from tasks.model import EPS, PART, get_numpy_dtype, get_wide_dtype, is_complex_dtype, is_inexact_dtype, round_to_dtype
+from tasks.model.dtypes import does_dtype_hold, name_numpy_dtype
 
 _DTYPE = np.ndarray.dtype.__get__  # type: ignore[attr-defined]
 _FLAT: Any = np.ndarray.flat
@@ -40,7 +40,7 @@ BITS = "bits"
 Reference = Callable[..., Any]
 
 
-def make_evaluator(
+def make_numpy_evaluator(
     reference: Reference, rounds: list[str]
 ) -> Callable[[Mapping[str, Any], Round | None, Read | None], Any]:
     """The reference as a function of its arguments by name, of what a cast makes (None: the nearest number) and of what
@@ -94,10 +94,12 @@ class _WideReference(WatchedArray):
         self.own, self.source = None, None
         kind, before = _DTYPE(self), getattr(other, "own", None)
         if before is not None and kind == np.complex128:
-            self.own = before if is_complex(before.name) else None
+            self.own = before if is_complex_dtype(before.name) else None
         elif before is not None and kind == np.float64:
-            self.own = np_dtype(PART.get(before.name, before.name))
-        elif isinstance(other, _WideReference) and is_inexact(kind.name) and kind.name != wide(kind.name):
+            self.own = get_numpy_dtype(PART.get(before.name, before.name))
+        elif (
+            isinstance(other, _WideReference) and is_inexact_dtype(kind.name) and kind.name != get_wide_dtype(kind.name)
+        ):
             self.source = other
 
     @property
@@ -112,7 +114,7 @@ class _WideReference(WatchedArray):
         if asked is None or (isinstance(asked, type) and issubclass(asked, np.ndarray)):
             return np.ndarray.view(self, *args, **kwargs)
         made = _to_own_dtype(self).view(*args, **kwargs)
-        whole = not is_inexact(dtype_name(_DTYPE(self)))
+        whole = not is_inexact_dtype(name_numpy_dtype(_DTYPE(self)))
         return self.run.of_bits(made, self.given) if whole else self.run.widen(made, self.given)
 
     def fill(self, value: Any) -> None:
@@ -140,7 +142,7 @@ class _WideReference(WatchedArray):
         )
 
 
-def _method(name: str) -> Callable[..., Any]:
+def _make_array_method(name: str) -> Callable[..., Any]:
     def method(self: _WideReference, *args: Any, **kwargs: Any) -> Any:
         return self.run.call(getattr(np.ndarray, name), name, (self, *args), kwargs)
 
@@ -149,7 +151,7 @@ def _method(name: str) -> Callable[..., Any]:
 
 for _name in _METHODS:
     if hasattr(np.ndarray, _name):  # NumPy 2 has no method ptp
-        setattr(_WideReference, _name, _method(_name))
+        setattr(_WideReference, _name, _make_array_method(_name))
 
 
 def _to_own_dtype(x: Any) -> Any:
@@ -157,21 +159,21 @@ def _to_own_dtype(x: Any) -> Any:
     return unwatch_array(x).astype(x.dtype) if isinstance(x, _WideReference) else x
 
 
-def _leaves(value: Any) -> Iterator[Any]:
+def _list_reference_leaves(value: Any) -> Iterator[Any]:
     for x in value.values() if isinstance(value, dict) else value:
         if isinstance(x, (list, tuple, dict)):
-            yield from _leaves(x)
+            yield from _list_reference_leaves(x)
         else:
             yield x
 
 
-def _represents_all(name: str, x: np.ndarray) -> bool:
+def _can_dtype_hold(name: str, x: np.ndarray) -> bool:
     """Whether a dtype has all of some numbers in float64."""
     with np.errstate(all="ignore"):
         return x.dtype == np.float64 and np.array_equal(round_to_dtype(x, name), x, equal_nan=True)
 
 
-def _resolve_dtype(x: Any) -> np.dtype[Any] | None:
+def _resolve_dtype_argument(x: Any) -> np.dtype[Any] | None:
     """The dtype that an argument is."""
     is_one = isinstance(x, np.dtype) or (isinstance(x, type) and issubclass(x, np.generic))
     return np.dtype(x) if is_one else None
@@ -181,8 +183,10 @@ def _only_moves_values(made: Any, given: Sequence[np.ndarray]) -> bool:
     """Whether a result rounds nothing: it has no floats, or each is one of those that were given, their opposites and
     zero."""
     parts = made if isinstance(made, (tuple, list)) else [made]
-    floats = [x for x in parts if isinstance(x, (np.ndarray, np.generic)) and is_inexact(dtype_name(x.dtype))]
-    known = [np.abs(unwatch_array(x)).reshape(-1) for x in given if is_inexact(dtype_name(_DTYPE(x)))]
+    floats = [
+        x for x in parts if isinstance(x, (np.ndarray, np.generic)) and is_inexact_dtype(name_numpy_dtype(x.dtype))
+    ]
+    known = [np.abs(unwatch_array(x)).reshape(-1) for x in given if is_inexact_dtype(name_numpy_dtype(_DTYPE(x)))]
     if not floats or not known:
         return not floats
     values = np.unique(np.concatenate([[0.0], *known]))
@@ -205,7 +209,7 @@ class _NarrowingReference(WatchedRun):
         """What the reference returns, in float64."""
         given = {k: self.widen(x, True) if isinstance(x, np.ndarray) else x for k, x in arguments.items()}
         floats = [unwatch_array(x) for x in given.values() if isinstance(x, _WideReference) and _DTYPE(x) == np.float64]
-        self.own = next((name for name in _OWN if all(_represents_all(name, x) for x in floats)), None)
+        self.own = next((name for name in _OWN if all(_can_dtype_hold(name, x) for x in floats)), None)
         before, _now.run = getattr(_now, "run", None), self
         try:
             with self.makers():
@@ -233,11 +237,11 @@ class _NarrowingReference(WatchedRun):
             return x if x.source is None else self.cast(x.source, _DTYPE(x))
         if type(x) is not np.ndarray and not isinstance(x, np.generic):
             return x
-        name = dtype_name(x.dtype)
-        if not is_inexact(name):
+        name = name_numpy_dtype(x.dtype)
+        if not is_inexact_dtype(name):
             return self.watch(x, given=given) if isinstance(x, np.ndarray) else x
-        own = None if name == wide(name) else x.dtype
-        return self.watch(asarray(x) if own is None else asarray(x).astype(wide(name)), own, given)
+        own = None if name == get_wide_dtype(name) else x.dtype
+        return self.watch(asarray(x) if own is None else asarray(x).astype(get_wide_dtype(name)), own, given)
 
     def wrap(self, made: Any) -> Any:
         if type(made) in (tuple, list):
@@ -245,7 +249,7 @@ class _NarrowingReference(WatchedRun):
         return self.widen(made)
 
     def call(self, function: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        if placement(name).own_dtype or name in _OF_BITS:
+        if place_aten_operation(name).own_dtype or name in _OF_BITS:
             with self.apart():
                 made = function(*map_leaves(list(args), _to_own_dtype), **map_leaves(dict(kwargs), _to_own_dtype))
             return self.wrap(made)
@@ -256,12 +260,12 @@ class _NarrowingReference(WatchedRun):
         args, named = map_leaves(list(args), self.widen), map_leaves(named, self.widen)
         if name == "astype":
             return self.cast(args[0], np.dtype(args[1]))
-        asked = next(filter(None, map(_resolve_dtype, _leaves([args, named]))), None)
+        asked = next(filter(None, map(_resolve_dtype_argument, _list_reference_leaves([args, named]))), None)
         own = self.promote_dtypes(args, isinstance(getattr(function, "__self__", function), np.ufunc))
 
         def widest(x: Any) -> Any:
-            dtype = _resolve_dtype(x)
-            return x if dtype is None or not is_inexact(dtype.name) else np.dtype(wide(dtype.name))
+            dtype = _resolve_dtype_argument(x)
+            return x if dtype is None or not is_inexact_dtype(dtype.name) else np.dtype(get_wide_dtype(dtype.name))
 
         into = {} if out is None else {"out": unwatch_array(out)}
 
@@ -271,7 +275,7 @@ class _NarrowingReference(WatchedRun):
                     *map_leaves(unwatch_array(args), widest), **map_leaves(unwatch_array(named), widest), **into
                 )
 
-        watched = [x for x in _leaves([args, named]) if isinstance(x, _WideReference)]
+        watched = [x for x in _list_reference_leaves([args, named]) if isinstance(x, _WideReference)]
         made = compute_widest()
         if getattr(function, "__name__", name) in _WRITERS:
             self.mark_written(args[0])
@@ -305,7 +309,7 @@ class _NarrowingReference(WatchedRun):
             or not isinstance(x, _WideReference)
             or not x.still
             or x.size < 2
-            or is_structural(unwatch_array(x))
+            or is_array_structural(unwatch_array(x))
         ):
             return x
         with self.apart():
@@ -317,47 +321,49 @@ class _NarrowingReference(WatchedRun):
         """Results of a call, with the dtype that they have for the reference."""
         if type(made) in (tuple, list):
             return type(made)(self.wrap_result(x, own, asked, given, still) for x in made)
-        if not isinstance(made, (np.ndarray, np.generic)) or not is_inexact(dtype_name(made.dtype)):
+        if not isinstance(made, (np.ndarray, np.generic)) or not is_inexact_dtype(name_numpy_dtype(made.dtype)):
             return self.widen(made, given)
-        if dtype_name(made.dtype) != wide(dtype_name(made.dtype)):
+        if name_numpy_dtype(made.dtype) != get_wide_dtype(name_numpy_dtype(made.dtype)):
             return self.widen(made)  # of whole numbers alone
-        if own is not None and is_complex(own.name) != is_complex(made.dtype.name):
-            own = None if is_complex(made.dtype.name) else np_dtype(PART[own.name])
+        if own is not None and is_complex_dtype(own.name) != is_complex_dtype(made.dtype.name):
+            own = None if is_complex_dtype(made.dtype.name) else get_numpy_dtype(PART[own.name])
         x = self.watch(asarray(made), own, given, still)
-        return x if asked is None or not is_inexact(asked.name) else self.cast(x, asked)
+        return x if asked is None or not is_inexact_dtype(asked.name) else self.cast(x, asked)
 
     @staticmethod
     def promote_dtypes(args: Sequence[Any], whole: bool) -> np.dtype[Any] | None:
         """The dtype of floats that NumPy would return for such arguments; None for that of their memory. whole: whether
         whole numbers count."""
-        given = [x for x in _leaves(args) if isinstance(x, (np.ndarray, np.generic))]
+        given = [x for x in _list_reference_leaves(args) if isinstance(x, (np.ndarray, np.generic))]
         dtypes = [np.dtype(x.dtype) for x in given]
-        floats = [d for d in dtypes if is_inexact(dtype_name(d))]
+        floats = [d for d in dtypes if is_inexact_dtype(name_numpy_dtype(d))]
         if not floats or any(d.name in ("float64", "complex128") for d in floats):
             return None
         try:
             found = np.result_type(*(dtypes if whole else floats))
         except TypeError:
             return None
-        return None if found.name in ("float64", "complex128") or not is_inexact(dtype_name(found)) else found
+        return (
+            None if found.name in ("float64", "complex128") or not is_inexact_dtype(name_numpy_dtype(found)) else found
+        )
 
     def cast(self, x: Any, dtype: np.dtype[Any]) -> Any:
         """What the reference asks for when it casts an array."""
         x = self.widen(x)
-        name, was = dtype_name(dtype), dtype_name(x.dtype)
+        name, was = name_numpy_dtype(dtype), name_numpy_dtype(x.dtype)
         value = array(unwatch_array(x))
-        if not is_inexact(name):
-            if not is_inexact(was) or is_complex(was) or name == "bool":
+        if not is_inexact_dtype(name):
+            if not is_inexact_dtype(was) or is_complex_dtype(was) or name == "bool":
                 return self.watch(value.astype(dtype), given=x.given)
             made = self.round_value(value, name, x.given)
             self.note_cast(name, value, made)
             return self.watch(made.astype(dtype), given=x.given)
-        if is_complex(name) != is_complex(was):
-            value = value.astype(wide(name))
-            was = was if not is_complex(was) else PART[was]
-        value = value.astype(wide(name))
-        own = None if name == wide(name) else dtype
-        if own is None or holds(PART.get(name, name), PART.get(was, was)):
+        if is_complex_dtype(name) != is_complex_dtype(was):
+            value = value.astype(get_wide_dtype(name))
+            was = was if not is_complex_dtype(was) else PART[was]
+        value = value.astype(get_wide_dtype(name))
+        own = None if name == get_wide_dtype(name) else dtype
+        if own is None or does_dtype_hold(PART.get(name, name), PART.get(was, was)):
             return self.watch(value, own, x.given, x.still)
         made = self.round_value(value, name, x.given)
         self.note_cast(name, value, made)
@@ -370,17 +376,17 @@ class _NarrowingReference(WatchedRun):
     def is_exact(self, function: Callable[..., Any], made: Any) -> bool:
         """Whether an elementwise result needs no rounding in the dtype of the inputs, as x − bfloat16(x) needs none."""
         elementwise = getattr(function, "__name__", "") == "__call__"  # a ufunc's
-        return elementwise and isinstance(made, np.ndarray) and self.own is not None and _represents_all(self.own, made)
+        return elementwise and isinstance(made, np.ndarray) and self.own is not None and _can_dtype_hold(self.own, made)
 
     def of_bits(self, made: np.ndarray, given: bool) -> Any:
         """Floats whose bits the reference has put together itself, as one that rounds to bfloat16 by hand does: made as
         by a cast."""
-        name = dtype_name(made.dtype)
-        if not is_inexact(name):
+        name = name_numpy_dtype(made.dtype)
+        if not is_inexact_dtype(name):
             return self.widen(made, given)
         self.casts += [BITS] * (BITS not in self.casts)
-        value = self.round_value(made.astype(wide(name)), name, given)
-        return self.watch(value, None if name == wide(name) else made.dtype, given, still=True)
+        value = self.round_value(made.astype(get_wide_dtype(name)), name, given)
+        return self.watch(value, None if name == get_wide_dtype(name) else made.dtype, given, still=True)
 
     def round_value(self, value: np.ndarray, name: str, given: bool) -> np.ndarray:
         with self.apart():
@@ -438,7 +444,9 @@ class _NarrowingReference(WatchedRun):
                 setattr(np, name, function)
 
 
-def shaken(reference: Reference, arguments: Mapping[str, Any], round: Round, draw: int) -> list[np.ndarray] | None:
+def shake_numpy_reference(
+    reference: Reference, arguments: Mapping[str, Any], round: Round, draw: int
+) -> list[np.ndarray] | None:
     """What the reference returns if each of its results in float64 is another in the last digit; None where it cannot
     be watched."""
     run = _ShakenReference(round, None)

@@ -16,14 +16,14 @@ from tasks.graphs.roundings import Read, Round
 from tasks.model import EPS
 
 
-def make_evaluator(
+def make_torch_evaluator(
     reference: Callable[..., Any], rounds: list[str] | None = None
 ) -> Callable[[Mapping[str, Any], Round | None, Read | None], Any]:
     """The reference as a function of its arguments by name , of what a cast makes (None: the nearest number) and of
     what is read of that (None: the same): every array is handed over as a tensor, every tensor comes back as one.
 
     Where it casts to fewer digits than float32 has, it rounds, and everything else is computed in float64 all the same
-    (`tasks.graphs.module.exactly`). rounds: is filled with the dtypes that it casts to.
+    (`tasks.graphs.module.evaluate_module_exactly`). rounds: is filled with the dtypes that it casts to.
     """
     told = [] if rounds is None else rounds
 
@@ -33,20 +33,20 @@ def make_evaluator(
         if not told:  # a reference that casts once is not evaluated twice for each draw
             with torch.no_grad(), _default_to_float64(), _watch_narrow_casts() as seen:
                 try:
-                    result = reference(**{name: _tensor(x) for name, x in arguments.items()})
+                    result = reference(**{name: _make_reference_tensor(x) for name, x in arguments.items()})
                 except Exception:
                     if not seen:  # else float32 may have met float64, which it does not where each has the dtype that it believes in
                         raise
             told.extend(seen)
         if told:
-            return _rounding(reference, arguments, round, read)
+            return _round_reference_casts(reference, arguments, round, read)
         parts = result if isinstance(result, (tuple, list)) else [result]
-        return [torch_tree.to_numpy(x.detach()) if isinstance(x, torch.Tensor) else x for x in parts]
+        return [torch_tree.tensor_to_numpy(x.detach()) if isinstance(x, torch.Tensor) else x for x in parts]
 
     return function
 
 
-def _rounding(
+def _round_reference_casts(
     reference: Callable[..., Any], arguments: Mapping[str, Any], round: Round | None, read: Read | None
 ) -> list[np.ndarray]:
     """The outputs of a reference that casts to fewer digits."""
@@ -60,10 +60,12 @@ def _rounding(
             result = reference(**dict(zip(names, given)), **others)
             return [torch.as_tensor(x) for x in (result if isinstance(result, (tuple, list)) else [result])]
 
-    return module.exactly(Reference(), [arguments[name] for name in names], round=round, read=read)
+    return module.evaluate_module_exactly(Reference(), [arguments[name] for name in names], round=round, read=read)
 
 
-def shaken(reference: Callable[..., Any], arguments: Mapping[str, Any], draw: int) -> list[np.ndarray] | None:
+def shake_torch_reference(
+    reference: Callable[..., Any], arguments: Mapping[str, Any], draw: int
+) -> list[np.ndarray] | None:
     """What the reference returns if each of its results in float64 is another in the last digit, and those inside of an
     op that torch can take apart (log_softmax, layer_norm); None where it casts to fewer digits, or cannot be
     watched."""
@@ -80,22 +82,26 @@ def shaken(reference: Callable[..., Any], arguments: Mapping[str, Any], draw: in
     class Shaken(TorchDispatchMode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             apart = decomposition_table.get(func)
-            if apart is not None and not widened.only_moves(func):
+            if apart is not None and not widened.does_op_only_move(func):
                 with self:
                     return apart(*args, **(kwargs or {}))
             out = func(*args, **(kwargs or {}))
-            if not widened.only_moves(func):
+            if not widened.does_op_only_move(func):
                 for x in out if isinstance(out, (tuple, list)) else (out,):
                     move(x)
             return out
 
     try:
         with torch.no_grad(), _default_to_float64(), _watch_narrow_casts() as seen, Shaken():
-            result = reference(**{name: _tensor(x) for name, x in arguments.items()})
+            result = reference(**{name: _make_reference_tensor(x) for name, x in arguments.items()})
     except Exception:
         return None
     parts = result if isinstance(result, (tuple, list)) else [result]
-    return None if seen else [torch_tree.to_numpy(x) if isinstance(x, torch.Tensor) else np.asarray(x) for x in parts]
+    return (
+        None
+        if seen
+        else [torch_tree.tensor_to_numpy(x) if isinstance(x, torch.Tensor) else np.asarray(x) for x in parts]
+    )
 
 
 @contextlib.contextmanager
@@ -105,11 +111,11 @@ def _watch_narrow_casts() -> Iterator[list[str]]:
 
     def note(func: Any, given: Any, made: Any) -> None:
         if func.overloadpacket.__name__ == "_to_copy" and made.dtype != given[0][0].dtype:
-            name = torch_tree.name_of(made.dtype)
+            name = torch_tree.name_torch_dtype(made.dtype)
             if EPS.get(name, 0.0) > EPS["float32"] and name not in seen:
                 seen.append(name)
 
-    with module.watching(note):
+    with module.watch_module_operations(note):
         yield seen
 
 
@@ -126,11 +132,11 @@ def _default_to_float64() -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def _tensor(x: Any) -> Any:
-    return torch_tree.from_numpy(np.ascontiguousarray(x).reshape(x.shape)) if isinstance(x, np.ndarray) else x
+def _make_reference_tensor(x: Any) -> Any:
+    return torch_tree.tensor_from_numpy(np.ascontiguousarray(x).reshape(x.shape)) if isinstance(x, np.ndarray) else x
 
 
-def gradients(
+def compute_reference_gradients(
     check: str,
     call: Callable[..., Any],
     inputs: Mapping[str, np.ndarray],
@@ -140,7 +146,7 @@ def gradients(
     made: Callable[[Sequence[Any]], None] | None = None,
     **hooks: Any,
 ) -> list[np.ndarray]:
-    """What a check of gradients computes of a function of tensors, in float64: `tasks.gradients.autograd.backward`, whose
+    """What a check of gradients computes of a function of tensors, in float64: `tasks.gradients.autograd.differentiate_backward`, whose
     hooks these are.
 
     wrt: places of the inputs that are differentiated; cotangents: see there. Raises ValueError where no output depends
@@ -154,14 +160,16 @@ def gradients(
         if made is not None:
             made(outputs)
 
-    given = {name: _tensor(np.array(x)) for name, x in inputs.items()}
-    passed = [None if c is None else _tensor(np.array(c)) for c in cotangents]
+    given = {name: _make_reference_tensor(np.array(x)) for name, x in inputs.items()}
+    passed = [None if c is None else _make_reference_tensor(np.array(c)) for c in cotangents]
     with _default_to_float64():
-        found = autograd.backward(check, call, (), {**given, **kwargs}, wrt, passed, made=check_connected, **hooks)
-    return [torch_tree.to_numpy(g) for g in found]
+        found = autograd.differentiate_backward(
+            check, call, (), {**given, **kwargs}, wrt, passed, made=check_connected, **hooks
+        )
+    return [torch_tree.tensor_to_numpy(g) for g in found]
 
 
-def problem(
+def make_reference_problem(
     check: str,
     call: Callable[..., Any],
     inputs: Mapping[str, np.ndarray],
@@ -169,18 +177,18 @@ def problem(
     wrt: Sequence[int],
     cotangents: Sequence[np.ndarray | None],
 ) -> autograd.GradientProblem:
-    """The function whose gradient `gradients` computes."""
+    """The function whose gradient `compute_reference_gradients` computes."""
 
     def wide(**arguments: Any) -> Any:
         with _default_to_float64():
             return call(**arguments)
 
-    given = {name: _tensor(np.array(x)) for name, x in inputs.items()}
-    passed = [None if c is None else _tensor(np.array(c)) for c in cotangents]
-    return autograd.problem(check, wide, (), {**given, **kwargs}, wrt, passed)
+    given = {name: _make_reference_tensor(np.array(x)) for name, x in inputs.items()}
+    passed = [None if c is None else _make_reference_tensor(np.array(c)) for c in cotangents]
+    return autograd.make_gradient_problem(check, wide, (), {**given, **kwargs}, wrt, passed)
 
 
-def of_arrays(reference: Callable[..., Any]) -> Callable[..., Any]:
+def make_tensor_function(reference: Callable[..., Any]) -> Callable[..., Any]:
     """A function of NumPy arrays as one of tensors that autograd can differentiate, by torch's own NumPy
     (`torch._numpy`).
 
@@ -192,7 +200,7 @@ def of_arrays(reference: Callable[..., Any]) -> Callable[..., Any]:
         import torch
         from torch._numpy import ndarray
 
-        with _as_numpy():
+        with _let_numpy_take_tensors():
             result = reference(
                 # A copy: it may be written to.
                 **{name: ndarray(x.clone()) if isinstance(x, torch.Tensor) else x for name, x in arguments.items()}
@@ -204,7 +212,7 @@ def of_arrays(reference: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @contextlib.contextmanager
-def _as_numpy() -> Iterator[None]:
+def _let_numpy_take_tensors() -> Iterator[None]:
     """NumPy's functions take torch's NumPy arrays (NEP 13 and 18), and nothing turns one into what autograd cannot
     follow."""
     import torch._numpy as ours

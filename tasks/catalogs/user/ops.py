@@ -9,10 +9,22 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
 from tasks.arrays.layouts import NAMES
-from tasks.catalogs.user.keys import COUNT, FLAG, FUNCTION, LIST, MAPPING, NAME, REFERENCE, SIZE, TEXT, KeyNames, key
+from tasks.catalogs.user.keys import (
+    COUNT,
+    FLAG,
+    FUNCTION,
+    LIST,
+    MAPPING,
+    NAME,
+    REFERENCE,
+    SIZE,
+    TEXT,
+    KeyNames,
+    declare_key,
+)
 from tasks.catalogs.user.tensors import DTYPE
-from tasks.model import DISTRIBUTIONS, DTYPES, EXHAUSTIVE, FUZZ, STRUCTURED, OpClass, is_inexact
-from tasks.nearest import nearest
+from tasks.model import DISTRIBUTIONS, DTYPES, EXHAUSTIVE, FUZZ, STRUCTURED, OpClass, is_inexact_dtype
+from tasks.nearest import suggest_nearest_names
 
 #: What of a declaration is a function or the name of one; the last two are "" where there is none.
 FUNCTIONS = ("kernel", "reference", "backward", "baseline")
@@ -36,17 +48,17 @@ class DeclarationError(Exception):
     """A use of `@op` that cannot be meant; the text names the op."""
 
 
-def definitions(op: Any) -> Iterable[str]:
+def list_definition_names(op: Any) -> Iterable[str]:
     from tasks.judge.definitions import DEFINITIONS
 
     return DEFINITIONS
 
 
-def frameworks(op: Any) -> Iterable[str]:
+def list_kernel_frameworks(op: Any) -> Iterable[str]:
     return ("torch", "numpy")
 
 
-def input_names(op: UserOp) -> Iterable[str]:
+def list_kernel_input_names(op: UserOp) -> Iterable[str]:
     return op.inputs
 
 
@@ -63,22 +75,22 @@ class UserOp:
     for each name of ``gradient`` in that order, or a dict by name; None for 0.
     """
 
-    name: str = field(metadata=key(TEXT, "the op is called `user:NAME`"))
+    name: str = field(metadata=declare_key(TEXT, "the op is called `user:NAME`"))
     kernel: Callable[..., Any] | str = field(
-        metadata=key(
+        metadata=declare_key(
             FUNCTION,
             "what is judged: `module:function` or `file.py:function`, or a `torch.autograd.Function`. Files and modules are looked up beside "
             "the config (or in the catalog's `root`). Of a task, the name of the function in every [submission](leaderboards.md)",
         )
     )
     reference: Callable[..., Any] | str = field(
-        metadata=key(
+        metadata=declare_key(
             REFERENCE,
             "what is right, see [References](#references): a function in the same words, or the path of a script",
         )
     )
     inputs: Mapping[str, Any] = field(
-        metadata=key(
+        metadata=declare_key(
             MAPPING,
             "name → list of sizes (`[]`: 0-d), or a mapping with [more](#more-of-an-input). A size is a number, a dimension, or `+ - * //` "
             "of them: `[batch, 3*width]`",
@@ -86,7 +98,7 @@ class UserOp:
     )
     dims: Mapping[str, Sequence[int]] = field(
         default_factory=dict,
-        metadata=key(
+        metadata=declare_key(
             MAPPING,
             "dimension → candidate sizes. First all smallest, then all largest, then every candidate early on; no combination repeats until "
             "all have been used",
@@ -94,7 +106,7 @@ class UserOp:
     )
     sizes: str = field(
         default=BETWEEN,
-        metadata=key(
+        metadata=declare_key(
             NAME,
             "for which sizes the kernel is to be right: `declared` (the candidates of `dims` alone), `between` (all between the smallest and the "
             "largest candidate, as `fuzz` draws them), `any`; see [Sizes](#sizes)",
@@ -103,28 +115,33 @@ class UserOp:
     )
     kwargs: Mapping[str, Any] = field(
         default_factory=dict,
-        metadata=key(
+        metadata=declare_key(
             MAPPING, "further arguments of kernel and reference; `{k: {dim: width//2}}` is a size", shown="none"
         ),
     )
     dtypes: Sequence[str] = field(
-        default=("float32",), metadata=key(LIST, "dtypes under test, used by a run that names no `dtypes`", names=DTYPE)
+        default=("float32",),
+        metadata=declare_key(LIST, "dtypes under test, used by a run that names no `dtypes`", names=DTYPE),
     )
     framework: str = field(
         default="torch",
-        metadata=key(
-            NAME, "what the kernel takes: `torch` or `numpy`", names=KeyNames("unknown framework", frameworks)
+        metadata=declare_key(
+            NAME,
+            "what the kernel takes: `torch` or `numpy`",
+            names=KeyNames("unknown framework", list_kernel_frameworks),
         ),
     )
     reference_framework: str = field(
         default="numpy",
-        metadata=key(
-            NAME, "what the reference takes: `torch` or `numpy`", names=KeyNames("unknown framework", frameworks)
+        metadata=declare_key(
+            NAME,
+            "what the reference takes: `torch` or `numpy`",
+            names=KeyNames("unknown framework", list_kernel_frameworks),
         ),
     )
     op_class: str = field(
         default="composite",
-        metadata=key(
+        metadata=declare_key(
             NAME,
             "how it is judged, see [How a verdict is made](verdict.md). Declare an element-by-element function as `elementary`: it must then be "
             "right on its inputs, however steep it is",
@@ -134,13 +151,15 @@ class UserOp:
     )
     definition: str = field(
         default="",
-        metadata=key(
-            NAME, "of `class: choice`, which result is right", names=KeyNames("unknown definition", definitions)
+        metadata=declare_key(
+            NAME,
+            "of `class: choice`, which result is right",
+            names=KeyNames("unknown definition", list_definition_names),
         ),
     )
     values: str = field(
         default="regular",
-        metadata=key(
+        metadata=declare_key(
             NAME,
             "distribution of the values of the `own` samples: `regular`, `boundary`, `adversarial`, `nan`",
             names=KeyNames(
@@ -151,7 +170,7 @@ class UserOp:
     )
     outputs: Sequence[Any] = field(
         default=(),
-        metadata=key(
+        metadata=declare_key(
             LIST,
             "dtypes of the outputs, or `{dtype, shape}`, which the reference must match",
             shown="floating outputs: the dtype under test; others: the reference's",
@@ -159,7 +178,7 @@ class UserOp:
     )
     tolerances: Mapping[str, Mapping[str, float]] = field(
         default_factory=dict,
-        metadata=key(
+        metadata=declare_key(
             MAPPING,
             "dtype → `{rtol, atol}`: what decides instead of the policy's limit, wider or narrower, see [below](#tolerances-of-your-own)",
             shown="none: the noise floor of the reference decides",
@@ -167,40 +186,42 @@ class UserOp:
     )
     invariants: Sequence[Any] = field(
         default=(),
-        metadata=key(
+        metadata=declare_key(
             LIST,
             "`non_negative`, `no_nan`, `no_inf`, `shape_preserved` (or `{shape_preserved: input}`), `sums_to_one` and `sorted` (or with an "
             "axis), `{bounded: [low, high]}`; checked for inputs without NaN and Inf",
         ),
     )
-    repeats: int = field(default=2, metadata=key(COUNT, "how often every case is run; the bytes must agree"))
+    repeats: int = field(default=2, metadata=declare_key(COUNT, "how often every case is run; the bytes must agree"))
     mutates: Sequence[str] = field(
         default=(),
-        metadata=key(
-            LIST, "inputs that the kernel, or its backward pass, may write to", names=KeyNames("no input", input_names)
+        metadata=declare_key(
+            LIST,
+            "inputs that the kernel, or its backward pass, may write to",
+            names=KeyNames("no input", list_kernel_input_names),
         ),
     )
     forbids: Sequence[str] = field(
         default=(),
-        metadata=key(
+        metadata=declare_key(
             LIST,
             "operations of torch that the kernel is to replace and may not call, as the dispatcher names them (`softmax`, `mm`); the check `audit` "
             "asks for it",
         ),
     )
-    aliases: bool = field(default=False, metadata=key(FLAG, "whether an output may share memory with an input"))
+    aliases: bool = field(default=False, metadata=declare_key(FLAG, "whether an output may share memory with an input"))
     gradient: Sequence[str] = field(
         default=(),
-        metadata=key(
+        metadata=declare_key(
             LIST,
             "inputs to differentiate under `checks: [backward, double_backward]`; see [the two oracles](gradients.md). With a NumPy "
             "reference or a script at most 1000 elements",
-            names=KeyNames("no input", input_names),
+            names=KeyNames("no input", list_kernel_input_names),
         ),
     )
     kept: bool = field(
         default=False,
-        metadata=key(
+        metadata=declare_key(
             FLAG,
             "the gradient is computed from the rounded output (tanh′ = 1 − y²) and may lose what that has lost: see "
             "[Gradients](gradients.md)",
@@ -208,14 +229,14 @@ class UserOp:
     )
     refuses: Sequence[Mapping[str, Any]] = field(
         default=(),
-        metadata=key(
+        metadata=declare_key(
             LIST,
             "calls that the kernel must refuse under `checks: [refuses]`: see [What it must refuse](#what-it-must-refuse)",
         ),
     )
     backward: Callable[..., Any] | str = field(
         default="",
-        metadata=key(
+        metadata=declare_key(
             FUNCTION,
             "the gradient of a kernel of NumPy arrays, a function: see [Your own autograd](kernel_tests.md#your-own-autograd)",
             shown="the kernel's attribute `backward`",
@@ -223,7 +244,7 @@ class UserOp:
     )
     baseline: Callable[..., Any] | str = field(
         default="",
-        metadata=key(
+        metadata=declare_key(
             FUNCTION,
             "what it is timed against under `checks: [speedup]`: `eager`, `compiled`, `numpy`, or a function of your own or a library's "
             "(`torch.nn.functional:softmax`): see [Speed](kernel_speed.md)",
@@ -232,7 +253,7 @@ class UserOp:
     )
     moved: int | str = field(
         default="",
-        metadata=key(
+        metadata=declare_key(
             SIZE,
             "bytes that a call has to move to and from memory, of the dimensions and `itemsize`: `2*rows*width*itemsize`, for its share of the "
             "[roofline](kernel_speed.md)",
@@ -242,7 +263,7 @@ class UserOp:
     )
     flops: int | str = field(
         default="",
-        metadata=key(
+        metadata=declare_key(
             SIZE,
             "operations that a call has to do: `2*M*N*K`",
             shown="those of the products in the reference, as torch counts them; they are shown, and nobody is blamed by them",
@@ -250,7 +271,7 @@ class UserOp:
     )
     layouts: Sequence[str] | None = field(
         default=None,
-        metadata=key(
+        metadata=declare_key(
             LIST,
             "how its inputs may lie in memory: see [How inputs lie in memory](kernel_inputs.md#how-inputs-lie-in-memory)",
             shown="not said: all are tried, and it may refuse any but the contiguous one",
@@ -259,16 +280,16 @@ class UserOp:
     )
     compute: str = field(
         default="",
-        metadata=key(
+        metadata=declare_key(
             NAME,
             "the dtype that the kernel computes in where it is wider than its inputs: see [What it computes in](#what-it-computes-in)",
             shown="told by what it dispatches, if it is a kernel of tensors",
-            names=KeyNames("unknown floating dtype", lambda op: filter(is_inexact, DTYPES)),
+            names=KeyNames("unknown floating dtype", lambda op: filter(is_inexact_dtype, DTYPES)),
         ),
     )
     steps: str = field(
         default="",
-        metadata=key(
+        metadata=declare_key(
             TEXT,
             "the kernel is a session, and this the dimension whose size is the number of its steps: see [Sessions](sessions.md)",
             shown="none: it is a function",
@@ -277,17 +298,19 @@ class UserOp:
 
     positions: Sequence[str] = field(
         default=(),
-        metadata=key(
+        metadata=declare_key(
             LIST,
             "inputs and kwargs that kernel and reference take by position, in that order",
             shown="none: they are given all by name",
             names=KeyNames("no input and no argument", lambda op: [*op.inputs, *op.kwargs]),
         ),
     )
-    packed: bool = field(default=False, metadata=key(FLAG, "whether those of `positions` come as one tuple"))
+    packed: bool = field(default=False, metadata=declare_key(FLAG, "whether those of `positions` come as one tuple"))
     init: Sequence[Any] = field(
         default=(),
-        metadata=key(LIST, "what a kernel and a reference that are classes of torch modules are made of, from seed 0"),
+        metadata=declare_key(
+            LIST, "what a kernel and a reference that are classes of torch modules are made of, from seed 0"
+        ),
     )
 
     def with_functions(self, change: Callable[[str, Any], Any]) -> UserOp:
@@ -332,7 +355,7 @@ def op(
         valid = [one.name for one in fields(UserOp) if one.name != "kernel"]
         for given in settings:
             if given not in valid:
-                raise DeclarationError(f"op {called}: unknown key {given!r}{nearest(given, valid)}")
+                raise DeclarationError(f"op {called}: unknown key {given!r}{suggest_nearest_names(given, valid)}")
         if line := _find_shadowed_line(kernel):
             text = f"the function {kernel.__name__} at line {kernel.__code__.co_firstlineno} hides the one of that name at line {line}"
             raise DeclarationError(f"op {called}: {text}: rename one")

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays import torch_tree
-from tasks.arrays.pack import dtype_name
+from tasks.arrays.pack import name_numpy_dtype
 from tasks.arrays.tree import map_leaves
 from tasks.catalogs.user import accesses, baselines, functions, interpreted
 from tasks.catalogs.user.ops import UserOp
@@ -22,7 +22,7 @@ from tasks.model import Misbehaviour, OwnKernel, TensorSession, Unsupported
 from tasks.model.kind import KIND_LAZY
 
 
-def guard_kernel(
+def guard_kernel_promises(
     op: UserOp, kernel: Callable[..., Any], backward: Callable[..., Any] | None = None
 ) -> Callable[..., Any]:
     """The kernel as a function of torch tensors that raises Misbehaviour where it breaks a promise.
@@ -37,25 +37,31 @@ def guard_kernel(
 
         def call_numpy(**arguments: Any) -> Any:
             if backward is None:
-                return _call_numpy(op, kernel, arguments, returned)
-            forward = functools.partial(_call_numpy, op, kernel, returned=returned)
-            return _with_backward(op, forward, backward).apply(tuple(arguments), *arguments.values())
+                return _call_numpy_kernel(op, kernel, arguments, returned)
+            forward = functools.partial(_call_numpy_kernel, op, kernel, returned=returned)
+            return _give_kernel_backward(op, forward, backward).apply(tuple(arguments), *arguments.values())
 
         # A compiler cannot look inside; saying so makes the row a fallback.
         disabled: Callable[..., Any] = torch.compiler.disable(call_numpy, reason="a kernel of NumPy arrays")
         return disabled
 
     def call(**arguments: Any) -> Any:
-        return kernel(**arguments) if torch.compiler.is_compiling() else _call_torch(op, kernel, arguments, returned)
+        return (
+            kernel(**arguments)
+            if torch.compiler.is_compiling()
+            else _call_torch_kernel(op, kernel, arguments, returned)
+        )
 
     return call
 
 
-def own_kernel(op: UserOp, kernel: Callable[..., Any], session: Callable[[], TensorSession] | None = None) -> OwnKernel:
-    """What is declared of a kernel, beside the function that `guard_kernel` makes of it."""
+def make_own_kernel(
+    op: UserOp, kernel: Callable[..., Any], session: Callable[[], TensorSession] | None = None
+) -> OwnKernel:
+    """What is declared of a kernel, beside the function that `guard_kernel_promises` makes of it."""
     of_arrays = op.framework == "numpy"
-    bare = baselines.of_tensors(kernel) if of_arrays else kernel
-    watch = functools.partial(_check_races, kernel)
+    bare = baselines.make_tensor_baseline(kernel) if of_arrays else kernel
+    watch = functools.partial(_check_kernel_races, kernel)
     return OwnKernel(
         tuple(op.mutates),
         tuple(op.forbids),
@@ -67,7 +73,7 @@ def own_kernel(op: UserOp, kernel: Callable[..., Any], session: Callable[[], Ten
     )
 
 
-def _call_torch(op: UserOp, kernel: Callable[..., Any], arguments: dict[str, Any], returned: list[Any]) -> Any:
+def _call_torch_kernel(op: UserOp, kernel: Callable[..., Any], arguments: dict[str, Any], returned: list[Any]) -> Any:
     import torch
 
     tensors = {k: x for k, x in arguments.items() if isinstance(x, torch.Tensor)}
@@ -77,18 +83,20 @@ def _call_torch(op: UserOp, kernel: Callable[..., Any], arguments: dict[str, Any
         beside = {k: found for k, x in tensors.items() if (found := _read_gap_bits(x)) is not None}
     differentiated = torch.is_grad_enabled()
     # A kernel may differentiate inside, whatever is asked of it.
-    with _locate_errors(kernel) as watch, torch.enable_grad():
+    with _locate_kernel_errors(kernel) as watch, torch.enable_grad():
         result = kernel(**arguments)
     if not differentiated:
         result = map_leaves(result, lambda x: x.detach() if isinstance(x, torch.Tensor) and x.requires_grad else x)
-    outputs = _flatten_result(kernel, result, torch.Tensor, functions.parameters_of(kernel) is not None)
+    outputs = _flatten_kernel_result(
+        kernel, result, torch.Tensor, functions.list_function_parameters(kernel) is not None
+    )
     for x in outputs:
         if x.layout is not torch.strided:  # whoever takes it for an array would have to convert it, which nobody times
             raise Misbehaviour("structure", f"the kernel returned a tensor of {x.layout}, not one of torch.strided")
-    with _attach_outputs(lambda: [_numpy(x) for x in outputs]):
+    with _attach_misbehaving_outputs(lambda: [_tensor_as_numpy(x) for x in outputs]):
         watch.check()
         with own():
-            changed = [name for name, old in before.items() if not torch_tree.same(tensors[name], old)]
+            changed = [name for name, old in before.items() if not torch_tree.have_same_bits(tensors[name], old)]
             between = [name for name, old in beside.items() if not torch.equal(_read_gap_bits(tensors[name]), old)]
         for name in changed:
             raise Misbehaviour(
@@ -99,8 +107,8 @@ def _call_torch(op: UserOp, kernel: Callable[..., Any], arguments: dict[str, Any
                 "out_of_bounds",
                 f"the kernel wrote between the elements of its input {name}, to memory that is not its own",
             )
-        _aliasing(op, tensors, outputs, _share_storage)
-        _check_memory_reuse(op, [x.detach() for x in outputs], returned, _share_storage)
+        _check_aliasing(op, tensors, outputs, _do_outputs_share_storage)
+        _check_memory_reuse(op, [x.detach() for x in outputs], returned, _do_outputs_share_storage)
     return result
 
 
@@ -122,7 +130,7 @@ def _read_gap_bits(x: Any) -> Any | None:
 
 
 @contextlib.contextmanager
-def _attach_outputs(outputs: Callable[[], list[np.ndarray]]) -> Iterator[None]:
+def _attach_misbehaving_outputs(outputs: Callable[[], list[np.ndarray]]) -> Iterator[None]:
     """Give a Misbehaviour the outputs: their numbers may be wrong as well, and how far is worth knowing."""
     try:
         yield
@@ -132,28 +140,28 @@ def _attach_outputs(outputs: Callable[[], list[np.ndarray]]) -> Iterator[None]:
         raise
 
 
-def _call_numpy(op: UserOp, kernel: Callable[..., Any], arguments: dict[str, Any], returned: list[Any]) -> Any:
+def _call_numpy_kernel(op: UserOp, kernel: Callable[..., Any], arguments: dict[str, Any], returned: list[Any]) -> Any:
     import torch
 
     tensors = {k: x.detach().cpu() for k, x in arguments.items() if isinstance(x, torch.Tensor)}
     inputs = {k: x for k, x in arguments.items() if isinstance(x, np.ndarray)}
-    inputs |= {k: torch_tree.to_numpy(x) for k, x in tensors.items()}
+    inputs |= {k: torch_tree.tensor_to_numpy(x) for k, x in tensors.items()}
     before = {k: x.copy() for k, x in inputs.items()}
-    with _locate_errors(kernel), torch.enable_grad():  # as in `_call_torch`
+    with _locate_kernel_errors(kernel), torch.enable_grad():  # as in `_call_torch_kernel`
         result = kernel(**(arguments | inputs))
-    outputs = _flatten_result(kernel, result, (np.ndarray, np.generic))
-    with _attach_outputs(lambda: [np.asarray(x) for x in outputs]):
+    outputs = _flatten_kernel_result(kernel, result, (np.ndarray, np.generic))
+    with _attach_misbehaving_outputs(lambda: [np.asarray(x) for x in outputs]):
         for name, old in before.items():
             if name not in op.mutates and inputs[name].tobytes() != old.tobytes():
                 raise Misbehaviour(
                     "mutation", f"the kernel changed its input {name} (declare mutates: [{name}] if intended)"
                 )
-        _aliasing(op, inputs, outputs, np.shares_memory)
+        _check_aliasing(op, inputs, outputs, np.shares_memory)
         _check_memory_reuse(op, outputs, returned, np.shares_memory)
-    return tuple(torch_tree.from_numpy(np.array(x, order="C")) for x in outputs)
+    return tuple(torch_tree.tensor_from_numpy(np.array(x, order="C")) for x in outputs)
 
 
-def _with_backward(op: UserOp, forward: Callable[..., Any], backward: Callable[..., Any]) -> Any:
+def _give_kernel_backward(op: UserOp, forward: Callable[..., Any], backward: Callable[..., Any]) -> Any:
     """A torch.autograd.Function of (names of the arguments, the arguments): autograd then has the gradient that
     somebody wrote."""
     import torch
@@ -173,21 +181,26 @@ def _with_backward(op: UserOp, forward: Callable[..., Any], backward: Callable[.
         def backward(ctx: Any, *given: Any) -> Any:
             saved = iter(ctx.saved_tensors)
             values = [next(saved) if is_one else x for x, is_one in zip(ctx.others, ctx.tensors)]
-            arguments = {k: _array(x) if isinstance(x, torch.Tensor) else x for k, x in zip(ctx.names, values)}
-            arrays = tuple(map(_array, given))
+            arguments = {
+                k: _as_gradient_array(x) if isinstance(x, torch.Tensor) else x for k, x in zip(ctx.names, values)
+            }
+            arrays = tuple(map(_as_gradient_array, given))
             with torch.enable_grad():
-                found = _by_name(op, backward(arrays if len(arrays) > 1 else arrays[0], **arguments))
-            made = {name: torch_tree.from_numpy(_fitting(name, g, arguments[name])) for name, g in found.items()}
+                found = _name_backward_gradients(op, backward(arrays if len(arrays) > 1 else arrays[0], **arguments))
+            made = {
+                name: torch_tree.tensor_from_numpy(_fit_gradient_to_input(name, g, arguments[name]))
+                for name, g in found.items()
+            }
             return None, *(made.get(name) for name in ctx.names)
 
     return Pair
 
 
-def _array(x: Any) -> np.ndarray:
-    return torch_tree.to_numpy(x.detach().cpu().contiguous())
+def _as_gradient_array(x: Any) -> np.ndarray:
+    return torch_tree.tensor_to_numpy(x.detach().cpu().contiguous())
 
 
-def _by_name(op: UserOp, result: Any) -> dict[str, Any]:
+def _name_backward_gradients(op: UserOp, result: Any) -> dict[str, Any]:
     """The gradients in what a backward function returned, those that are 0 left out. Raises Misbehaviour."""
     if not isinstance(result, Mapping):
         many = result if isinstance(result, tuple) else (result,)
@@ -202,7 +215,7 @@ def _by_name(op: UserOp, result: Any) -> dict[str, Any]:
     return {name: result[name] for name in op.gradient if result[name] is not None}
 
 
-def _fitting(name: str, gradient: Any, given: np.ndarray) -> np.ndarray:
+def _fit_gradient_to_input(name: str, gradient: Any, given: np.ndarray) -> np.ndarray:
     """A gradient that has its input's shape and dtype: torch itself would sum or cast one that has not, and nobody
     would see it.
 
@@ -210,11 +223,11 @@ def _fitting(name: str, gradient: Any, given: np.ndarray) -> np.ndarray:
     if not isinstance(gradient, (np.ndarray, np.generic)):
         raise Misbehaviour(
             "structure",
-            f"the backward function returned {_describe_value(gradient)} as the gradient of {name}, not a NumPy array",
+            f"the backward function returned {_describe_kernel_value(gradient)} as the gradient of {name}, not a NumPy array",
         )
     for what, found, wanted in (
         ("shape", gradient.shape, given.shape),
-        ("dtype", dtype_name(gradient.dtype), dtype_name(given.dtype)),
+        ("dtype", name_numpy_dtype(gradient.dtype), name_numpy_dtype(given.dtype)),
     ):
         if found != wanted:
             raise Misbehaviour(what, f"the gradient of {name} has the {what} {found}, that of {name} is {wanted}")
@@ -222,28 +235,28 @@ def _fitting(name: str, gradient: Any, given: np.ndarray) -> np.ndarray:
 
 
 @contextlib.contextmanager
-def _check_races(kernel: Callable[..., Any]) -> Iterator[None]:
-    """`_locate_errors`, and raise Misbehaviour of a race."""
-    with _locate_errors(kernel) as watch:
+def _check_kernel_races(kernel: Callable[..., Any]) -> Iterator[None]:
+    """`_locate_kernel_errors`, and raise Misbehaviour of a race."""
+    with _locate_kernel_errors(kernel) as watch:
         yield
     watch.check()
 
 
 @contextlib.contextmanager
-def _locate_errors(kernel: Callable[..., Any]) -> Iterator[accesses.LaunchWatch]:
+def _locate_kernel_errors(kernel: Callable[..., Any]) -> Iterator[accesses.LaunchWatch]:
     """Around what a kernel computes: what it raises says where in its file, once."""
     try:
-        with interpreted.prepare_interpreter() as watch:
+        with interpreted.prepare_triton_interpreter() as watch:
             yield watch
     except Unsupported:
         raise
     except (Exception, SystemExit) as error:
-        if (broken := accesses.unwrap_misbehaviour(error)) is not None:
+        if (broken := accesses.unwrap_kernel_misbehaviour(error)) is not None:
             raise broken from None
-        place = _place(kernel, error)
+        place = _find_error_place(kernel, error)
         if isinstance(error, OnceDifferentiable):
             raise DeclaredOnce(f"{DECLARED_ONCE}{place}") from error
-        if text := interpreted.not_interpreted(error):
+        if text := interpreted.explain_not_interpreted(error):
             raise Unsupported(text + place) from error
         text = f"the kernel called sys.exit({error.code!r})" if isinstance(error, SystemExit) else str(error)
         # The type stays: backends tell errors by it.
@@ -252,13 +265,13 @@ def _locate_errors(kernel: Callable[..., Any]) -> Iterator[accesses.LaunchWatch]
         raise
 
 
-def _place(kernel: Callable[..., Any], error: BaseException) -> str:
+def _find_error_place(kernel: Callable[..., Any], error: BaseException) -> str:
     code = getattr(inspect.unwrap(kernel), "__code__", None)
     lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if code and f.filename == code.co_filename]
     return f" ({code.co_filename}:{lines[-1]})" if code and lines else ""
 
 
-def _flatten_result(kernel: Callable[..., Any], result: Any, kinds: Any, optional: bool = False) -> list[Any]:
+def _flatten_kernel_result(kernel: Callable[..., Any], result: Any, kinds: Any, optional: bool = False) -> list[Any]:
     """The outputs in what a kernel returned: a tensor or array of ``kinds``, or a tuple of several. optional: None in a
     tuple is one that was not asked for, as autograd.Functions return it. Raises Misbehaviour."""
     called = "NumPy array" if isinstance(kinds, tuple) else "torch tensor"
@@ -270,13 +283,13 @@ def _flatten_result(kernel: Callable[..., Any], result: Any, kinds: Any, optiona
             if not isinstance(x, kinds):
                 raise Misbehaviour(
                     "structure",
-                    f"the kernel returned {_describe_value(x)} as output {i}, not a {called}{_suggest(kernel, x, kinds)}",
+                    f"the kernel returned {_describe_kernel_value(x)} as output {i}, not a {called}{_suggest(kernel, x, kinds)}",
                 )
         if kept:
             return [x for _, x in kept]
     raise Misbehaviour(
         "structure",
-        f"the kernel returned {_describe_value(result)}, not a {called} (or a tuple of several)"
+        f"the kernel returned {_describe_kernel_value(result)}, not a {called} (or a tuple of several)"
         f"{_suggest(kernel, result, kinds)}",
     )
 
@@ -297,7 +310,7 @@ def _suggest(kernel: Callable[..., Any], x: Any, kinds: Any) -> str:
     return f"; {where}: return {made}"
 
 
-def _describe_value(x: Any) -> str:
+def _describe_kernel_value(x: Any) -> str:
     if x is None:
         return "None"
     if isinstance(x, (bool, int, float, complex)):
@@ -308,7 +321,7 @@ def _describe_value(x: Any) -> str:
     return f"a {kind.__qualname__}" if kind.__module__ == "builtins" else f"a {kind.__module__}.{kind.__qualname__}"
 
 
-def _aliasing(
+def _check_aliasing(
     op: UserOp, inputs: Mapping[str, Any], outputs: Sequence[Any], shared: Callable[[Any, Any], bool]
 ) -> None:
     if op.aliases:
@@ -333,7 +346,7 @@ def _check_memory_reuse(
         )
 
 
-def _share_storage(a: Any, b: Any) -> bool:
+def _do_outputs_share_storage(a: Any, b: Any) -> bool:
     """Whether an output and another tensor live in one piece of memory; sparse and empty ones have none of their own.
     Raises Misbehaviour for an output that is to have memory and has none."""
     import torch
@@ -348,6 +361,6 @@ def _share_storage(a: Any, b: Any) -> bool:
     return bool(place == b.untyped_storage().data_ptr())
 
 
-def _numpy(tensor: Any) -> np.ndarray:
-    array: np.ndarray = torch_tree.output(torch_tree.dense(tensor))
+def _tensor_as_numpy(tensor: Any) -> np.ndarray:
+    array: np.ndarray = torch_tree.make_output_array(torch_tree.dense(tensor))
     return array

@@ -22,7 +22,7 @@ import numpy as np
 from tasks.arrays import module_state, torch_tree
 from tasks.catalogs.base import CatalogError
 from tasks.catalogs.user import aten, load
-from tasks.model import errors, is_inexact
+from tasks.model import errors, is_inexact_dtype
 
 #: Tensors of an operator that is only named: broadcasting ones, of few sizes.
 SIZES = {"rows": [1, 5, 32], "columns": [7, 33, 129]}
@@ -34,29 +34,38 @@ class NotThere(Exception):
 
 def describe_kernelbench(file: Path, out: Path) -> list[dict[str, Any]]:
     """The one sample of a problem with Model, get_inputs and get_init_inputs. Raises NotThere."""
-    problem = load.load(str(file), str(file.parent), ())
-    init = list(_get(problem, "get_init_inputs", file)())
+    problem = load.load_user_module(str(file), str(file.parent), ())
+    init = list(_get_problem_function(problem, "get_init_inputs", file)())
     if not all(isinstance(x, (bool, int, float, str, list, tuple, dict, type(None))) for x in init):
         raise NotThere(f"{file}: get_init_inputs() returns more than numbers, texts and lists of them")
     with module_state.seed_rng():
-        given = list(_get(problem, "get_inputs", file)())
-    names = [x for x in inspect.signature(_get(problem, "Model", file).forward).parameters if x != "self"]
-    return [_describe(given, names, out, file) | {"init": init, "packed": False}]
+        given = list(_get_problem_function(problem, "get_inputs", file)())
+    names = [
+        x for x in inspect.signature(_get_problem_function(problem, "Model", file).forward).parameters if x != "self"
+    ]
+    return [_describe_problem_sample(given, names, out, file) | {"init": init, "packed": False}]
 
 
 def describe_gpumode(file: Path, out: Path, asked: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """A sample for each set of arguments of generate_input. Raises NotThere."""
     # Its utils.py is copied beside it when it is run, from the folder above.
     root = file.parent if (file.parent / "utils.py").is_file() else file.parent.parent
-    problem = load.load(str(file), str(root), ())
-    reference, generate = _get(problem, "ref_kernel", file), _get(problem, "generate_input", file)
+    problem = load.load_user_module(str(file), str(root), ())
+    reference, generate = (
+        _get_problem_function(problem, "ref_kernel", file),
+        _get_problem_function(problem, "generate_input", file),
+    )
     found = []
     for arguments in asked:
         given = generate(**arguments)
         packed = isinstance(given, (tuple, list))
         values = list(given) if packed else [given]
-        made = _describe(values, [f"data_{k}" for k in range(len(values))] if packed else ["data"], out, file)
-        found.append(made | {"init": [], "packed": packed, "mutates": _find_written(reference, given, made["names"])})
+        made = _describe_problem_sample(
+            values, [f"data_{k}" for k in range(len(values))] if packed else ["data"], out, file
+        )
+        found.append(
+            made | {"init": [], "packed": packed, "mutates": _find_written_buffers(reference, given, made["names"])}
+        )
     return found
 
 
@@ -65,7 +74,7 @@ def describe_backendbench(names: Sequence[str]) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for name in names:
         try:
-            op = aten.find(name)
+            op = aten.find_aten_operator(name)
         except AttributeError:
             found.append({"error": f"{name}: torch has no operator of that name"})
             continue
@@ -79,13 +88,13 @@ def describe_backendbench(names: Sequence[str]) -> list[dict[str, Any]]:
     return found
 
 
-def _get(problem: Any, name: str, file: Path) -> Any:
+def _get_problem_function(problem: Any, name: str, file: Path) -> Any:
     if not hasattr(problem, name):
         raise NotThere(f"{file}: there is no {name} in it")
     return getattr(problem, name)
 
 
-def _describe(given: Sequence[Any], names: Sequence[str], out: Path, file: Path) -> dict[str, Any]:
+def _describe_problem_sample(given: Sequence[Any], names: Sequence[str], out: Path, file: Path) -> dict[str, Any]:
     """names; inputs: as a declaration has them, with their values; kwargs: what is no tensor; dtype: of the floating
     tensors."""
     import torch
@@ -96,13 +105,13 @@ def _describe(given: Sequence[Any], names: Sequence[str], out: Path, file: Path)
     dtype = ""
     for name, x in zip(names, given):
         if isinstance(x, torch.Tensor):
-            own = torch_tree.name_of(x.dtype)
-            made: dict[str, Any] = {"shape": list(x.shape), "data": _keep(x, out)}
-            if is_inexact(own) and dtype in ("", own):
+            own = torch_tree.name_torch_dtype(x.dtype)
+            made: dict[str, Any] = {"shape": list(x.shape), "data": _keep_problem_tensor(x, out)}
+            if is_inexact_dtype(own) and dtype in ("", own):
                 dtype = own
             else:
                 made["dtype"] = own
-                if not is_inexact(own) and own != "bool" and x.numel():
+                if not is_inexact_dtype(own) and own != "bool" and x.numel():
                     made |= {"low": int(x.min()), "high": int(x.max()) + 1}
             inputs[name] = made
         elif isinstance(x, (bool, int, float, str, type(None))):
@@ -116,10 +125,14 @@ def _describe(given: Sequence[Any], names: Sequence[str], out: Path, file: Path)
     return {"names": names, "inputs": inputs, "kwargs": kwargs, "dtype": dtype or "float32", "mutates": []}
 
 
-def _keep(x: Any, out: Path) -> str:
+def _keep_problem_tensor(x: Any, out: Path) -> str:
     """The values of a tensor in a file of the cache."""
-    array = np.array(torch_tree.to_numpy(x.detach().cpu().contiguous()))
-    wide = array.astype(np.float64) if is_inexact(torch_tree.name_of(x.dtype)) and not x.is_complex() else array
+    array = np.array(torch_tree.tensor_to_numpy(x.detach().cpu().contiguous()))
+    wide = (
+        array.astype(np.float64)
+        if is_inexact_dtype(torch_tree.name_torch_dtype(x.dtype)) and not x.is_complex()
+        else array
+    )
     path = out / f"{hashlib.sha256(wide.tobytes() + str(wide.dtype).encode()).hexdigest()[:32]}.npy"
     if not path.is_file():
         out.mkdir(parents=True, exist_ok=True)
@@ -127,7 +140,7 @@ def _keep(x: Any, out: Path) -> str:
     return str(path)
 
 
-def _find_written(reference: Any, given: Any, names: Sequence[str]) -> list[str]:
+def _find_written_buffers(reference: Any, given: Any, names: Sequence[str]) -> list[str]:
     """The tensors that the reference writes to: it is given a buffer for its output."""
     import torch
 
@@ -135,7 +148,11 @@ def _find_written(reference: Any, given: Any, names: Sequence[str]) -> list[str]
     with contextlib.suppress(Exception):  # whoever prepares the cases says why
         reference(given)
     old, new = (list(x) if isinstance(x, (tuple, list)) else [x] for x in (before, given))
-    return [name for name, a, b in zip(names, old, new) if isinstance(a, torch.Tensor) and not torch_tree.same(a, b)]
+    return [
+        name
+        for name, a, b in zip(names, old, new)
+        if isinstance(a, torch.Tensor) and not torch_tree.have_same_bits(a, b)
+    ]
 
 
 @contextlib.contextmanager
@@ -182,7 +199,7 @@ def main(layout: str, file: str, out: str, asked: str) -> Any:
     except (NotThere, CatalogError) as error:
         return {"error": str(error)}
     except Exception as error:
-        return {"error": f"{errors.place(error) or file}: {errors.essential(error)}"}
+        return {"error": f"{errors.find_error_place(error) or file}: {errors.format_error_essence(error)}"}
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from tasks.catalogs.user import of_torch, samples
 from tasks.catalogs.user.ops import UserOp
 from tasks.gradients import autograd as gradients
 from tasks.gradients import differences, floors, oracle
-from tasks.model import EPS, Group, Leaf, is_inexact, wide
+from tasks.model import EPS, Group, Leaf, get_wide_dtype, is_inexact_dtype
 
 #: Most elements of the inputs, where differences may be the one oracle.
 MOST = oracle.MOST
@@ -24,9 +24,9 @@ AUTOGRAD = "autograd of the reference"
 Arrays = Mapping[str, np.ndarray]
 
 
-def elements(op: UserOp, dims: Mapping[str, int]) -> int:
+def count_elements(op: UserOp, dims: Mapping[str, int]) -> int:
     """How many elements are to be differentiated."""
-    return samples.elements(op, dims, op.gradient)
+    return samples.count_input_elements(op, dims, op.gradient)
 
 
 @dataclass(frozen=True)
@@ -63,13 +63,17 @@ class KernelReference:
         )
 
     def _differentiate(self, check: str, point: oracle.Point, **hooks: Any) -> list[np.ndarray]:
-        return of_torch.gradients(check, self.call, point.inputs, self.op.kwargs, self.wrt, point.cotangents, **hooks)
+        return of_torch.compute_reference_gradients(
+            check, self.call, point.inputs, self.op.kwargs, self.wrt, point.cotangents, **hooks
+        )
 
     def _pose(self, check: str, point: oracle.Point) -> gradients.GradientProblem:
         if check == "double_backward":
-            return of_torch.problem(check, self.call, point.inputs, self.op.kwargs, self.wrt, point.cotangents)
-        start = [gradients.widen_array(point.inputs[name]) for name in self.names]
-        given = [gradients.widen_array(c) for c in point.cotangents if c is not None]
+            return of_torch.make_reference_problem(
+                check, self.call, point.inputs, self.op.kwargs, self.wrt, point.cotangents
+            )
+        start = [gradients.widen_gradient_array(point.inputs[name]) for name in self.names]
+        given = [gradients.widen_gradient_array(c) for c in point.cotangents if c is not None]
         return gradients.GradientProblem(self._select_outputs(point, self.values), start, given)
 
     def _select_outputs(
@@ -86,7 +90,7 @@ class KernelReference:
         return found if isinstance(found, (tuple, list)) else [found]
 
 
-def fill(
+def fill_gradient_sample(
     made: Sample, reference: KernelReference, arrays: Arrays, outputs: list[Leaf], group: Group, draws: int
 ) -> None:
     """Make of a forward sample, whose reference gives ``outputs``, one of the gradients of ``op.gradient``, or of their
@@ -96,11 +100,11 @@ def fill(
     noise floor is how far the derivatives move with inputs, cotangents, what the forward pass keeps and what the
     backward pass hands on, and what differences that stand for them may be off by.
     """
-    floating = [i for i, leaf in enumerate(outputs) if is_inexact(leaf.dtype)]
+    floating = [i for i, leaf in enumerate(outputs) if is_inexact_dtype(leaf.dtype)]
     twice = group.check == "double_backward"
     starts = [(outputs[i].shape, outputs[i].dtype) for i in floating]
     ends = [(arrays[name].shape, arrays[name].dtype.name) for name in reference.names]
-    given = gradients.cotangents(starts + ends * twice, f"{group.label}/{group.dtype}/{made.index}")
+    given = gradients.draw_cotangents(starts + ends * twice, f"{group.label}/{group.dtype}/{made.index}")
     base = len(made.arrays)
     places = dict(zip(floating, itertools.count(base)))
     made.cotangents = tuple(places.get(i, -1) for i in range(len(outputs)))
@@ -108,7 +112,7 @@ def fill(
         made.cotangents += tuple(range(base + len(floating), base + len(given)))
     made.wrt = reference.wrt
     made.arrays += given
-    made.op_class, made.definition = gradients.class_of(made.op_class), ""
+    made.op_class, made.definition = gradients.class_gradient_of(made.op_class), ""
 
     def move(change: Callable[[np.ndarray], np.ndarray]) -> oracle.Point:
         inputs = {k: change(x) for k, x in arrays.items()}
@@ -119,18 +123,22 @@ def fill(
 
         def one(x: np.ndarray) -> np.ndarray:
             name = x.dtype.name
-            return noise.perturb_values(_wide(x), EPS[name], draw, next(places)) if is_inexact(name) else _wide(x)
+            return (
+                noise.perturb_by_noise(_widen_reference_input(x), EPS[name], draw, next(places))
+                if is_inexact_dtype(name)
+                else _widen_reference_input(x)
+            )
 
         return move(one)
 
-    derivative, point = reference.derivative(), move(_wide)
+    derivative, point = reference.derivative(), move(_widen_reference_input)
     try:
         lack = _explain_not_followed(reference, point.inputs, outputs)
         exact = oracle.choose(derivative, point, [np.asarray(leaf.reference) for leaf in outputs], lack)
     except oracle.NoDerivative as error:
         made.failure = Failure.vacuous(str(error), "reference")
         return
-    floats = [x for x in arrays.values() if is_inexact(x.dtype.name)]
+    floats = [x for x in arrays.values() if is_inexact_dtype(x.dtype.name)]
 
     def floor(kept: Collection[str], last: bool) -> floors.Floors:
         found = noise.compute_noise_floor(
@@ -140,7 +148,7 @@ def fill(
             draws,
             sum(x.size for x in arrays.values()),
         )
-        found = noise.of_kernel(exact.values, found, floats, group.dtype, 0.0, derivative=True)
+        found = noise.compute_kernel_floor(exact.values, found, floats, group.dtype, 0.0, derivative=True)
         return [e if delta is None else delta + e for delta, e in zip(found, exact.errors)]
 
     lost = None
@@ -168,8 +176,8 @@ def fill(
     made.columns |= exact.columns
 
 
-def _wide(x: np.ndarray) -> np.ndarray:
-    return x.astype(wide(x.dtype.name))
+def _widen_reference_input(x: np.ndarray) -> np.ndarray:
+    return x.astype(get_wide_dtype(x.dtype.name))
 
 
 def _explain_not_followed(reference: KernelReference, inputs: Arrays, outputs: list[Leaf]) -> str:
@@ -188,7 +196,7 @@ def _explain_not_followed(reference: KernelReference, inputs: Arrays, outputs: l
 def _not_followed(reference: KernelReference, inputs: Arrays, outputs: list[Leaf]) -> str:
     """Why autograd cannot follow a NumPy reference; "" where it can."""
     try:
-        found = of_torch.make_evaluator(reference.call)({**inputs, **reference.op.kwargs}, None, None)
+        found = of_torch.make_torch_evaluator(reference.call)({**inputs, **reference.op.kwargs}, None, None)
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     for y, leaf in zip(found, outputs):

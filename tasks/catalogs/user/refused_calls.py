@@ -27,7 +27,7 @@ Arrays = Mapping[str, np.ndarray]
 Evaluate = Callable[[DeclaredKernel, Arrays], Any]
 
 
-def apply_entry(op: UserOp, entry: Mapping[str, Any]) -> UserOp:
+def apply_refused_entry(op: UserOp, entry: Mapping[str, Any]) -> UserOp:
     """The op with what an entry of ``refuses`` says of its inputs and arguments; what that leaves out stays as
     declared."""
 
@@ -42,20 +42,23 @@ def apply_entry(op: UserOp, entry: Mapping[str, Any]) -> UserOp:
     return replace(op, inputs=inputs, kwargs=kwargs)
 
 
-def make_samples(one: DeclaredKernel, group: Group, evaluate: Evaluate) -> Iterator[Sample]:
+def make_refused_samples(one: DeclaredKernel, group: Group, evaluate: Evaluate) -> Iterator[Sample]:
     """A sample for every entry, of the largest sizes: an axis of length 1 would fit any other."""
-    dims = samples.sizes(one.op, group.seed, 2)[-1]
+    dims = samples.list_sample_sizes(one.op, group.seed, 2)[-1]
     for index, entry in enumerate(one.op.refuses):
-        yield _sample(one, entry, dims, replace(group, distribution="own"), index, evaluate)
+        yield _make_refused_sample(one, entry, dims, replace(group, distribution="own"), index, evaluate)
 
 
-def _sample(
+def _make_refused_sample(
     one: DeclaredKernel, entry: Mapping[str, Any], dims: Mapping[str, int], group: Group, index: int, evaluate: Evaluate
 ) -> Sample:
     found = Sample(index, op_class=OpClass.EXACT, oracle="the reference refuses it")
-    good, bad = (replace(op, kwargs=sizes.keywords(op.kwargs, dims)) for op in (one.op, apply_entry(one.op, entry)))
+    good, bad = (
+        replace(op, kwargs=sizes.evaluate_keyword_sizes(op.kwargs, dims))
+        for op in (one.op, apply_refused_entry(one.op, entry))
+    )
     try:
-        right, wrong = (samples.arrays(op, dims, group, index) for op in (good, bad))
+        right, wrong = (samples.make_sample_arrays(op, dims, group, index) for op in (good, bad))
     except Exception as error:
         found.failure = Failure.of(error, "sample")
         return found
@@ -73,7 +76,7 @@ def _sample(
             found.failure = Failure.of(error, "reference")
         else:
             found.expected = [Leaf("bool", REFUSED.shape, np.array(REFUSED))]
-            found.columns["flags"] = "reference=" + errors.essential(error).partition(":")[0]
+            found.columns["flags"] = "reference=" + errors.format_error_essence(error).partition(":")[0]
         return found
     told = ", ".join(f"{name}: {value}" for name, value in entry.items())
     text = f"refuses.{index} ({told}): the reference takes it: let the reference raise, or leave out the entry"

@@ -25,8 +25,8 @@ from typing import Any
 
 import numpy as np
 
-from tasks.importing import module_command
-from tasks.model import np_dtype
+from tasks.importing import make_module_command
+from tasks.model import get_numpy_dtype
 
 #: Characters of a script's stderr kept in an error.
 LAST_WORDS = 800
@@ -51,7 +51,9 @@ class ReferenceScript:
 
     def __call__(self, inputs: Mapping[str, np.ndarray], kwargs: Mapping[str, Any]) -> list[np.ndarray]:
         """The outputs for some inputs. Raises ReferenceError."""
-        request = json.dumps({"inputs": {k: encode(x) for k, x in inputs.items()}, "kwargs": dict(kwargs)})
+        request = json.dumps(
+            {"inputs": {k: encode_script_tensor(x) for k, x in inputs.items()}, "kwargs": dict(kwargs)}
+        )
         self._process = self._process or _ScriptProcess(self.path, self._end)
         answer = self._process.ask(request)
         try:
@@ -60,7 +62,7 @@ class ReferenceScript:
                 how = f"died of signal {-code}" if code < 0 else f"ended with exit code {code}"
                 story = self._story(f"took longer than {self._limit_s:g} s" if late else how)
                 raise ReferenceError(story, raised=not late and code > 0)
-            return decode_outputs(json.loads(answer))
+            return decode_script_outputs(json.loads(answer))
         except ReferenceError:
             self.close()
             raise
@@ -85,7 +87,7 @@ class _ScriptProcess:
         known = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH", "")]))
         self._stderr = tempfile.TemporaryFile("w+", errors="replace")
         self._process = subprocess.Popen(
-            [*module_command(sys.executable, "tasks.catalogs.user.scripts"), str(script)],
+            [*make_module_command(sys.executable, "tasks.catalogs.user.scripts"), str(script)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,
@@ -127,18 +129,18 @@ class _ScriptProcess:
         self._process.kill()
 
 
-def encode(array: np.ndarray) -> dict[str, Any]:
+def encode_script_tensor(array: np.ndarray) -> dict[str, Any]:
     """A tensor as {"dtype", "shape", "data": base64 of its bytes, C order}."""
     data = base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()
     return {"dtype": array.dtype.name, "shape": list(array.shape), "data": data}
 
 
-def decode(tensor: Any) -> np.ndarray:
-    """The array of a tensor as `encode` writes it. Raises ValueError with what is wrong."""
+def decode_script_tensor(tensor: Any) -> np.ndarray:
+    """The array of a tensor as `encode_script_tensor` writes it. Raises ValueError with what is wrong."""
     if not isinstance(tensor, dict) or not {"dtype", "shape", "data"} <= set(tensor):
-        raise ValueError(f'a tensor is {{"dtype", "shape", "data"}}, not {_truncate_repr(tensor)}')
+        raise ValueError(f'a tensor is {{"dtype", "shape", "data"}}, not {_truncate_script_value(tensor)}')
     try:
-        dtype = np_dtype(str(tensor["dtype"]))
+        dtype = get_numpy_dtype(str(tensor["dtype"]))
     except TypeError:
         raise ValueError(f"unknown dtype {tensor['dtype']!r}") from None
     if dtype.kind not in "biufcV":
@@ -152,21 +154,21 @@ def decode(tensor: Any) -> np.ndarray:
     return np.frombuffer(data, dtype).reshape(shape)
 
 
-def decode_outputs(text: str) -> list[np.ndarray]:
+def decode_script_outputs(text: str) -> list[np.ndarray]:
     """The outputs in what a script printed: {"outputs": {name: tensor}}, in that order, or a single tensor."""
     try:
         answer = json.loads(text)
     except ValueError:
-        raise ValueError(f"stdout is no JSON: {_truncate_repr(text)}") from None
+        raise ValueError(f"stdout is no JSON: {_truncate_script_value(text)}") from None
     if isinstance(answer, dict) and "outputs" in answer:
         outputs = answer["outputs"]
         if not isinstance(outputs, dict) or not outputs:
-            raise ValueError(f'"outputs" is a mapping from names to tensors, not {_truncate_repr(outputs)}')
-        return [decode(tensor) for tensor in outputs.values()]
-    return [decode(answer)]
+            raise ValueError(f'"outputs" is a mapping from names to tensors, not {_truncate_script_value(outputs)}')
+        return [decode_script_tensor(tensor) for tensor in outputs.values()]
+    return [decode_script_tensor(answer)]
 
 
-def _truncate_repr(value: Any) -> str:
+def _truncate_script_value(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value)
     return repr(text[:80]) + (" …" if len(text) > 80 else "")
 

@@ -44,7 +44,7 @@ def find_stepped_inputs(op: UserOp) -> tuple[str, ...]:
     return tuple(name for name, shape in shapes.items() if op.steps and shape and shape[0] == op.steps)
 
 
-def whole(op: UserOp, kernel: Callable[[], Any]) -> Callable[..., Any]:
+def run_whole_session(op: UserOp, kernel: Callable[[], Any]) -> Callable[..., Any]:
     """A session as a function of all inputs: each output has a row for every step. That is what its reference is held
     against."""
 
@@ -69,7 +69,7 @@ def whole(op: UserOp, kernel: Callable[[], Any]) -> Callable[..., Any]:
     return run
 
 
-def mistakes(op: UserOp) -> Iterator[tuple[tuple[Any, ...], str]]:
+def list_session_mistakes(op: UserOp) -> Iterator[tuple[tuple[Any, ...], str]]:
     """What is wrong with ``steps`` in a declaration, at which key."""
     if not op.steps:
         return
@@ -85,7 +85,7 @@ def mistakes(op: UserOp) -> Iterator[tuple[tuple[Any, ...], str]]:
         )
 
 
-def lacks_step(kernel: Any) -> str:
+def explain_lacking_step(kernel: Any) -> str:
     """What is wrong with the kernel of an op with ``steps``, in words; "" for nothing."""
     if callable(getattr(kernel, "step", None)):
         return ""

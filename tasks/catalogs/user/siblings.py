@@ -66,7 +66,7 @@ class _SiblingFinder(MetaPathFinder):
     def _has_namesake(self, first: str) -> bool:
         """Whether a module of this name lies here and the usual way leads to another one. The standard library's come
         first, as everywhere in the process that has imported them."""
-        own = sources.find_module(first, self._folders)
+        own = sources.find_module_file(first, self._folders)
         if own is None or first in _OF_PYTHON:
             return False
         if f"{self.name}.{first}" in sys.modules:
@@ -76,7 +76,7 @@ class _SiblingFinder(MetaPathFinder):
             spec = there.__spec__ if there is not None else importlib.util.find_spec(first)
         except (ImportError, ValueError, AttributeError):
             return True
-        return spec is None or spec.origin is None or not _is_same(spec.origin, own)
+        return spec is None or spec.origin is None or not _is_same_module(spec.origin, own)
 
 
 class _SiblingLoader(SourceFileLoader):
@@ -91,17 +91,19 @@ class _SiblingLoader(SourceFileLoader):
         super().exec_module(module)
 
 
-def loader_for(name: str, file: Path, root: str) -> SourceFileLoader:
+def make_sibling_loader(name: str, file: Path, root: str) -> SourceFileLoader:
     """The loader of a file whose modules are looked up beside it, and then in ``root``."""
-    return _SiblingLoader(_folders(tuple(dict.fromkeys([str(file.parent), root]))).builtins, name, str(file))
+    return _SiblingLoader(
+        _make_sibling_finder(tuple(dict.fromkeys([str(file.parent), root]))).builtins, name, str(file)
+    )
 
 
 @functools.cache
-def _folders(folders: tuple[str, ...]) -> _SiblingFinder:
+def _make_sibling_finder(folders: tuple[str, ...]) -> _SiblingFinder:
     return _SiblingFinder(folders)
 
 
-def _is_same(origin: str, own: Path) -> bool:
+def _is_same_module(origin: str, own: Path) -> bool:
     try:
         return Path(origin).samefile(own)
     except OSError:

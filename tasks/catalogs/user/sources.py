@@ -13,14 +13,14 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
 
-def locate(module: str, root: str) -> Path | None:
+def locate_module_source(module: str, root: str) -> Path | None:
     """The source file of a module ("pkg.kernels", or a path ending in .py), looked up in ``root`` and in sys.path.
 
     A path is not checked to exist. Nothing is imported, except by an editable install's own finder.
     """
     if module.endswith(".py"):
         return Path(root, module)
-    found = find_module(module, [Path(root)])
+    found = find_module_file(module, [Path(root)])
     if found:
         return found
     spec: ModuleSpec | None = None
@@ -43,7 +43,7 @@ def locate(module: str, root: str) -> Path | None:
     return Path(spec.origin) if spec is not None and spec.origin and spec.origin.endswith(".py") else None
 
 
-def functions(file: Path) -> list[str]:
+def list_public_functions(file: Path) -> list[str]:
     """The public functions that a file defines at its top, read from its source. Raises SyntaxError, OSError."""
     body = ast.parse(file.read_bytes(), str(file)).body
     return [x.name for x in body if isinstance(x, ast.FunctionDef) and not x.name.startswith("_")]
@@ -53,7 +53,7 @@ def functions(file: Path) -> list[str]:
 _HIDDEN = {"globals", "locals", "vars", "exec", "eval", "setattr", "__getattr__", "__dict__", "modules"}
 
 
-def top_names(file: Path) -> set[str] | None:
+def list_names_at_top(file: Path) -> set[str] | None:
     """The names that a file has at its top once it was imported, read from its source; None where the source does not
     show them all (from … import *, globals(), a package's submodules). Raises SyntaxError, OSError."""
     source = file.read_bytes()
@@ -70,7 +70,7 @@ def top_names(file: Path) -> set[str] | None:
     return names
 
 
-def first_lacking(file: Path, root: str) -> tuple[int, str] | None:
+def find_first_lacking_import(file: Path, root: str) -> tuple[int, str] | None:
     """Line and name of the package that ends a file's import: imported by its first statements, before anything of the
     user's has run that could change what is found, and not there. None where there is none."""
     folders = [Path(root), file.parent]
@@ -84,7 +84,7 @@ def first_lacking(file: Path, root: str) -> tuple[int, str] | None:
         else:
             return None
         for package in (name.partition(".")[0] for name in modules):
-            if beside(package, folders):
+            if is_package_beside(package, folders):
                 return None
             try:
                 spec = importlib.util.find_spec(package)
@@ -95,12 +95,12 @@ def first_lacking(file: Path, root: str) -> tuple[int, str] | None:
     return None
 
 
-def beside(package: str, folders: Iterable[Path]) -> bool:
+def is_package_beside(package: str, folders: Iterable[Path]) -> bool:
     """Whether a package or module of that name lies in one of the folders."""
     return any((folder / package).is_dir() or (folder / f"{package}.py").is_file() for folder in folders if package)
 
 
-def find_module(module: str, folders: Iterable[Path]) -> Path | None:
+def find_module_file(module: str, folders: Iterable[Path]) -> Path | None:
     """The file of a module or package in the first of the folders that has it."""
     for folder in folders:
         base = folder.joinpath(*module.split("."))
@@ -110,7 +110,7 @@ def find_module(module: str, folders: Iterable[Path]) -> Path | None:
     return None
 
 
-def closure(file: Path, root: str) -> list[Path]:
+def list_imported_files(file: Path, root: str) -> list[Path]:
     """``file`` and every file that it imports, directly or not, from ``root`` or from its own folder; sorted.
 
     Read from the source: imports made by other means are not seen. A file that is missing or is no Python is a leaf.
@@ -121,11 +121,11 @@ def closure(file: Path, root: str) -> list[Path]:
         path = left.pop()
         if path not in found:
             found.add(path)
-            left += find_imports(path, root)
+            left += find_source_imports(path, root)
     return sorted(found)
 
 
-def sign(files: Iterable[Path]) -> tuple[object, ...]:
+def sign_source_files(files: Iterable[Path]) -> tuple[object, ...]:
     """What the file system says of files and of the folders that they lie in: as long as it says the same, none has
     changed, and no other has come beside one. It takes a hundredth of the time that reading them does."""
 
@@ -140,7 +140,7 @@ def sign(files: Iterable[Path]) -> tuple[object, ...]:
     return tuple(map(describe, (*files, *folders)))
 
 
-def find_imports(file: Path, root: str) -> list[Path]:
+def find_source_imports(file: Path, root: str) -> list[Path]:
     try:
         stat = file.stat()
     except OSError:
@@ -152,15 +152,15 @@ def find_imports(file: Path, root: str) -> list[Path]:
 _parsing = threading.Lock()
 
 
-def outside(file: Path, root: str) -> set[str]:
+def list_imports_outside(file: Path, root: str) -> set[str]:
     """The first words of the modules that ``file`` imports and that are neither in ``root`` nor beside it."""
-    tree = _tree(file)
+    tree = _parse_source_file(file)
     folders = [Path(root).resolve(), file.parent]
-    names = _iterate_imports(tree, file) if tree else ()
-    return {name.partition(".")[0] for name, base in names if base is None and not find_module(name, folders)}
+    names = _iterate_source_imports(tree, file) if tree else ()
+    return {name.partition(".")[0] for name, base in names if base is None and not find_module_file(name, folders)}
 
 
-def _tree(path: Path) -> ast.AST | None:
+def _parse_source_file(path: Path) -> ast.AST | None:
     try:
         with _parsing:
             return ast.parse(path.read_bytes())
@@ -171,17 +171,17 @@ def _tree(path: Path) -> ast.AST | None:
 @functools.lru_cache(maxsize=4096)
 def _find_imports_cached(file: str, root: str, mtime: int, size: int) -> tuple[Path, ...]:
     path = Path(file)
-    if (tree := _tree(path)) is None:
+    if (tree := _parse_source_file(path)) is None:
         return ()
     folders = [path.parent, Path(root).resolve()]
     return tuple(
         found
-        for name, base in _iterate_imports(tree, path)
-        if (found := find_module(name, base or folders)) and found != path
+        for name, base in _iterate_source_imports(tree, path)
+        if (found := find_module_file(name, base or folders)) and found != path
     )
 
 
-def _iterate_imports(tree: ast.AST, path: Path) -> Iterator[tuple[str, list[Path] | None]]:
+def _iterate_source_imports(tree: ast.AST, path: Path) -> Iterator[tuple[str, list[Path] | None]]:
     """(module, where it is looked up; None for the usual places) of every import."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -195,7 +195,7 @@ def _iterate_imports(tree: ast.AST, path: Path) -> Iterator[tuple[str, list[Path
                 yield f"{node.module}.{alias.name}" if node.module else alias.name, base
 
 
-def digest(files: Iterable[Path]) -> str:
+def digest_source_files(files: Iterable[Path]) -> str:
     """Digest of the names and contents of files; a missing one counts as such."""
     total = hashlib.sha256()
     for file in files:

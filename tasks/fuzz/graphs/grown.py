@@ -11,10 +11,10 @@ import numpy as np
 
 from tasks.draw.choices import DrawnChoices
 from tasks.fuzz import values
-from tasks.fuzz.onnx.spec import ELEMENTS, SpecDraw, takes
+from tasks.fuzz.onnx.spec import ELEMENTS, SpecDraw, does_operator_take
 from tasks.fuzz.values import ValueDomain
-from tasks.graphs.widening import WIDENED, NoOracle, widen
-from tasks.model.dtypes import dtype_name, np_dtype
+from tasks.graphs.widening import WIDENED, NoOracle, widen_model_value
+from tasks.model.dtypes import get_numpy_dtype, name_numpy_dtype
 from tasks.operators.call import OperatorCall
 from tasks.operators.table import EVALUATED
 
@@ -89,7 +89,7 @@ class GrownGraph(SpecDraw):
 
     def number(self, value: float, like: GrownTensor) -> GrownTensor:
         """A scalar initializer of the dtype of a tensor."""
-        return self.constant(np.asarray(value, np_dtype(like.dtype)))
+        return self.constant(np.asarray(value, get_numpy_dtype(like.dtype)))
 
     def ints(self, numbers: Sequence[int]) -> GrownTensor:
         """An initializer of int64: axes, sizes, pads."""
@@ -98,7 +98,7 @@ class GrownGraph(SpecDraw):
     def _add_array(self, store: dict[str, np.ndarray], letter: str, array: np.ndarray) -> GrownTensor:
         name = f"{letter}{len(self.feeds) + len(self.weights)}"
         store[name] = np.array(array, order="C")
-        self.tensors[name] = GrownTensor(name, dtype_name(array.dtype), widen(store[name]))
+        self.tensors[name] = GrownTensor(name, name_numpy_dtype(array.dtype), widen_model_value(store[name]))
         return self.tensors[name]
 
     def add(
@@ -107,7 +107,7 @@ class GrownGraph(SpecDraw):
         """A node; what it makes is of the dtype of its first input, or of another. Raises Refused where its exact
         result is not finite, too large, or not defined."""
         for place, x in enumerate(inputs):
-            if x is not None and not takes(op, self.opset, x.dtype, place):
+            if x is not None and not does_operator_take(op, self.opset, x.dtype, place):
                 raise Refused(f"{op} takes no {x.dtype} in operator set {self.opset}")
         given = [None if x is None else x.value for x in inputs]
         exact = {k: float(np.float32(v)) if isinstance(v, float) else v for k, v in attributes.items()}
@@ -122,9 +122,9 @@ class GrownGraph(SpecDraw):
         assert inputs[0] is not None
         kind = dtype or inputs[0].dtype
         for y in found:
-            self._check(op, np.asarray(widen(y)), kind)
+            self._check(op, np.asarray(widen_model_value(y)), kind)
         names = tuple(f"y{len(self.made) + k}" for k in range(outputs))
-        new = [GrownTensor(name, kind, np.array(widen(y), order="C"), op) for name, y in zip(names, found)]
+        new = [GrownTensor(name, kind, np.array(widen_model_value(y), order="C"), op) for name, y in zip(names, found)]
         self.steps.append(GrownStep(op, tuple("" if x is None else x.name for x in inputs), names, attributes))
         self.made += new
         self._tell(op, inputs, attributes)

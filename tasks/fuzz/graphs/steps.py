@@ -24,7 +24,7 @@ _SMALL = ValueDomain(-2.0, 2.0, ("halves", "zeros"))
 _SPREAD = 1 / 64
 
 
-def _clip_within(g: GrownGraph, x: GrownTensor, low: float, high: float) -> GrownTensor:
+def _put_clip_within(g: GrownGraph, x: GrownTensor, low: float, high: float) -> GrownTensor:
     """The tensor, clipped by a node of its own where its numbers are outside."""
     if (x.value >= low).all() and (x.value <= high).all():
         return x
@@ -40,7 +40,7 @@ def put_function(op: str, low: float = -np.inf, high: float = np.inf, **options:
         for name, some in options.items():
             attributes |= g.maybe(name, some)
         if np.isfinite(low) or np.isfinite(high):
-            x = _clip_within(g, x, low, high)
+            x = _put_clip_within(g, x, low, high)
         return g.add(op, [x], **attributes)
 
     return put
@@ -53,25 +53,29 @@ def put_clip(g: GrownGraph, x: GrownTensor) -> list[GrownTensor]:
 
 def put_cast(g: GrownGraph, x: GrownTensor) -> list[GrownTensor]:
     to = "float32" if x.dtype == "float16" else "float16"
-    return g.add("Cast", [_clip_within(g, x, -128.0, 128.0)], dtype=to, to=ELEMENT_TYPE[to])
+    return g.add("Cast", [_put_clip_within(g, x, -128.0, 128.0)], dtype=to, to=ELEMENT_TYPE[to])
 
 
-def _choose_other(g: GrownGraph, x: GrownTensor, domain: ValueDomain = values.MILD) -> GrownTensor:
+def _put_other_operand(g: GrownGraph, x: GrownTensor, domain: ValueDomain = values.MILD) -> GrownTensor:
     """What meets a tensor element by element: a weight that is broadcast, an input, or what was made before."""
     kind = g.choose.of(["weight", "input", "before"])
     if kind == "before":
-        fits = [t for t in (*g.made, x) if t.dtype == x.dtype and _broadcast(t, x) and _inside(t.value, domain)]
+        fits = [
+            t
+            for t in (*g.made, x)
+            if t.dtype == x.dtype and _do_tensors_broadcast(t, x) and _is_inside_domain(t.value, domain)
+        ]
         if fits:
             return fits[g.choose.int(0, len(fits) - 1)]
     shape = g.broadcast(x.shape)
     return (g.input if kind == "input" else g.weight)(shape, domain, x.dtype)
 
 
-def _inside(value: np.ndarray, domain: ValueDomain) -> bool:
+def _is_inside_domain(value: np.ndarray, domain: ValueDomain) -> bool:
     return bool((value >= domain.low).all() and (value <= domain.high).all())
 
 
-def _broadcast(a: GrownTensor, b: GrownTensor) -> bool:
+def _do_tensors_broadcast(a: GrownTensor, b: GrownTensor) -> bool:
     try:
         np.broadcast_shapes(a.shape, b.shape)
     except ValueError:
@@ -83,7 +87,7 @@ def put_two(op: str, turned: bool = True) -> Put:
     """A function of a tensor and another; ``turned``: in either order."""
 
     def put(g: GrownGraph, x: GrownTensor) -> list[GrownTensor]:
-        other = _choose_other(g, x)
+        other = _put_other_operand(g, x)
         return g.add(op, [other, x] if turned and g.choose.chance(1, 3) else [x, other])
 
     return put
@@ -91,13 +95,13 @@ def put_two(op: str, turned: bool = True) -> Put:
 
 def put_div(g: GrownGraph, x: GrownTensor) -> list[GrownTensor]:
     if g.choose.chance(1, 3):
-        return g.add("Div", [_choose_other(g, x), _clip_within(g, x, 0.5, 4096.0)])
-    return g.add("Div", [x, _choose_other(g, x, _AWAY)])
+        return g.add("Div", [_put_other_operand(g, x), _put_clip_within(g, x, 0.5, 4096.0)])
+    return g.add("Div", [x, _put_other_operand(g, x, _AWAY)])
 
 
 def put_pow(g: GrownGraph, x: GrownTensor) -> list[GrownTensor]:
     power = g.choose.of([2.0, 0.5, 3.0, -1.0])
-    return g.add("Pow", [_clip_within(g, x, 0.25, 4.0), g.number(power, x)])
+    return g.add("Pow", [_put_clip_within(g, x, 0.25, 4.0), g.number(power, x)])
 
 
 def put_prelu(g: GrownGraph, x: GrownTensor) -> list[GrownTensor]:
@@ -106,7 +110,7 @@ def put_prelu(g: GrownGraph, x: GrownTensor) -> list[GrownTensor]:
 
 def put_where(g: GrownGraph, x: GrownTensor) -> list[GrownTensor]:
     condition = g.weight(g.broadcast(x.shape), values.ANY, "bool")
-    pair = [_choose_other(g, x), x]
+    pair = [_put_other_operand(g, x), x]
     return g.add("Where", [condition, *(pair if g.choose.chance(1, 2) else pair[::-1])], dtype=x.dtype)
 
 
@@ -132,14 +136,14 @@ def put_along(op: str) -> Put:
     return lambda g, x: g.add(op, [x], axis=g.axis(x.rank))
 
 
-def _spread(value: np.ndarray, axes: tuple[int, ...]) -> None:
+def _refuse_nearly_equal(value: np.ndarray, axes: tuple[int, ...]) -> None:
     """Raises Refused where numbers along axes are nearly equal."""
     if (value.std(axis=axes) < _SPREAD * np.abs(value).max(axis=axes)).any():
         raise Refused("numbers that are nearly equal are divided by their deviation")
 
 
 def put_layer_norm(g: GrownGraph, x: GrownTensor) -> list[GrownTensor]:
-    _spread(x.value, (-1,))
+    _refuse_nearly_equal(x.value, (-1,))
     shape = x.shape[-1:]
     bias = [g.weight(shape, dtype=x.dtype)] if g.choose.chance(1, 2) else []
     return g.add(
@@ -154,7 +158,7 @@ def put_batch_norm(g: GrownGraph, x: GrownTensor) -> list[GrownTensor]:
 
 
 def put_instance_norm(g: GrownGraph, x: GrownTensor) -> list[GrownTensor]:
-    _spread(x.value, tuple(range(2, x.rank)))
+    _refuse_nearly_equal(x.value, tuple(range(2, x.rank)))
     scale, bias = (g.weight((x.shape[1],), _SMALL, x.dtype) for _ in range(2))
     return g.add("InstanceNormalization", [x, scale, bias], **g.maybe("epsilon", [1e-5, 1e-2]))
 
@@ -176,7 +180,9 @@ def put_gemm(g: GrownGraph, x: GrownTensor) -> list[GrownTensor]:
     return g.add("Gemm", [x, w, *([] if shape is None else [g.weight(shape, dtype=x.dtype)])], **attributes)
 
 
-def _windows(g: GrownGraph, x: GrownTensor, strides: Sequence[int] = (1, 2)) -> tuple[list[int], dict[str, Any]]:
+def _choose_put_windows(
+    g: GrownGraph, x: GrownTensor, strides: Sequence[int] = (1, 2)
+) -> tuple[list[int], dict[str, Any]]:
     """(kernel, strides and pads): each window meets the image."""
     kernel = [min(g.choose.of([3, 1, 2]), n) for n in x.shape[2:]]
     attributes: dict[str, Any] = {}
@@ -188,7 +194,7 @@ def _windows(g: GrownGraph, x: GrownTensor, strides: Sequence[int] = (1, 2)) -> 
 
 
 def put_conv(g: GrownGraph, x: GrownTensor) -> list[GrownTensor]:
-    kernel, attributes = _windows(g, x)
+    kernel, attributes = _choose_put_windows(g, x)
     channels = x.shape[1]
     groups = channels if g.choose.chance(1, 4) else 2 if channels % 2 == 0 and g.choose.chance(1, 4) else 1
     many = groups * g.choose.of([1, 2, 3])
@@ -213,7 +219,7 @@ def put_pool(op: str, **options: Sequence[Any]) -> Put:
     """A pool of an image."""
 
     def put(g: GrownGraph, x: GrownTensor) -> list[GrownTensor]:
-        kernel, attributes = _windows(g, x, (1, 2, 3))
+        kernel, attributes = _choose_put_windows(g, x, (1, 2, 3))
         for name, some in options.items():
             attributes |= g.maybe(name, some)
         return g.add(op, [x], kernel_shape=kernel, **attributes)
@@ -243,7 +249,7 @@ def put_reshape(g: GrownGraph, x: GrownTensor) -> list[GrownTensor]:
 
 def put_concat(g: GrownGraph, x: GrownTensor) -> list[GrownTensor]:
     axis = g.axis(x.rank)
-    fits = [t for t in (*g.made, x) if t.dtype == x.dtype and _but(t, axis) == _but(x, axis)]
+    fits = [t for t in (*g.made, x) if t.dtype == x.dtype and _drop_shape_axis(t, axis) == _drop_shape_axis(x, axis)]
     if g.choose.chance(1, 2) and fits:
         other = fits[g.choose.int(0, len(fits) - 1)]
     else:
@@ -253,7 +259,7 @@ def put_concat(g: GrownGraph, x: GrownTensor) -> list[GrownTensor]:
     return g.add("Concat", [x, other] if g.choose.chance(1, 2) else [other, x], axis=axis, dtype=x.dtype)
 
 
-def _but(x: GrownTensor, axis: int) -> list[int]:
+def _drop_shape_axis(x: GrownTensor, axis: int) -> list[int]:
     """A shape without an axis; of another rank nothing is like it."""
     shape = list(x.shape)
     if not -len(shape) <= axis < len(shape):

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from tasks.fuzz import values
-from tasks.fuzz.onnx.spec import DrawnSpec, GivenInput, SpecDraw, ints
+from tasks.fuzz.onnx.spec import DrawnSpec, GivenInput, SpecDraw, give_ints
 from tasks.fuzz.values import ValueDomain
-from tasks.model.dtypes import ELEMENT_TYPE, integers
+from tasks.model.dtypes import ELEMENT_TYPE, get_integer_range
 from tasks.operators.left_open import LeftOpen
 
 _NOOP = (
@@ -30,11 +30,11 @@ _SUMS = ValueDomain(-8.0, 8.0, ("halves", "powers", "zeros", "tiny"))
 ABOVE_0 = ValueDomain(0.25, 8.0, ("halves", "powers"))
 
 
-def domain_of_sums(d: SpecDraw) -> ValueDomain:
+def choose_domain_of_sums(d: SpecDraw) -> ValueDomain:
     return _SUMS if d.is_float else ValueDomain(-5, 5, ("zeros",))
 
 
-def factor_domain(d: SpecDraw) -> ValueDomain:
+def choose_factor_domain(d: SpecDraw) -> ValueDomain:
     """Factors: their product is to stay small."""
     return ValueDomain(0.75, 1.25, ()) if d.is_float else ValueDomain(1, 1, ())
 
@@ -56,7 +56,7 @@ def draw_reduction(
             if attributes.get("noop_with_empty_axes") and not still:
                 raise LeftOpen(_NOOP)
             return DrawnSpec((x,), attributes)
-        return DrawnSpec((x, ints(axes)), attributes)
+        return DrawnSpec((x, give_ints(axes)), attributes)
 
     return make
 
@@ -72,7 +72,7 @@ def _list_every_axis(rank: int) -> list[int]:
 
 
 def draw_cumulative(d: SpecDraw) -> DrawnSpec:
-    x = d.tensor(d.shape(1), domain_of_sums(d))
+    x = d.tensor(d.shape(1), choose_domain_of_sums(d))
     axis = d.axis(x.array.ndim)
     place = GivenInput(np.asarray(axis, d.choose.of([np.int64, np.int32])), "parameter")
     return DrawnSpec((x, place), d.maybe("exclusive", [0, 1]) | d.maybe("reverse", [0, 1]))
@@ -162,7 +162,7 @@ def draw_mean_variance_norm(d: SpecDraw) -> DrawnSpec:
 
 def draw_matmul(d: SpecDraw) -> DrawnSpec:
     n, k, m = d.size(65), d.size(129), d.size(65)
-    domain = domain_of_sums(d) if d.is_float or integers(d.dtype)[1] > 2**20 else ValueDomain(0, 3, ())
+    domain = choose_domain_of_sums(d) if d.is_float or get_integer_range(d.dtype)[1] > 2**20 else ValueDomain(0, 3, ())
     kind = d.choose.of(["2x2", "batch", "batch by one", "vector", "by vector", "broadcast"])
     batch = tuple(d.size(4) for _ in range(d.choose.int(1, 2))) if "b" in kind and kind != "by vector" else ()
     a, b = (*batch, n, k), (*batch, k, m)
@@ -182,10 +182,12 @@ def draw_gemm(d: SpecDraw) -> DrawnSpec:
     attributes: dict[str, Any] = d.maybe("transA", [0, 1]) | d.maybe("transB", [0, 1])
     if d.is_float:
         attributes |= d.maybe("alpha", [1.0, 0.5, 2.0, 0.25]) | d.maybe("beta", [1.0, 0.5, 2.0, 0.0])
-    a = d.tensor((k, n) if attributes.get("transA") else (n, k), domain_of_sums(d))
-    b = d.tensor((m, k) if attributes.get("transB") else (k, m), domain_of_sums(d), "weight")
+    a = d.tensor((k, n) if attributes.get("transA") else (n, k), choose_domain_of_sums(d))
+    b = d.tensor((m, k) if attributes.get("transB") else (k, m), choose_domain_of_sums(d), "weight")
     shape = d.choose.of([None, (m,), (n, m), (1, m), (n, 1), (1,), (1, 1), ()])
-    return DrawnSpec((a, b) if shape is None else (a, b, d.tensor(shape, domain_of_sums(d), "weight")), attributes)
+    return DrawnSpec(
+        (a, b) if shape is None else (a, b, d.tensor(shape, choose_domain_of_sums(d), "weight")), attributes
+    )
 
 
 def draw_matmul_integer(d: SpecDraw) -> DrawnSpec:

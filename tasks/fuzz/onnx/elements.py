@@ -10,7 +10,7 @@ import numpy as np
 from tasks.fuzz import values
 from tasks.fuzz.onnx.spec import EVERY, FLOATS, SIGNED, UNSIGNED, DrawnSpec, GivenInput, SpecDraw
 from tasks.fuzz.values import ValueDomain
-from tasks.model.dtypes import ELEMENT_TYPE, LARGEST, integers, np_dtype
+from tasks.model.dtypes import ELEMENT_TYPE, LARGEST, get_integer_range, get_numpy_dtype
 
 #: A function that grows: its results are to be finite in every dtype.
 GROWS = ValueDomain(-8.0, 8.0, ("halves", "powers", "zeros", "tiny"))
@@ -41,7 +41,7 @@ def choose_sum_domain(d: SpecDraw) -> ValueDomain:
     """Numbers whose sums and differences do not overflow."""
     if d.is_float:
         return values.REAL
-    low, high = integers(d.dtype)
+    low, high = get_integer_range(d.dtype)
     return ValueDomain(low // 2, high // 2, values.ANY.classes)
 
 
@@ -49,7 +49,7 @@ def choose_product_domain(d: SpecDraw) -> ValueDomain:
     """Numbers whose products do not overflow."""
     if d.is_float:
         return values.REAL
-    low, high = integers(d.dtype)
+    low, high = get_integer_range(d.dtype)
     root = int(high**0.5)
     return ValueDomain(-root if low else 0, root, values.ANY.classes)
 
@@ -76,7 +76,7 @@ def choose_any_domain(d: SpecDraw) -> ValueDomain:
 
 def draw_subtract(d: SpecDraw) -> DrawnSpec:
     if d.dtype in UNSIGNED:
-        high = integers(d.dtype)[1]
+        high = get_integer_range(d.dtype)[1]
         return DrawnSpec(
             _draw_pair(
                 d, ValueDomain(high // 2 + 1, high, values.ANY.classes), ValueDomain(0, high // 2, values.ANY.classes)
@@ -88,7 +88,7 @@ def draw_subtract(d: SpecDraw) -> DrawnSpec:
 def draw_divide(d: SpecDraw) -> DrawnSpec:
     if d.is_float:
         return DrawnSpec(_draw_pair(d, values.REAL, values.POSITIVE))
-    low, high = integers(d.dtype)
+    low, high = get_integer_range(d.dtype)
     return DrawnSpec(
         _draw_pair(
             d, ValueDomain(low + 1 if low else 0, high, values.ANY.classes), ValueDomain(1, high, values.ANY.classes)
@@ -99,7 +99,7 @@ def draw_divide(d: SpecDraw) -> DrawnSpec:
 def draw_modulo(d: SpecDraw) -> DrawnSpec:
     if d.is_float:
         return DrawnSpec(_draw_pair(d, values.MILD, ValueDomain(0.5, 8.0, ("halves",))), {"fmod": 1})
-    low, high = integers(d.dtype)
+    low, high = get_integer_range(d.dtype)
     a, b = _draw_pair(
         d, ValueDomain(low + 1 if low else 0, high, values.ANY.classes), ValueDomain(1, high, ("powers", "large"))
     )
@@ -127,7 +127,7 @@ def draw_prelu(d: SpecDraw) -> DrawnSpec:
 
 
 def draw_shift(d: SpecDraw) -> DrawnSpec:
-    bits = 8 * np_dtype(d.dtype).itemsize
+    bits = 8 * get_numpy_dtype(d.dtype).itemsize
     pair = _draw_pair(d, values.ANY, ValueDomain(0, bits - 1, ()))
     return DrawnSpec(pair, {"direction": d.choose.of(["LEFT", "RIGHT"])})
 
@@ -194,15 +194,15 @@ def draw_cast(d: SpecDraw) -> DrawnSpec:
     domain = values.ANY
     low, high = -np.inf, np.inf
     if to not in FLOATS and to != "bool":
-        low, high = integers(to)
+        low, high = get_integer_range(to)
     if d.is_float and np.isfinite(high):
         reach = min(high, LARGEST[d.dtype]) / 2
         domain = ValueDomain(max(low, -reach), reach, ("halves", "powers", "zeros", "large"))
     elif np.isfinite(high) and d.dtype != "bool":
-        own = integers(d.dtype)
+        own = get_integer_range(d.dtype)
         domain = ValueDomain(max(low, own[0]), min(high, own[1]), values.ANY.classes)
     elif to == "float16" and not d.is_float and d.dtype != "bool":
-        own = integers(d.dtype)
+        own = get_integer_range(d.dtype)
         domain = ValueDomain(max(-60000, own[0]), min(60000, own[1]), values.ANY.classes)
     return DrawnSpec((d.tensor(d.shape(), domain),), {"to": ELEMENT_TYPE[to]}, 1, (to,))
 

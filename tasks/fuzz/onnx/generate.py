@@ -11,8 +11,8 @@ import numpy as np
 from tasks.draw.choices import DrawnChoices
 from tasks.fuzz import table
 from tasks.fuzz.onnx.spec import DrawnSpec, SpecDraw
-from tasks.graphs.widening import NoOracle, widen
-from tasks.model.dtypes import ELEMENT_TYPE, dtype_name
+from tasks.graphs.widening import NoOracle, widen_model_value
+from tasks.model.dtypes import ELEMENT_TYPE, name_numpy_dtype
 from tasks.operators.call import OperatorCall
 from tasks.operators.table import EVALUATED
 
@@ -45,15 +45,17 @@ class GeneratedNode:
 
     def call(self, arrays: list[np.ndarray | None]) -> OperatorCall:
         """The node on other arrays for its places, floats widened."""
-        return OperatorCall([widen(x) for x in arrays], _attributes(self.made), self.opset, self.made.outputs)
+        return OperatorCall(
+            [widen_model_value(x) for x in arrays], _list_node_attributes(self.made), self.opset, self.made.outputs
+        )
 
 
-def case(op: str, dtype: str, choose: DrawnChoices) -> GeneratedNode:
+def generate_node_case(op: str, dtype: str, choose: DrawnChoices) -> GeneratedNode:
     """The case of some choices. Raises KeyError for an operator that is not in the table, ValueError for a dtype that
     it does not take, LeftOpen where the specification says nothing."""
-    known = table.opsets(op, dtype)
+    known = table.list_fuzz_opsets(op, dtype)
     if not known:
-        raise ValueError(f"fuzz: {op} does not take {dtype}; it takes {', '.join(table.dtypes(op))}")
+        raise ValueError(f"fuzz: {op} does not take {dtype}; it takes {', '.join(table.list_fuzz_dtypes(op))}")
     opset = choose.of(known)
     fed = choose.chance(1, 2)
     symbolic = choose.chance(1, 3)
@@ -67,21 +69,21 @@ def case(op: str, dtype: str, choose: DrawnChoices) -> GeneratedNode:
     if any(role in ("weight", "parameter") for role in roles):
         words.append("parameters=run-time" if fed else "parameters=initializer")
     words += ["dims=symbolic"] * symbolic
-    words += [f"{name}={_short(value)}" for name, value in sorted(made.attributes.items())]
+    words += [f"{name}={_shorten_value(value)}" for name, value in sorted(made.attributes.items())]
     words += [f"values={name}" for name in draw.notes]
     return GeneratedNode(op, dtype, opset, made, feeds, symbolic, " ".join(words), tuple(choose.taken))
 
 
-def _short(value: Any) -> str:
+def _shorten_value(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
-def _attributes(made: DrawnSpec) -> dict[str, Any]:
+def _list_node_attributes(made: DrawnSpec) -> dict[str, Any]:
     """Attributes as a node holds them: floats are of float32."""
     return {k: float(np.float32(v)) if isinstance(v, float) else v for k, v in made.attributes.items()}
 
 
-def evaluate(one: GeneratedNode, arrays: list[np.ndarray | None] | None = None) -> list[np.ndarray]:
+def evaluate_generated_node(one: GeneratedNode, arrays: list[np.ndarray | None] | None = None) -> list[np.ndarray]:
     """The outputs in float64 (integers in their own dtype), of the case's inputs or of others, which may be wider.
 
     Raises NoOracle where there is no reference, or the specification leaves the result open.
@@ -95,7 +97,7 @@ def evaluate(one: GeneratedNode, arrays: list[np.ndarray | None] | None = None) 
     return [np.array(y, order="C") for y in found]
 
 
-def output_dtypes(one: GeneratedNode) -> list[str]:
+def list_generated_dtypes(one: GeneratedNode) -> list[str]:
     """Dtype of each output: as its operator says it by the types of the inputs, where the spec does not."""
     import onnx
 
@@ -106,7 +108,9 @@ def output_dtypes(one: GeneratedNode) -> list[str]:
     known: dict[str, str] = {}
     for place, given in enumerate(made.inputs):
         if given is not None:
-            known.setdefault(schema.inputs[min(place, len(schema.inputs) - 1)].type_str, dtype_name(given.array.dtype))
+            known.setdefault(
+                schema.inputs[min(place, len(schema.inputs) - 1)].type_str, name_numpy_dtype(given.array.dtype)
+            )
     found = []
     for place in range(made.outputs):
         formal = schema.outputs[min(place, len(schema.outputs) - 1)]
@@ -119,7 +123,7 @@ def output_dtypes(one: GeneratedNode) -> list[str]:
     return found
 
 
-def model(one: GeneratedNode, outputs: list[np.ndarray]) -> bytes:
+def encode_generated_node(one: GeneratedNode, outputs: list[np.ndarray]) -> bytes:
     """The case as ONNX; outputs: their shapes are declared, unless the case is symbolic."""
     from onnx import TensorProto, helper, numpy_helper
 
@@ -129,10 +133,12 @@ def model(one: GeneratedNode, outputs: list[np.ndarray]) -> bytes:
         names.append(name)
         if given is None:
             continue
-        kind = ELEMENT_TYPE[dtype_name(given.array.dtype)]
+        kind = ELEMENT_TYPE[name_numpy_dtype(given.array.dtype)]
         if fed:
-            inputs.append(helper.make_tensor_value_info(name, kind, dims(given.array, name, one.symbolic)))
-        elif dtype_name(given.array.dtype) == "bfloat16":
+            inputs.append(
+                helper.make_tensor_value_info(name, kind, list_declared_dims(given.array, name, one.symbolic))
+            )
+        elif name_numpy_dtype(given.array.dtype) == "bfloat16":
             constants.append(
                 helper.make_tensor(name, TensorProto.BFLOAT16, given.array.shape, given.array.tobytes(), raw=True)
             )
@@ -141,19 +147,19 @@ def model(one: GeneratedNode, outputs: list[np.ndarray]) -> bytes:
     ends = [f"y{k}" for k in range(one.made.outputs)]
     node = helper.make_node(one.op, names, ends, **one.made.attributes)
     values = [
-        helper.make_tensor_value_info(name, ELEMENT_TYPE[kind], dims(y, name, one.symbolic))
-        for name, kind, y in zip(ends, output_dtypes(one), outputs)
+        helper.make_tensor_value_info(name, ELEMENT_TYPE[kind], list_declared_dims(y, name, one.symbolic))
+        for name, kind, y in zip(ends, list_generated_dtypes(one), outputs)
     ]
     graph = helper.make_graph([node], one.op, inputs, values, constants)
     opset = helper.make_opsetid("", one.opset)
-    made = helper.make_model(graph, opset_imports=[opset], ir_version=ir_version(one.opset), producer_name="farm")
+    made = helper.make_model(graph, opset_imports=[opset], ir_version=find_ir_version(one.opset), producer_name="farm")
     return bytes(made.SerializeToString(deterministic=True))
 
 
-def ir_version(opset: int) -> int:
+def find_ir_version(opset: int) -> int:
     """The IR version that came with an operator set."""
     return {13: 7, 14: 7, 15: 8, 16: 8, 17: 8, 18: 8, 19: 9, 20: 9, 21: 10, 22: 10, 23: 11}[opset]
 
 
-def dims(array: np.ndarray, name: str, symbolic: bool) -> list[Any]:
+def list_declared_dims(array: np.ndarray, name: str, symbolic: bool) -> list[Any]:
     return [f"{name}_{k}" for k in range(array.ndim)] if symbolic else list(array.shape)

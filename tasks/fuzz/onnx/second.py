@@ -16,7 +16,7 @@ from tasks.fuzz.onnx.generate import GeneratedNode
 from tasks.fuzz.table import SPECS
 from tasks.graphs.evaluate import EvaluatedGraph
 from tasks.graphs.widening import NoOracle
-from tasks.judge.prepared import compare_oracles
+from tasks.judge.prepared import compare_two_oracles
 from tasks.model import Leaf, OpClass, Oracle
 
 #: Output elements up to which onnx's evaluator is asked.
@@ -25,15 +25,23 @@ _MOST = 1 << 14
 _AGREE = 4.0
 
 
-def witness(one: GeneratedNode, model: bytes, expected: Sequence[Leaf], op_class: OpClass) -> list[Oracle]:
+def find_generated_witness(
+    one: GeneratedNode, model: bytes, expected: Sequence[Leaf], op_class: OpClass
+) -> list[Oracle]:
     """The second oracle of a case, if there is one and it agrees."""
     if sum(int(np.prod(leaf.shape)) for leaf in expected) > _MOST:
         return []
-    name, found = (by_torch.NAME, _torch(one)) if SPECS[one.op].by_torch else ("onnx-float64", _onnx(one, model))
-    return [] if found is None else agrees(name, found, expected, op_class)
+    name, found = (
+        (by_torch.NAME, _evaluate_node_by_torch(one))
+        if SPECS[one.op].by_torch
+        else ("onnx-float64", _evaluate_node_by_onnx(one, model))
+    )
+    return [] if found is None else does_witness_agree(name, found, expected, op_class)
 
 
-def agrees(name: str, found: Sequence[np.ndarray], expected: Sequence[Leaf], op_class: OpClass) -> list[Oracle]:
+def does_witness_agree(
+    name: str, found: Sequence[np.ndarray], expected: Sequence[Leaf], op_class: OpClass
+) -> list[Oracle]:
     """The outputs of a second oracle, if they are those that are expected."""
     if len(found) != len(expected):
         return []
@@ -44,19 +52,19 @@ def agrees(name: str, found: Sequence[np.ndarray], expected: Sequence[Leaf], op_
         if y.dtype != leaf.reference.dtype or y.shape != leaf.reference.shape:
             return []
         made.append(np.array(y, order="C"))
-    return [Oracle(name, made)] if compare_oracles(made, expected, op_class)["units"] <= _AGREE else []
+    return [Oracle(name, made)] if compare_two_oracles(made, expected, op_class)["units"] <= _AGREE else []
 
 
-def _torch(one: GeneratedNode) -> list[np.ndarray] | None:
+def _evaluate_node_by_torch(one: GeneratedNode) -> list[np.ndarray] | None:
     try:
-        operator = by_torch.alone(one.op)
+        operator = by_torch.compute_operator_by_torch(one.op)
         with np.errstate(all="ignore"):
             return operator(one.call([None if x is None else x.array for x in one.made.inputs]))
     except (ImportError, RuntimeError, NoOracle):
         return None
 
 
-def _onnx(one: GeneratedNode, model: bytes) -> list[np.ndarray] | None:
+def _evaluate_node_by_onnx(one: GeneratedNode, model: bytes) -> list[np.ndarray] | None:
     import onnx
 
     try:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tasks.draw.choices import DrawnChoices
-from tasks.draw.seeds import words
+from tasks.draw.seeds import draw_seed_words
 from tasks.fuzz import values
 from tasks.fuzz.values import ValueDomain
 
@@ -69,7 +69,7 @@ class SpecDraw:
 
     def shape(self, least: int = 0, most: int = 4, elements: int = ELEMENTS) -> tuple[int, ...]:
         """A shape of ``least`` to ``most`` axes."""
-        rank, dims = self.choose.weighted([(n, 1 if n < 1 else 3) for n in _ranks(least, most)]), []
+        rank, dims = self.choose.weighted([(n, 1 if n < 1 else 3) for n in _list_drawn_ranks(least, most)]), []
         for _ in range(rank):
             with self.choose.span("dim"):
                 dims.append(self.size(elements))
@@ -108,7 +108,7 @@ class SpecDraw:
     def indices(self, shape: Sequence[int], count: int, negative: bool = True, role: str = "parameter") -> GivenInput:
         """Indices into an axis of ``count``, int64 or int32, perhaps counted from the end."""
         seed = self.choose.int(0, 2**16)
-        made = (words(seed, int(np.prod(shape, dtype=np.int64))) % np.uint64(count)).astype(np.int64)
+        made = (draw_seed_words(seed, int(np.prod(shape, dtype=np.int64))) % np.uint64(count)).astype(np.int64)
         made = made * (seed > 0)
         if negative and self.choose.chance(1, 2):
             made = np.where(made % 2 == 1, made - count, made)
@@ -120,19 +120,19 @@ class SpecDraw:
         return {name: self.choose.of(options)} if self.choose.chance(1, 2) else {}
 
 
-def _ranks(least: int, most: int) -> list[int]:
+def _list_drawn_ranks(least: int, most: int) -> list[int]:
     """Ranks, the simplest first: 1 or 2 if they are among them."""
     ranks = list(range(least, most + 1))
     return sorted(ranks, key=lambda n: (n < 1, n))
 
 
-def ints(values: Sequence[int], role: str = "parameter") -> GivenInput:
+def give_ints(values: Sequence[int], role: str = "parameter") -> GivenInput:
     """A parameter of int64."""
     return GivenInput(np.asarray(values, np.int64), role)
 
 
 @functools.cache
-def takes(op: str, opset: int, dtype: str, place: int) -> bool:
+def does_operator_take(op: str, opset: int, dtype: str, place: int) -> bool:
     """Whether an operator takes an input of a dtype at a place in an operator set (`onnx.defs`)."""
     import onnx
 

@@ -8,7 +8,7 @@ from tasks.fuzz import values
 from tasks.fuzz.onnx.spec import DrawnSpec, SpecDraw
 from tasks.fuzz.values import ValueDomain
 from tasks.operators.left_open import LeftOpen
-from tasks.operators.spatial import window_of
+from tasks.operators.spatial import find_spatial_window
 
 _CEIL = (
     "ceil_mode: 'Sliding windows that would start in the right padded region are ignored' stands in the operator's text from "
@@ -124,19 +124,19 @@ def _draw_pool(d: SpecDraw, domain: ValueDomain, dilated: bool) -> DrawnSpec:
 
 def draw_max_pool(d: SpecDraw) -> DrawnSpec:
     made = _draw_pool(d, values.ANY, True)
-    made.attributes.update(_ceil(d, made))
+    made.attributes.update(_draw_ceil_mode(d, made))
     if d.choose.chance(1, 3):
         made.attributes.update(d.maybe("storage_order", [0, 1]))
-        return _check_windows(DrawnSpec(made.inputs, made.attributes, 2))
-    return _check_windows(made)
+        return _check_drawn_windows(DrawnSpec(made.inputs, made.attributes, 2))
+    return _check_drawn_windows(made)
 
 
-def _ceil(d: SpecDraw, made: DrawnSpec) -> dict[str, Any]:
+def _draw_ceil_mode(d: SpecDraw, made: DrawnSpec) -> dict[str, Any]:
     """ceil_mode, which only goes with pads of one's own. Raises LeftOpen."""
     a = made.attributes
     more = {} if "auto_pad" in a else d.maybe("ceil_mode", [0, 1])
     if more.get("ceil_mode") and d.opset < 22:
-        window = window_of(made.inputs[0].array.shape[2:], a["kernel_shape"], a | more)  # type: ignore[union-attr]
+        window = find_spatial_window(made.inputs[0].array.shape[2:], a["kernel_shape"], a | more)  # type: ignore[union-attr]
         lengths = zip(made.inputs[0].array.shape[2:], window.begin, window.end, window.kernel, window.dilations)  # type: ignore[union-attr]
         wanted = [-(-(n + b + e - (k - 1) * t - 1) // s) + 1 for (n, b, e, k, t), s in zip(lengths, window.strides)]
         if wanted != list(window.places):
@@ -144,25 +144,25 @@ def _ceil(d: SpecDraw, made: DrawnSpec) -> dict[str, Any]:
     return more
 
 
-def _check_windows(made: DrawnSpec) -> DrawnSpec:
+def _check_drawn_windows(made: DrawnSpec) -> DrawnSpec:
     """The case, if each of its windows meets the image. Raises LeftOpen."""
     assert made.inputs[0] is not None
     lengths = made.inputs[0].array.shape[2:]
-    if not window_of(lengths, made.attributes["kernel_shape"], made.attributes).counts(lengths, False).all():
+    if not find_spatial_window(lengths, made.attributes["kernel_shape"], made.attributes).counts(lengths, False).all():
         raise LeftOpen(_NOTHING)
     return made
 
 
 def draw_average_pool(d: SpecDraw) -> DrawnSpec:
     made = _draw_pool(d, SUMS, d.opset >= 19)
-    made.attributes.update(_ceil(d, made) | d.maybe("count_include_pad", [0, 1]))
-    return _check_windows(made)
+    made.attributes.update(_draw_ceil_mode(d, made) | d.maybe("count_include_pad", [0, 1]))
+    return _check_drawn_windows(made)
 
 
 def draw_lp_pool(d: SpecDraw) -> DrawnSpec:
     made = _draw_pool(d, ValueDomain(-4.0, 4.0, ("halves",)), d.opset >= 18)
-    made.attributes.update(d.maybe("p", [2, 1, 3]) | (_ceil(d, made) if d.opset >= 18 else {}))
-    return _check_windows(made)
+    made.attributes.update(d.maybe("p", [2, 1, 3]) | (_draw_ceil_mode(d, made) if d.opset >= 18 else {}))
+    return _check_drawn_windows(made)
 
 
 def draw_over_image(domain: ValueDomain) -> Any:

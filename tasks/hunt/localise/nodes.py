@@ -13,14 +13,14 @@ from tasks.graphs.widening import NoOracle
 from tasks.hunt.dialogue import Ask, Ran, Search
 from tasks.hunt.localise.question import CulpritQuestion
 from tasks.hunt.program import HuntProgram
-from tasks.judge.plain import compare
+from tasks.judge.plain import compare_outputs
 from tasks.model import Leaf, OpClass
-from tasks.model.dtypes import dtype_name
+from tasks.model.dtypes import name_numpy_dtype
 from tasks.operators import table as operators
 
 #: Error units of a node's own floor beyond which it is suspected: the limit that models are judged by.
 LIMIT = 32.0
-#: Draws of a node's noise floor (`tasks.graphs.floor.node_floor` makes four times as many, nobody having computed the
+#: Draws of a node's noise floor (`tasks.graphs.floor.compute_node_floor` makes four times as many, nobody having computed the
 #: node in its dtype): first where the result is not right without one, then where the node is beyond the limit by the
 #: first, since of a million elements a few lie still through four draws.
 DRAWS = (1, 8)
@@ -65,10 +65,10 @@ _EFFECTS = ("same", "changed", "healed")
 
 def may_multiply_coarsely(op: str) -> bool:
     """Whether a device may multiply the terms of an operator, ONNX's or torch's, in a coarser precision."""
-    return op in _PRODUCTS or operators.of(op).multiplies
+    return op in _PRODUCTS or operators.find_operator(op).multiplies
 
 
-def probe_nodes(question: CulpritQuestion, first: Ran) -> Search[NodeProbe]:
+def probe_suspect_nodes(question: CulpritQuestion, first: Ran) -> Search[NodeProbe]:
     """Run the model with its tensors as further outputs, and judge each node, as long as there is time. first: what it
     returned unprobed.
 
@@ -76,7 +76,7 @@ def probe_nodes(question: CulpritQuestion, first: Ran) -> Search[NodeProbe]:
     """
     found, program = NodeProbe(), question.program
     assert first.outputs is not None
-    for places, names in _iterate_chunks(program, CHUNK):
+    for places, names in _iterate_probed_chunks(program, CHUNK):
         ran = yield Ask(program.probed(names))
         floats = [name for name in names if program.exact[name].dtype.kind == "f"]
         if ran.outputs is None and floats != names:  # a runtime may give no output of another dtype
@@ -94,7 +94,7 @@ def probe_nodes(question: CulpritQuestion, first: Ran) -> Search[NodeProbe]:
         for place in places:
             if question.clock.over:
                 break
-            suspect = judge_node(question, place, values)
+            suspect = judge_suspect_node(question, place, values)
             if suspect is not None:
                 found.units[place] = suspect.units
                 if suspect.units > LIMIT and effect != "healed":
@@ -106,14 +106,16 @@ def _have_same_bytes(some: Any, others: Any) -> bool:
     return all(a.shape == b.shape and a.tobytes() == b.tobytes() for a, b in zip(some, others))
 
 
-def _iterate_chunks(program: HuntProgram, size: int) -> Iterator[tuple[list[int], list[str]]]:
+def _iterate_probed_chunks(program: HuntProgram, size: int) -> Iterator[tuple[list[int], list[str]]]:
     """Runs of nodes, and the tensors that judging them takes: what they make and what they read of other nodes."""
     places: list[int] = []
     names: dict[str, None] = {}
     total = 0
     for place in program.places:
         inputs, _ = program.border(place)
-        needed = [x for x in (*inputs, *program.makes(place)) if x in program.producer and _is_tensor(program, x)]
+        needed = [
+            x for x in (*inputs, *program.makes(place)) if x in program.producer and _is_probed_tensor(program, x)
+        ]
         if places and total + _count_tensor_bytes(program, set(needed) - set(names)) > size:
             yield places, list(names)
             places, names, total = [], {}, 0
@@ -128,12 +130,12 @@ def _count_tensor_bytes(program: HuntProgram, names: Iterable[str]) -> int:
     return sum(program.exact[name].nbytes for name in names)
 
 
-def _is_tensor(program: HuntProgram, name: str) -> bool:
+def _is_probed_tensor(program: HuntProgram, name: str) -> bool:
     value = program.exact.get(name)
     return isinstance(value, np.ndarray) and value.dtype.kind not in "OUS"
 
 
-def judge_node(question: CulpritQuestion, place: int, values: Mapping[str, np.ndarray]) -> SuspectNode | None:
+def judge_suspect_node(question: CulpritQuestion, place: int, values: Mapping[str, np.ndarray]) -> SuspectNode | None:
     """A node's own error: what it made of its inputs, both as in ``values``, against float64 of those inputs.
 
     None for a node that cannot be judged: it draws at random, has an input or output that is no tensor, or no float64
@@ -141,23 +143,27 @@ def judge_node(question: CulpritQuestion, place: int, values: Mapping[str, np.nd
     """
     program, precision = question.program, question.precision
     inputs, outputs = program.border(place)
-    if operators.of(program.op(place)).draws or not outputs or not all(x in values for x in (*inputs, *outputs)):
+    if (
+        operators.find_operator(program.op(place)).draws
+        or not outputs
+        or not all(x in values for x in (*inputs, *outputs))
+    ):
         return None
     feeds = {name: values[name] for name in inputs}
     try:
         exact = program.of_node(place, feeds)
-        units = _measure_node_units(exact, {}, values, outputs, precision)
+        units = _measure_suspect_units(exact, {}, values, outputs, precision)
         if units > 1:  # else it is right without a floor
             made = program.spread_of(place, feeds) or program.floor_of(place, feeds, DRAWS[0])
-            units = _measure_node_units(exact, made, values, outputs, precision)
+            units = _measure_suspect_units(exact, made, values, outputs, precision)
         if LIMIT < units < math.inf:
-            units = _measure_node_units(exact, program.floor_of(place, feeds, DRAWS[1]), values, outputs, precision)
+            units = _measure_suspect_units(exact, program.floor_of(place, feeds, DRAWS[1]), values, outputs, precision)
     except NoOracle:
         return None
     return SuspectNode(place, units, _run_node_alone(program, exact, values, outputs) if units > LIMIT else {}, feeds)
 
 
-def _measure_node_units(
+def _measure_suspect_units(
     exact: Mapping[str, Any],
     floors: Mapping[str, Any],
     values: Mapping[str, np.ndarray],
@@ -167,9 +173,9 @@ def _measure_node_units(
     """Error units of a node's outputs, the worst; without floors, an upper bound of them."""
     leaves = []
     for name in names:
-        dtype = dtype_name(values[name].dtype)
+        dtype = name_numpy_dtype(values[name].dtype)
         leaves.append(Leaf(dtype, exact[name].shape, exact[name], floors.get(name)))
-    metrics = compare([values[name] for name in names], leaves, OpClass.COMPOSITE, precision)
+    metrics = compare_outputs([values[name] for name in names], leaves, OpClass.COMPOSITE, precision)
     return math.inf if metrics.kind else float(metrics.error_units or 0.0)
 
 
@@ -202,4 +208,4 @@ def find_coarser_precision(program: HuntProgram, suspect: SuspectNode) -> str:
     except (NoOracle, ValueError, TypeError):
         return ""
     got = {name: program.rounded(name, np.asarray(suspect.values[name])) for name in names}
-    return next((p for p in COARSER if _measure_node_units(truth, floors, got, names, p) <= ONCE), "")
+    return next((p for p in COARSER if _measure_suspect_units(truth, floors, got, names, p) <= ONCE), "")

@@ -60,9 +60,9 @@ def search_culprit(question: CulpritQuestion, offered: BackendSettings = NOTHING
 
 
 def _search_failing_nodes(question: CulpritQuestion, first: Ran) -> Search[Culprit]:
-    probe = yield from nodes.probe_nodes(question, first)
+    probe = yield from nodes.probe_suspect_nodes(question, first)
     units = tuple(probe.units.get(place, math.nan) for place in question.program.places)
-    found = Culprit(effect=probe.effect, node_units=units, why=(_describe_probe(probe),))
+    found = Culprit(effect=probe.effect, node_units=units, why=(_describe_node_probe(probe),))
     precision = _find_coarser_precision(question, probe)
     culprit = next(
         (x for x in probe.suspects[:FOLLOWED] if not question.clock.over and question.reaches(x.values)), None
@@ -73,11 +73,11 @@ def _search_failing_nodes(question: CulpritQuestion, first: Ran) -> Search[Culpr
             return replace(
                 found, name=f"precision {precision}", why=(*found.why, f"most of its products are in {precision}")
             )
-        alone = yield from windows.window_fails(question, [culprit.place])
-        if alone is False and not (yield from _errs_alone(question, culprit)):
+        alone = yield from windows.does_window_fail(question, [culprit.place])
+        if alone is False and not (yield from _does_suspect_err_alone(question, culprit)):
             return (yield from _search_window_beside(question, found, culprit))
         return replace(found, name=question.program.blame(culprit.place), alone=alone)
-    if _fail_together(question, probe):
+    if _do_suspects_fail_together(question, probe):
         worst = max(probe.suspects, key=lambda x: x.units)
         told = f"nodes, {len(probe.suspects)} of them, the worst {question.program.title(worst.place)}"
         why = (*found.why, "the errors of these nodes make it fail together, and none of them alone")
@@ -85,14 +85,16 @@ def _search_failing_nodes(question: CulpritQuestion, first: Ran) -> Search[Culpr
     return (yield from _describe_culprit_window(question, found))
 
 
-def _errs_alone(question: CulpritQuestion, suspect: SuspectNode) -> Search[bool]:
+def _does_suspect_err_alone(question: CulpritQuestion, suspect: SuspectNode) -> Search[bool]:
     """Whether a node errs as much by itself on the inputs that the backend gave it; where it does not run, it is
     believed to."""
     piece = question.program.piece([suspect.place], suspect.feeds)
     ran = yield Ask(piece)
     if ran.outputs is None:
         return True
-    judged = nodes.judge_node(question, suspect.place, {**suspect.feeds, **dict(zip(piece.outputs, ran.outputs))})
+    judged = nodes.judge_suspect_node(
+        question, suspect.place, {**suspect.feeds, **dict(zip(piece.outputs, ran.outputs))}
+    )
     return judged is None or judged.units > max(nodes.LIMIT, suspect.units / FURTHER)
 
 
@@ -108,13 +110,13 @@ def _search_window_beside(question: CulpritQuestion, found: Culprit, suspect: Su
     )
 
 
-def _fail_together(question: CulpritQuestion, probe: NodeProbe) -> bool:
+def _do_suspects_fail_together(question: CulpritQuestion, probe: NodeProbe) -> bool:
     """Whether the model fails if all suspects err as they did, and nothing else does."""
     return len(probe.suspects) > 1 and question.reaches_all([x.values for x in probe.suspects])
 
 
 def _describe_culprit_window(question: CulpritQuestion, found: Culprit) -> Search[Culprit]:
-    window = yield from windows.shrink_window(question)
+    window = yield from windows.shrink_failing_window(question)
     places, tried = window.places, f"{window.tried} windows of the graph were run by themselves"
     span = f"{question.program.name(places[0])}..{question.program.name(places[-1])}"
     wide = len(places) > windows.WIDEST
@@ -133,7 +135,7 @@ def _describe_culprit_window(question: CulpritQuestion, found: Culprit) -> Searc
     return replace(found, name=named, places=tuple(places), alone=True, feeds=feeds, why=why)
 
 
-def _describe_probe(probe: NodeProbe) -> str:
+def _describe_node_probe(probe: NodeProbe) -> str:
     if not probe.effect:
         return f"with its tensors asked for, the model does not run: {probe.error}"
     effects = {

@@ -7,7 +7,7 @@ from typing import Any
 
 from tasks import wire
 from tasks.backends.base import Backend
-from tasks.backends.shared.onnx_form import inputs_by_name
+from tasks.backends.shared.onnx_form import name_onnx_inputs
 from tasks.graphs import program as programs
 from tasks.graphs.widening import NoOracle
 from tasks.hunt.case import HuntCase
@@ -50,7 +50,7 @@ class Localiser(Searcher):
                 question = self._of_whole()
         except (Unsupported, Vacuous, Invalid, NoOracle, ValueError) as error:
             return wire.Found(error=whole or str(error))
-        culprit = yield from search_culprit(question, settings_of(self.backend), whole)
+        culprit = yield from search_culprit(question, list_backend_settings(self.backend), whole)
         return self._found(question.program, culprit)
 
     def _of_backend(self) -> CulpritQuestion:
@@ -77,7 +77,7 @@ class Localiser(Searcher):
 
     def _question(self, program: HuntProgram, form: Form) -> CulpritQuestion:
         what = self._what
-        return question_of(self.sample, program, form, what.policy, what.info.runtime, what.seconds)
+        return make_culprit_question(self.sample, program, form, what.policy, what.info.runtime, what.seconds)
 
     def _found(self, program: HuntProgram, culprit: Culprit) -> wire.Found:
         columns = {"culprit": culprit.name, "probe_effect": culprit.effect, "node_units": culprit.node_units or None}
@@ -99,7 +99,9 @@ class Localiser(Searcher):
             return GraphCase(program.model, program.feeds, group, DRAWS).of(culprit.places, culprit.feeds)
         assert isinstance(program, TorchProgram)
         piece = program.piece(culprit.places, culprit.feeds)
-        return TracedCase.of_program(programs.part(program.program, piece.program), piece.feeds, group, DRAWS)
+        return TracedCase.of_program(
+            programs.cut_program_part(program.program, piece.program), piece.feeds, group, DRAWS
+        )
 
 
 def read_onnx_form(form: Form, dtype: str) -> OnnxProgram:
@@ -111,10 +113,10 @@ def read_onnx_form(form: Form, dtype: str) -> OnnxProgram:
     model = onnx.load_from_string(form.model)
     if sum(node.op_type != "Constant" for node in model.graph.node) < 2:
         raise Unsupported("the graph has one node: there is nothing to localise, farm reproduce shows it")
-    return OnnxProgram.inlined(model, inputs_by_name(form), dtype)
+    return OnnxProgram.inlined(model, name_onnx_inputs(form), dtype)
 
 
-def question_of(
+def make_culprit_question(
     sample: PreparedSample, program: HuntProgram, form: Form, policy: Policy, info: RuntimeInfo, seconds: float
 ) -> CulpritQuestion:
     """The question of a search for a prepared sample: it fails where a policy says so. form: what the program is of;
@@ -128,6 +130,6 @@ def question_of(
     )
 
 
-def settings_of(backend: Backend) -> BackendSettings:
+def list_backend_settings(backend: Backend) -> BackendSettings:
     """What of a backend can be turned off."""
     return BackendSettings(tuple(backend.levels()), tuple(backend.passes()), backend.precise() is not None)

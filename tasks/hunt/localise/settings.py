@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from tasks.ddmin import thin
+from tasks.ddmin import thin_out_items
 from tasks.hunt.dialogue import Ask, Ran, Search
 from tasks.hunt.localise.question import SearchClock
 
@@ -41,7 +41,7 @@ def blame_setting(asked: Ask, wrong: Wrong, settings: BackendSettings, clock: Se
     if settings.precise and (yield from heals("precise")):
         return "precision as it was asked for"
     if settings.passes and (yield from without(settings.passes)):
-        passes = yield from thin(settings.passes, without)
+        passes = yield from thin_out_items(settings.passes, without)
         return f"optimiser {'+'.join(passes)}"
     above = settings.levels[1:]
     for lower, level in zip(reversed(settings.levels[:-1]), reversed(above)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tasks.ddmin import bisect, thin
+from tasks.ddmin import bisect_smallest, thin_out_items
 from tasks.hunt.dialogue import Ask, Search
 from tasks.hunt.localise.question import CulpritQuestion
 
@@ -25,7 +25,7 @@ class NodeWindow:
     tried: int = 0
 
 
-def window_fails(question: CulpritQuestion, places: Sequence[int]) -> Search[bool | None]:
+def does_window_fail(question: CulpritQuestion, places: Sequence[int]) -> Search[bool | None]:
     """Whether nodes make the model fail that are run by themselves on exact inputs; None where they do not run.
 
     What they return takes the place of the exact tensors in the float64 evaluation of all that follows. Their exact
@@ -43,7 +43,7 @@ def window_fails(question: CulpritQuestion, places: Sequence[int]) -> Search[boo
     )
 
 
-def shrink_window(question: CulpritQuestion) -> Search[NodeWindow]:
+def shrink_failing_window(question: CulpritQuestion) -> Search[NodeWindow]:
     """A small window that fails by itself: its first node as late, its last node as early as can be, then any node left
     out without which it still fails. All nodes, if no smaller window fails."""
     window = NodeWindow(question.program.places)
@@ -52,13 +52,13 @@ def shrink_window(question: CulpritQuestion) -> Search[NodeWindow]:
         if not places or question.clock.over:
             return False
         window.tried += 1
-        return bool((yield from window_fails(question, places)))
+        return bool((yield from does_window_fail(question, places)))
 
     def passing(start: int) -> Search[bool]:
         return not (yield from failing(window.places[start:]))
 
     # The whole model fails: that is what the search began with.
-    window.places = window.places[(yield from bisect(0, len(window.places), passing)) - 1 :]
-    end = yield from bisect(0, len(window.places), lambda end: failing(window.places[:end]))
-    window.places = yield from thin(window.places[:end], failing)
+    window.places = window.places[(yield from bisect_smallest(0, len(window.places), passing)) - 1 :]
+    end = yield from bisect_smallest(0, len(window.places), lambda end: failing(window.places[:end]))
+    window.places = yield from thin_out_items(window.places[:end], failing)
     return window

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays import layouts
-from tasks.arrays.tree import TensorSpec, tensor_specs
+from tasks.arrays.tree import TensorSpec, list_tensor_specs
 from tasks.draw import structure
 from tasks.hunt.call_case import CallCase
 from tasks.hunt.case import HuntCase
@@ -21,7 +21,7 @@ from tasks.hunt.traced_case import TracedCase, list_operation_options
 ALL = 64
 
 
-def describe_case(case: HuntCase) -> dict[str, Any]:
+def describe_minimal_case(case: HuntCase) -> dict[str, Any]:
     """ops, attributes (those that are not the default, by op), modes, opset, inputs (name, dtype, shape, how it is
     given, values)."""
     if isinstance(case, ChosenCase):  # as it was made: what it says is what the choices came to
@@ -29,23 +29,26 @@ def describe_case(case: HuntCase) -> dict[str, Any]:
     attributes, modes, more = dict[str, Any](), list[str](), dict[str, Any]()
     called, how = dict[str, str](), dict[str, str]()
     if isinstance(case, TracedCase):
-        attributes = _list_options(case)
+        attributes = _list_minimal_options(case)
     elif isinstance(case, CallCase):
-        attributes, modes = dict(_list_arguments(case)), [*_list_input_layouts(case), *_describe_structures(case)]
+        attributes, modes = (
+            dict(_list_minimal_arguments(case)),
+            [*_list_input_layouts(case), *_describe_minimal_structures(case)],
+        )
         called, how = case.tensor_names, case.lie
     elif isinstance(case, GraphCase):
         weights = {x.name for x in case.model.graph.initializer} - set(case.feeds)
         attributes, modes, how = (
             _list_unusual_attributes(case),
-            _list_modes(case, weights),
+            _list_minimal_modes(case, weights),
             dict.fromkeys(weights, "initializer"),
         )
         more = {"opset": {x.domain: int(x.version) for x in case.model.opset_import}}
-    inputs = [_describe_input(called.get(k, k), x, how.get(k, "input")) for k, x in case.arrays.items()]
+    inputs = [_describe_minimal_input(called.get(k, k), x, how.get(k, "input")) for k, x in case.arrays.items()]
     return {"ops": list(case.ops), "attributes": attributes, "modes": modes, **more, "inputs": inputs}
 
 
-def _list_options(case: TracedCase) -> dict[str, Any]:
+def _list_minimal_options(case: TracedCase) -> dict[str, Any]:
     """Arguments of its operations that are no tensors."""
     given = [(f"{op}.{name}", value) for op, one in case.operations for name, value, _ in list_operation_options(one)]
     return {
@@ -59,16 +62,16 @@ def _describe_plain_value(node: Any) -> Any:
     return node if isinstance(node, (bool, int, float, str)) else json.dumps(node)[:100]
 
 
-def _list_arguments(case: CallCase) -> Iterator[tuple[str, Any]]:
+def _list_minimal_arguments(case: CallCase) -> Iterator[tuple[str, Any]]:
     """(name, value) of the arguments that are no tensors: those left at their default are not among them any more."""
     op = case.ops[0].rpartition(".")[2]
     for name, node in case.named_arguments:
-        if node is not None and not tensor_specs(node):
+        if node is not None and not list_tensor_specs(node):
             yield f"{op}.{name}", _describe_plain_value(node)
 
 
 def _list_input_layouts(case: CallCase) -> list[str]:
-    specs = tensor_specs([case.args, case.kwargs])
+    specs = list_tensor_specs([case.args, case.kwargs])
     return sorted({_name_layout_mode(x) for x in specs if x.strides or x.layout != "strided"})
 
 
@@ -79,10 +82,11 @@ def _name_layout_mode(spec: TensorSpec) -> str:
     return "input with gaps" if layout in ("row_gaps", "steps", "") else f"{layout} input"
 
 
-def _describe_structures(case: CallCase) -> list[str]:
+def _describe_minimal_structures(case: CallCase) -> list[str]:
     """What its inputs are, where it takes that."""
     return [
-        structure.describe_labels(structure.label(*pair)) for pair in structure.parse_labels(case.structure).items()
+        structure.describe_structure_labels(structure.write_structure_label(*pair))
+        for pair in structure.parse_structure_labels(case.structure).items()
     ]
 
 
@@ -131,7 +135,7 @@ def _list_default_attributes(op: str, domain: str, version: int) -> dict[str, An
     return found
 
 
-def _list_modes(case: GraphCase, weights: set[str]) -> list[str]:
+def _list_minimal_modes(case: GraphCase, weights: set[str]) -> list[str]:
     """Ways of giving tensors that are not the usual one: an input that says what is computed at run time, open
     sizes."""
     found = []
@@ -145,7 +149,7 @@ def _list_modes(case: GraphCase, weights: set[str]) -> list[str]:
     return found
 
 
-def _describe_input(name: str, x: np.ndarray, how: str) -> dict[str, Any]:
+def _describe_minimal_input(name: str, x: np.ndarray, how: str) -> dict[str, Any]:
     values = x.astype(np.float64).tolist() if x.dtype.kind == "V" or x.dtype.name == "bfloat16" else x.tolist()
     return {
         "name": name,

@@ -24,13 +24,13 @@ def search_simplest_choices(first: DrawnChoices, fails: Fails) -> Search[DrawnCh
     best, before = first, None
     while before is None or _rank_choices(before) != _rank_choices(best.taken):
         before = list(best.taken)
-        for ways in (_list_shorter, _try_zero_choices):
-            best = yield from _try_ways(best, ways, fails)
+        for ways in (_list_shorter_choices, _try_zero_choices):
+            best = yield from _try_simpler_ways(best, ways, fails)
         best = yield from _bisect_choices(best, fails)
     return best
 
 
-def _try_ways(
+def _try_simpler_ways(
     best: DrawnChoices, ways: Callable[[DrawnChoices], Iterator[list[int]]], fails: Fails
 ) -> Search[DrawnChoices]:
     """Each way of making the best simpler; after one that fails, those of what it took, from the same place on."""
@@ -39,14 +39,14 @@ def _try_ways(
         wanted = next((x for k, x in enumerate(ways(best)) if k >= place), None)
         if wanted is None:
             return best
-        found = yield from _keep_simpler(best, wanted, fails)
+        found = yield from _keep_simpler_choices(best, wanted, fails)
         if found is None:
             place += 1
         else:
             best = found
 
 
-def _keep_simpler(best: DrawnChoices, tried: list[int], fails: Fails) -> Search[DrawnChoices | None]:
+def _keep_simpler_choices(best: DrawnChoices, tried: list[int], fails: Fails) -> Search[DrawnChoices | None]:
     """What a simpler list took, if it fails and is simpler still."""
     if _rank_choices(tried) >= _rank_choices(best.taken):
         return None
@@ -58,7 +58,7 @@ def _rank_choices(taken: Sequence[int]) -> tuple[int, list[int]]:
     return len(taken), list(taken)
 
 
-def _list_shorter(best: DrawnChoices) -> Iterator[list[int]]:
+def _list_shorter_choices(best: DrawnChoices) -> Iterator[list[int]]:
     """Without each of its spans, the longest first, also with one less where their number may stand: right before the
     first of their label, and at the beginning; without runs of choices."""
     taken = best.taken
@@ -91,7 +91,7 @@ def _bisect_choices(best: DrawnChoices, fails: Fails) -> Search[DrawnChoices]:
         low = -1  # does not fail, or was not asked
         while at < len(best.taken) and best.taken[at] - low > 1:
             middle = (low + best.taken[at]) // 2
-            found = yield from _keep_simpler(best, [*best.taken[:at], middle, *best.taken[at + 1 :]], fails)
+            found = yield from _keep_simpler_choices(best, [*best.taken[:at], middle, *best.taken[at + 1 :]], fails)
             if found is None:
                 low = middle
             else:
@@ -100,7 +100,7 @@ def _bisect_choices(best: DrawnChoices, fails: Fails) -> Search[DrawnChoices]:
     return best
 
 
-def simpler_choices(question: MinimiseQuestion) -> Search[None]:
+def minimise_choices(question: MinimiseQuestion) -> Search[None]:
     """The simplest choices with which it fails, then what they made; of a graph of several nodes at once what they
     made, since a choice less makes another graph."""
     case = question.best

@@ -15,25 +15,25 @@ EACH = 8
 Plainer = Callable[[np.ndarray], np.ndarray]
 
 
-def plainer_values(question: MinimiseQuestion) -> Search[None]:
+def minimise_values(question: MinimiseQuestion) -> Search[None]:
     """Make the values of the best case plain."""
     for plainer in _WAYS:
-        yield from _try_plainer(question, list(question.best.arrays), plainer)
+        yield from _try_plainer_values(question, list(question.best.arrays), plainer)
     for name in sorted(question.best.arrays, key=lambda name: -question.best.arrays[name].size):
         for plainer in _WAYS:
-            if (yield from _try_plainer(question, [name], plainer)):
+            if (yield from _try_plainer_values(question, [name], plainer)):
                 break
     for name, x in question.best.arrays.items():
         for place in range(x.size if x.size <= EACH else 0):
             for plainer in _WAYS:
-                if (yield from _try_plainer(question, [name], _make_plainer_at(place, plainer))):
+                if (yield from _try_plainer_values(question, [name], _make_plainer_at(place, plainer))):
                     break
     for name, x in question.best.arrays.items():
         if x.dtype.kind in "iu" and x.size:
-            yield from _nearer_to_zero(question, name)
+            yield from _make_nearer_to_zero(question, name)
 
 
-def _nearer_to_zero(question: MinimiseQuestion, name: str) -> Search[None]:
+def _make_nearer_to_zero(question: MinimiseQuestion, name: str) -> Search[None]:
     """Make whole numbers that no plain ones can stand for the least that fail, if all larger ones do too: a threshold
     is one."""
     first = question.best.arrays[name]
@@ -55,7 +55,7 @@ def _make_plainer_step(step: int) -> Plainer:
     return plainer
 
 
-def _try_plainer(question: MinimiseQuestion, names: list[str], plainer: Plainer) -> Search[bool]:
+def _try_plainer_values(question: MinimiseQuestion, names: list[str], plainer: Plainer) -> Search[bool]:
     arrays = question.best.arrays
     made = {
         name: x
@@ -94,7 +94,7 @@ def _measure_plainness(x: np.ndarray) -> float:
     return float(score.sum() + 0.1 * (parts < 0).sum())
 
 
-def _in_dtype(function: Callable[[np.ndarray], np.ndarray]) -> Plainer:
+def _round_plainer_to_dtype(function: Callable[[np.ndarray], np.ndarray]) -> Plainer:
     def plainer(x: np.ndarray) -> np.ndarray:
         if x.dtype.kind == "b":
             return np.asarray(function(x.astype(np.float64)) > 0.5)
@@ -112,7 +112,7 @@ def _round_to_digits(count: int) -> Callable[[np.ndarray], np.ndarray]:
 
 #: The plainest first.
 _WAYS: tuple[Plainer, ...] = tuple(
-    _in_dtype(f)
+    _round_plainer_to_dtype(f)
     for f in (
         np.zeros_like,
         np.ones_like,

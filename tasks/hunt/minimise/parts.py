@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tasks.ddmin import fewest
+from tasks.ddmin import shrink_to_fewest
 from tasks.hunt.dialogue import Ask, Search
 from tasks.hunt.graph_case import GraphCase
 from tasks.hunt.minimise.question import MinimiseQuestion
@@ -13,7 +13,7 @@ from tasks.hunt.traced_case import TracedCase
 FEW = 12
 
 
-def fewer_nodes(question: MinimiseQuestion) -> Search[None]:
+def minimise_nodes(question: MinimiseQuestion) -> Search[None]:
     """The nodes without which the case does not fail; what comes to them from others is their true value, as an
     input."""
     whole = question.best
@@ -29,14 +29,14 @@ def fewer_nodes(question: MinimiseQuestion) -> Search[None]:
         for at in range(len(places) - count + 1):
             if (yield from failing(places[at : at + count])):
                 return
-    yield from fewest(places, failing)
+    yield from shrink_to_fewest(places, failing)
 
 
-def fewer_before(question: MinimiseQuestion, earlier: int) -> Search[tuple[int, ...]]:
+def minimise_earlier_cases(question: MinimiseQuestion, earlier: int) -> Search[tuple[int, ...]]:
     """Which of the earlier cases of a process it takes for the stored case to fail in it, by number, in their order."""
 
     def failing(numbers: list[int]) -> Search[bool]:
         row = yield from question.run(Ask(before=tuple(numbers), fresh=True))
         return question.wanted.again(StoredFailure.of(row))
 
-    return tuple((yield from fewest(range(earlier), failing)))
+    return tuple((yield from shrink_to_fewest(range(earlier), failing)))

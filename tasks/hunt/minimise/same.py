@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tasks.model import WITHOUT_NOISE, Leaf, OpClass, Status
-from tasks.model.failing import manner
+from tasks.model.failing import describe_failure_manner
 from tasks.model.kind import KIND_CAST, OF_NUMBERS
 from tasks.model.row import Row
 
@@ -38,11 +38,11 @@ class StoredFailure:
     @classmethod
     def of(cls, row: Row, expected: Collection[Leaf] = (), names: Collection[str] = ()) -> StoredFailure:
         """That of a row. expected: what its outputs were to be; names: of the case's own tensors and nodes."""
-        how = manner(row.values(), names)
+        how = describe_failure_manner(row.values(), names)
         if how.kind == KIND_CAST:  # what explains the numbers of the whole, its parts need not show
             how = how._replace(kind="numbers")
         numbers = how.status in (Status.WRONG, Status.IMPRECISE) and not how.stage
-        times = _count_limits(row) if numbers and row.kind in OF_NUMBERS else None
+        times = _count_failure_limits(row) if numbers and row.kind in OF_NUMBERS else None
         return cls(*how, times=times, finite=not numbers or all(_is_finite_leaf(leaf) for leaf in expected))
 
     def again(self, other: StoredFailure) -> bool:
@@ -56,7 +56,7 @@ class StoredFailure:
         return self.times is None or (other.times or 0.0) >= _SLACK * min(FAR, self.times)
 
 
-def _count_limits(row: Row) -> float | None:
+def _count_failure_limits(row: Row) -> float | None:
     """How many times its limit a row's result is off; None where there is no limit."""
     in_ulps = OpClass(row.op_class or OpClass.COMPOSITE) in WITHOUT_NOISE and row.error_units != math.inf
     own = row.max_ulp if in_ulps else row.error_units

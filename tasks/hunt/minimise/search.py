@@ -12,11 +12,11 @@ from tasks.hunt.chosen_case import ChosenCase
 from tasks.hunt.dialogue import Ask, NotFailing, Search, Unfit
 from tasks.hunt.graph_case import GraphCase
 from tasks.hunt.minimise import numbers, parts, sizes, strategies
-from tasks.hunt.minimise.choices import simpler_choices
+from tasks.hunt.minimise.choices import minimise_choices
 from tasks.hunt.minimise.question import MinimiseQuestion, Spent
 from tasks.hunt.minimise.same import StoredFailure
 from tasks.hunt.minimise.strategies import SEQUENCE as SEQUENCE
-from tasks.hunt.minimise.toggles import list_toggles
+from tasks.hunt.minimise.toggles import list_case_toggles
 from tasks.hunt.traced_case import TracedCase
 from tasks.model import OpClass, Status
 from tasks.model.row import Row
@@ -67,12 +67,12 @@ class MinimalCase:
         return self.failed < self.tried
 
 
-def _shrink_graph(question: MinimiseQuestion) -> Search[None]:
-    yield from parts.fewer_nodes(question)
-    yield from _drop_parts(question)
+def _minimise_graph(question: MinimiseQuestion) -> Search[None]:
+    yield from parts.minimise_nodes(question)
+    yield from _minimise_parts(question)
 
 
-def _drop_parts(question: MinimiseQuestion) -> Search[None]:
+def _minimise_parts(question: MinimiseQuestion) -> Search[None]:
     """Leave out attributes, arguments, inputs and outputs, each once."""
     tried: set[str] = set()
     while True:
@@ -83,26 +83,26 @@ def _drop_parts(question: MinimiseQuestion) -> Search[None]:
         yield from question.take(found[1], f"without {found[0]}")
 
 
-def _shrink_all(question: MinimiseQuestion) -> Search[None]:
-    yield from simpler_choices(question)
+def _minimise_all(question: MinimiseQuestion) -> Search[None]:
+    yield from minimise_choices(question)
     if isinstance(question.best, ChosenCase):  # what its choices make does not fail by itself
         return
-    yield from _shrink_graph(question)
-    yield from sizes.smaller_dims(question)
-    yield from _drop_parts(question)
-    yield from numbers.plainer_values(question)
-    yield from sizes.smaller_dims(question)
+    yield from _minimise_graph(question)
+    yield from sizes.minimise_dims(question)
+    yield from _minimise_parts(question)
+    yield from numbers.minimise_values(question)
+    yield from sizes.minimise_dims(question)
     if isinstance(question.best, (GraphCase, TracedCase)):
         yield from question.take(question.best.shorten_names())
 
 
 #: Strategies by name.
 STRATEGIES: dict[str, Callable[[MinimiseQuestion], Search[None]]] = {
-    strategies.ALL: _shrink_all,
-    strategies.CHOICES: simpler_choices,
-    strategies.GRAPH: _shrink_graph,
-    strategies.DIMS: sizes.smaller_dims,
-    strategies.VALUES: numbers.plainer_values,
+    strategies.ALL: _minimise_all,
+    strategies.CHOICES: minimise_choices,
+    strategies.GRAPH: _minimise_graph,
+    strategies.DIMS: sizes.minimise_dims,
+    strategies.VALUES: numbers.minimise_values,
 }
 
 
@@ -117,14 +117,14 @@ def search_minimal_case(
     """
     wanted = StoredFailure.of(stored)
     first = MinimiseQuestion(wanted, None, budget)  # type: ignore[arg-type]
-    failed, tried, row = yield from _run_repeatedly(first, Ask(fresh=True, patient=True), wanted, FIRST)
+    failed, tried, row = yield from _run_case_repeatedly(first, Ask(fresh=True, patient=True), wanted, FIRST)
     if not failed:
-        return (yield from _in_sequence(first, stored, earlier, row))
+        return (yield from _minimise_in_sequence(first, stored, earlier, row))
     flaky = (f"rerun alone it failed {failed} of {tried} times",) if failed < tried else ()
 
     def leave(why: str, by_parts: str = "") -> MinimalCase:
         told = (*flaky, why)
-        own = _with_cause(row, stored)
+        own = _give_failure_cause(row, stored)
         return MinimalCase(None, wanted, own, first.runs, failed=failed, tried=tried, why=told, by_parts=by_parts)
 
     if strategy == SEQUENCE:
@@ -148,19 +148,21 @@ def search_minimal_case(
     why = list(flaky)
     # What did not always fail is run as often as it takes to see that.
     last = TRIES if flaky else 1 if wanted.status == Status.TIMEOUT else LAST
-    question = yield from _run_strategy(strategy, MinimiseQuestion(own, case, budget, first.runs), why)
+    question = yield from _run_minimise_strategy(strategy, MinimiseQuestion(own, case, budget, first.runs), why)
     ended = yield from _finish_minimal_case(question, tuple(why), triggers, last)
     if not ended.failed and wanted.status == Status.TIMEOUT:
         left = "left as is: when reduced it ends, if late"
         return MinimalCase(None, wanted, row, ended.runs, failed=failed, tried=tried, why=(*why, left))
     if not ended.failed and first.runs + KEPT < budget:
         # In new processes it does not fail: what other cases left behind in theirs made it.
-        question = yield from _run_strategy(strategy, MinimiseQuestion(own, case, budget, ended.runs, fresh=True), why)
+        question = yield from _run_minimise_strategy(
+            strategy, MinimiseQuestion(own, case, budget, ended.runs, fresh=True), why
+        )
         ended = yield from _finish_minimal_case(question, tuple(why), triggers, last)
     return ended
 
 
-def _run_strategy(strategy: str, question: MinimiseQuestion, why: list[str]) -> Search[MinimiseQuestion]:
+def _run_minimise_strategy(strategy: str, question: MinimiseQuestion, why: list[str]) -> Search[MinimiseQuestion]:
     """A search by one strategy, within the budget but for what is kept for the end."""
     budget, question.budget = question.budget, question.budget - KEPT
     try:
@@ -179,7 +181,7 @@ def _fails_like_stored(stored: StoredFailure, own: StoredFailure) -> bool:
     return same and (own.times is None or own.times > 1)
 
 
-def _run_repeatedly(
+def _run_case_repeatedly(
     question: MinimiseQuestion, ask: Ask, wanted: StoredFailure, count: int
 ) -> Search[tuple[int, int, Row]]:
     """(failed, tried, last row that failed, else last row) of a case run ``count`` times, up to TRIES where it does not
@@ -202,7 +204,7 @@ def _fails_as_stored(wanted: StoredFailure, found: StoredFailure) -> bool:
     return (wanted.status, wanted.kind, wanted.stage) == (found.status, found.kind, found.stage)
 
 
-def _in_sequence(question: MinimiseQuestion, stored: Row, earlier: int, row: Row) -> Search[MinimalCase]:
+def _minimise_in_sequence(question: MinimiseQuestion, stored: Row, earlier: int, row: Row) -> Search[MinimalCase]:
     """A case that does not fail by itself: after which of the earlier cases of its process it does."""
     if not earlier:
         why = f" ({' '.join(row.error.split())[:300]})" if row.error else ""
@@ -216,16 +218,18 @@ def _in_sequence(question: MinimiseQuestion, stored: Row, earlier: int, row: Row
             raise NotFailing(
                 f"rerun it is {row.status}, also after the {earlier} cases that ran before it: it no longer fails"
             )
-        before = yield from parts.fewer_before(question, earlier)
-        failed, tried, row = yield from _run_repeatedly(question, Ask(before=before, fresh=True), question.wanted, LAST)
+        before = yield from parts.minimise_earlier_cases(question, earlier)
+        failed, tried, row = yield from _run_case_repeatedly(
+            question, Ask(before=before, fresh=True), question.wanted, LAST
+        )
     except Spent:
         raise NotFailing("it does not fail alone, and the budget ran out looking for the cases it needs") from None
     why = f"alone it does not fail: it needs {len(before)} of the {earlier} cases that ran before it"
-    row = _with_cause(row, stored)
+    row = _give_failure_cause(row, stored)
     return MinimalCase(None, question.wanted, row, question.runs, failed=failed, tried=tried, before=before, why=(why,))
 
 
-def _with_cause(row: Row, stored: Row) -> Row:
+def _give_failure_cause(row: Row, stored: Row) -> Row:
     """The row of a case that fails as stored, with the cause that its stored row has: runs of a search do not ask the
     device for it."""
     return row if row.cause else row.with_values({"cause": stored.cause, "cause_code": stored.cause_code})
@@ -242,7 +246,7 @@ def _finish_minimal_case(
         if case.structure:
             why = (
                 *why,
-                f"it takes that {structure.describe_labels(case.structure)}: with ordinary values it does not fail",
+                f"it takes that {structure.describe_structure_labels(case.structure)}: with ordinary values it does not fail",
             )
     failed = 0
     row: Row | None = None
@@ -252,7 +256,7 @@ def _finish_minimal_case(
         failed += same
         row = found if same or row is None else row
     assert row is not None
-    toggled = (yield from _try_toggles(question, case)) if triggers and failed else ()
+    toggled = (yield from _try_failure_toggles(question, case)) if triggers and failed else ()
     return MinimalCase(
         case,
         question.wanted,
@@ -267,10 +271,10 @@ def _finish_minimal_case(
     )
 
 
-def _try_toggles(question: MinimiseQuestion, case: HuntCase) -> Search[tuple[FailureTrigger, ...]]:
+def _try_failure_toggles(question: MinimiseQuestion, case: HuntCase) -> Search[tuple[FailureTrigger, ...]]:
     """Each attribute, argument, mode and dtype put otherwise, once."""
     found = []
-    for what, other in list_toggles(case):
+    for what, other in list_case_toggles(case):
         try:
             _, sample = other.make_sample()
         except Unfit:

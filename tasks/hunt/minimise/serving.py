@@ -8,17 +8,17 @@ from typing import Any
 from tasks import catalogs, checks, wire
 from tasks.arrays.noise import DRAWS
 from tasks.arrays.training import TrainingStep
-from tasks.backends.shared.onnx_form import inputs_by_name
+from tasks.backends.shared.onnx_form import name_onnx_inputs
 from tasks.catalogs.base import Sample
 from tasks.hunt.call_case import CallCase
-from tasks.hunt.case import HuntCase, count_case_elements
+from tasks.hunt.case import HuntCase, count_hunted_elements
 from tasks.hunt.chosen_case import ChosenCase
 from tasks.hunt.dialogue import NotFailing, Search, Unfit
 from tasks.hunt.graph_case import GraphCase
-from tasks.hunt.minimise.case_description import describe_case
+from tasks.hunt.minimise.case_description import describe_minimal_case
 from tasks.hunt.minimise.question import Spent
 from tasks.hunt.minimise.search import MinimalCase, search_minimal_case
-from tasks.hunt.onnx_program import inline_functions
+from tasks.hunt.onnx_program import inline_model_functions
 from tasks.hunt.serving import Searcher
 from tasks.hunt.traced_case import TracedCase
 from tasks.model import FORWARD, Form, Group, Invalid, OpClass, Status, Unsupported, Vacuous
@@ -50,7 +50,7 @@ class Minimiser(Searcher):
     def write(self, name: str, group: Group, sample: Sample) -> ToRun:
         """A case for the check of the stored one; of a training step's operations gradients are results."""
         check = self.item.group.check
-        if sample.program is not None and checks.get_or_default(check).gradient:
+        if sample.program is not None and checks.get_check_or_default(check).gradient:
             check = FORWARD
         item = super().write(name, group, sample)
         return replace(item, group=replace(group, check=check))
@@ -64,7 +64,7 @@ class Minimiser(Searcher):
             except (Unsupported, Vacuous, Invalid) as error:
                 why = why or str(error)
                 continue
-            check = checks.get_or_default(self.item.group.check)
+            check = checks.get_check_or_default(self.item.group.check)
             graph = check.graph(form, self._what.row.culprit or "") if form.model is not None else None
             if form.model is not None and graph is None:
                 raise Unfit(f"a case of the {check.name} check cannot be taken apart")
@@ -73,7 +73,7 @@ class Minimiser(Searcher):
                 self._first = ChosenCase(tuple(choices), group, DRAWS)
             elif graph is not None:
                 self._first = self._graph(graph, group, sample.op_class)
-            elif form.kind == "torch" and not catalogs.get(group.catalog).remakes:
+            elif form.kind == "torch" and not catalogs.get_catalog(group.catalog).remakes:
                 self._first = self._make_traced_case(form, group)
             else:
                 record = sample.record
@@ -97,10 +97,10 @@ class Minimiser(Searcher):
         is valid."""
         import onnx
 
-        model = inline_functions(onnx.load_from_string(form.model))
+        model = inline_model_functions(onnx.load_from_string(form.model))
         count = sum(node.op_type != "Constant" for node in model.graph.node)
         own = None if op_class in (OpClass.MODEL, OpClass.CHOICE) else (count, op_class)
-        feeds = inputs_by_name(form)
+        feeds = name_onnx_inputs(form)
         rows = tuple(list(feeds)[place] for place in form.batched)
         case = GraphCase(model, feeds, group, DRAWS, whole=own, batched=rows)
         if self._what.row.status in (Status.WRONG, Status.IMPRECISE):
@@ -123,8 +123,8 @@ class Minimiser(Searcher):
             case = found.case.as_made() if isinstance(found.case, CallCase) else found.case
             facts |= {
                 "nodes": [len(self._first.ops), len(case.ops)],
-                "elements": [count_case_elements(self._first), count_case_elements(case)],
+                "elements": [count_hunted_elements(self._first), count_hunted_elements(case)],
                 "shapes": [[list(x.shape) for x in one.arrays.values()] for one in (self._first, case)],
-                **describe_case(case),
+                **describe_minimal_case(case),
             }
         return wire.Found(facts, item, found.row)

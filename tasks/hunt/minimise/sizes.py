@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from tasks.ddmin import bisect
-from tasks.hunt.case import HuntCase, count_case_elements
+from tasks.ddmin import bisect_smallest
+from tasks.hunt.case import HuntCase, count_hunted_elements
 from tasks.hunt.dialogue import Search
 from tasks.hunt.minimise.question import MinimiseQuestion
 
@@ -21,19 +21,19 @@ _SIZES = 16
 _PAIRS = 6
 
 
-def smaller_dims(question: MinimiseQuestion) -> Search[None]:
+def minimise_dims(question: MinimiseQuestion) -> Search[None]:
     """Shrink the sizes of the best case, the largest first, until none can be made smaller."""
     before = -1
-    while before != count_case_elements(question.best):
-        before = count_case_elements(question.best)
+    while before != count_hunted_elements(question.best):
+        before = count_hunted_elements(question.best)
         done: set[Any] = set()
-        while (bound := next((x for x in _find_resizings(question.best) if x[2] not in done), None)) is not None:
+        while (bound := next((x for x in _find_case_resizings(question.best) if x[2] not in done), None)) is not None:
             axes, size, name = bound
             done.add(name)
-            yield from _shrink_size(question, axes, size)
+            yield from _minimise_size(question, axes, size)
 
 
-def _find_resizings(case: HuntCase) -> Iterator[tuple[Callable[[HuntCase, int, bool], HuntCase | None], int, Any]]:
+def _find_case_resizings(case: HuntCase) -> Iterator[tuple[Callable[[HuntCase, int, bool], HuntCase | None], int, Any]]:
     """Ways of making sizes of a case smaller: (a case with a new size in place of one, that size, what tells ways
     apart).
 
@@ -56,10 +56,10 @@ def _find_resizings(case: HuntCase) -> Iterator[tuple[Callable[[HuntCase, int, b
         if 2 < len(axes) <= _PAIRS:
             ways += [(pair, False) for pair in itertools.combinations(axes, 2)]
         for some, numbers in ways:
-            yield _make_resizing(some, size, numbers), size, (some, numbers)
+            yield _make_case_resizing(some, size, numbers), size, (some, numbers)
 
 
-def _make_resizing(
+def _make_case_resizing(
     axes: tuple[Axis, ...], size: int, numbers: bool
 ) -> Callable[[HuntCase, int, bool], HuntCase | None]:
     def resize_case(case: HuntCase, wanted: int, last: bool) -> HuntCase | None:
@@ -86,7 +86,7 @@ def _make_resizing(
     return resize_case
 
 
-def _shrink_size(
+def _minimise_size(
     question: MinimiseQuestion, resized: Callable[[HuntCase, int, bool], HuntCase | None], size: int
 ) -> Search[None]:
     """The smallest size with which it fails: 1, else by halving. The best is the case with it."""
@@ -104,4 +104,4 @@ def _shrink_size(
 
     if (yield from fails(1)):
         return
-    yield from bisect(1, size, fails)
+    yield from bisect_smallest(1, size, fails)

@@ -13,13 +13,13 @@ def quote_specification(op: str, ops: Sequence[str], attributes: Sequence[str]) 
     """Of ONNX's operators: what is said of the attributes that are not the default ("Op.attribute"), else the op's
     first sentences; of torch's: the first of its documentation. Nothing for an op that is not known."""
     if op.startswith("onnx:"):
-        return [x for name in dict.fromkeys(ops) for x in _of_onnx(name, attributes)]
+        return [x for name in dict.fromkeys(ops) for x in _quote_onnx_specification(name, attributes)]
     if op.startswith("torch:"):
-        return _of_torch(op.partition(":")[2])
+        return _quote_torch_docs(op.partition(":")[2])
     return []
 
 
-def _of_onnx(op: str, attributes: Sequence[str]) -> list[str]:
+def _quote_onnx_specification(op: str, attributes: Sequence[str]) -> list[str]:
     from onnx import defs
 
     domain, _, name = op.rpartition(".")
@@ -37,7 +37,7 @@ def _of_onnx(op: str, attributes: Sequence[str]) -> list[str]:
     return found or [f"{page}: {_cut_first_sentences(schema.doc, _MOST)}"]
 
 
-def _of_torch(name: str) -> list[str]:
+def _quote_torch_docs(name: str) -> list[str]:
     import torch
 
     found: object = torch

@@ -12,17 +12,17 @@ import numpy as np
 from tasks.draw import structure
 from tasks.hunt.call_case import CallCase
 from tasks.hunt.case import HuntCase
-from tasks.hunt.graph_case import GraphCase, copy_model
+from tasks.hunt.graph_case import GraphCase, copy_hunted_model
 
 #: Toggles that are tried.
 MOST = 16
 
 
-def list_toggles(case: HuntCase) -> Iterator[tuple[str, HuntCase]]:
+def list_case_toggles(case: HuntCase) -> Iterator[tuple[str, HuntCase]]:
     """(what is otherwise, the case)."""
-    found = _of_graph(case) if isinstance(case, GraphCase) else case.simpler()
+    found = _list_graph_toggles(case) if isinstance(case, GraphCase) else case.simpler()
     if isinstance(case, CallCase) and case.structure and (plain := case.ordinary(0)) is not None:
-        told = f"ordinary values of {', '.join(structure.parse_labels(case.structure))}"
+        told = f"ordinary values of {', '.join(structure.parse_structure_labels(case.structure))}"
         found = itertools.chain([(told, plain)], found)
     for place, (what, other) in enumerate(found):
         if place >= MOST:
@@ -30,35 +30,35 @@ def list_toggles(case: HuntCase) -> Iterator[tuple[str, HuntCase]]:
         yield what, other
 
 
-def _of_graph(case: GraphCase) -> Iterator[tuple[str, HuntCase]]:
+def _list_graph_toggles(case: GraphCase) -> Iterator[tuple[str, HuntCase]]:
     for what, other in case.simpler():
         if not what.startswith("output"):
             yield f"without {what}", other
-    yield from _list_toggles(case)
+    yield from _list_input_toggles(case)
     yield from _list_opset_toggles(case)
 
 
-def _list_toggles(case: GraphCase) -> Iterator[tuple[str, HuntCase]]:
+def _list_input_toggles(case: GraphCase) -> Iterator[tuple[str, HuntCase]]:
     """Inputs given as initializers, initializers as inputs, open sizes."""
     from onnx import helper, numpy_helper
 
     fed = [x.name for x in case.model.graph.input if isinstance(case.feeds.get(x.name), np.ndarray)]
     for name in fed if len(fed) > 1 else ():
-        model = copy_model(case.model)
+        model = copy_hunted_model(case.model)
         model.graph.initializer.append(numpy_helper.from_array(case.feeds[name], name))
-        _drop_attribute(model.graph.input, name)
+        _drop_toggled_attribute(model.graph.input, name)
         feeds = {k: x for k, x in case.feeds.items() if k != name}
         yield f"input {name} as an initializer", replace(case, model=model, feeds=feeds)
     for tensor in case.model.graph.initializer:
         value = np.asarray(numpy_helper.to_array(tensor))
-        model = copy_model(case.model)
-        _drop_attribute(model.graph.initializer, tensor.name)
+        model = copy_hunted_model(case.model)
+        _drop_toggled_attribute(model.graph.initializer, tensor.name)
         model.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, value.shape))
         yield (
             f"initializer {tensor.name} as an input",
             replace(case, model=model, feeds={**case.feeds, tensor.name: value}),
         )
-    model = copy_model(case.model)
+    model = copy_hunted_model(case.model)
     for value in model.graph.input:
         for axis, dim in enumerate(value.type.tensor_type.shape.dim):
             dim.dim_param = f"{value.name}_{axis}"
@@ -83,7 +83,7 @@ def _list_opset_toggles(case: GraphCase) -> Iterator[tuple[str, HuntCase]]:
             yield f"opset {version} instead of {own.version}", replace(case, model=model)
 
 
-def _drop_attribute(values: Any, name: str) -> None:
+def _drop_toggled_attribute(values: Any, name: str) -> None:
     kept = [x for x in values if x.name != name]
     del values[:]
     values.extend(kept)

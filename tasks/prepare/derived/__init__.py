@@ -15,17 +15,17 @@ from tasks.prepare.derived import shapes
 from tasks.prepare.derived.parts import Spoilt, explain_model_differs
 
 
-def samples(
+def derive_samples(
     catalog: Catalog, group: Group, draws: int, skip: Collection[int], first: Callable[[], Sample]
 ) -> Iterator[Sample]:
     """As `Catalog.samples`, of any check: where it derives them, one for each of its numbers, by ``derive(base, number,
     group, draws)`` of the file of its name, of the op's ``first`` one. A sample that cannot be made comes with a
     failure."""
-    check = checks.get(group.check)
+    check = checks.get_check(group.check)
     if not isinstance(check, Derived):
         yield from catalog.samples(group, draws, skip)
         return
-    derive = _derive(check)
+    derive = _find_deriving_function(check)
     plain = replace(group, check=checks.FORWARD)
     asked = _explain_no_other_size(catalog, plain) if check.any_size else None
     base = first() if asked is None else Sample(0, failure=asked)
@@ -73,18 +73,18 @@ class _Exported:
         return made
 
 
-def remade(catalog: Catalog, group: Group, given: Sample, draws: int) -> Sample:
+def remake_derived_sample(catalog: Catalog, group: Group, given: Sample, draws: int) -> Sample:
     """As `Catalog.remade`, of any check: where it derives its samples, that of the number ``given`` has. Raises
     Vacuous."""
-    check = checks.get(group.check)
+    check = checks.get_check(group.check)
     if not isinstance(check, Derived):
         return catalog.remade(group, given, draws)
     plain = replace(group, check=checks.FORWARD)
     base = catalog.remade(plain, given, draws)
-    return base if base.failure else _derive(check)(base, given.index, plain, draws)
+    return base if base.failure else _find_deriving_function(check)(base, given.index, plain, draws)
 
 
-def _derive(check: Derived) -> Callable[[Sample, int, Group, int], Sample]:
+def _find_deriving_function(check: Derived) -> Callable[[Sample, int, Group, int], Sample]:
     derive: Callable[[Sample, int, Group, int], Sample] = importlib.import_module(f"{__name__}.{check.name}").derive
     return derive
 
@@ -94,7 +94,7 @@ def _explain_no_other_size(catalog: Catalog, plain: Group) -> Failure | None:
     long."""
     try:
         if bare := catalog.bare(plain):
-            shapes.vary_sizes(replace(bare, model=catalog.any_size(plain) or bare.model))
+            shapes.vary_sample_sizes(replace(bare, model=catalog.any_size(plain) or bare.model))
     except Vacuous as error:
         return Failure.vacuous(str(error))
     except Exception:  # the sample itself says what is wrong with it

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from tasks.arrays.tree import tensor_specs
+from tasks.arrays.tree import list_tensor_specs
 from tasks.arrays.varied import vary_inputs
-from tasks.catalogs import get
+from tasks.catalogs import get_catalog
 from tasks.catalogs.base import Catalog, Sample
 from tasks.checks.audit import (
     BETWEEN,
@@ -28,7 +28,7 @@ from tasks.checks.audit import (
     SORTED,
     ZERO,
 )
-from tasks.model import Group, OpClass, Vacuous, is_inexact
+from tasks.model import Group, OpClass, Vacuous, is_inexact_dtype
 
 #: Added to the seed of a group, for inputs that no other check has.
 _SEED = 7919
@@ -49,10 +49,10 @@ def derive(base: Sample, number: int, group: Group, draws: int) -> Sample:
     if base.definition or base.op_class in unsaid or any(leaf.reference is None for leaf in base.expected):
         raise Vacuous("what other inputs are to give cannot be said")
     args, kwargs = base.encoded()
-    specs = [*tensor_specs(args), *tensor_specs(kwargs)]
+    specs = [*list_tensor_specs(args), *list_tensor_specs(kwargs)]
     if any(spec.layout != "strided" for spec in specs):
         raise Vacuous("an input is no strided tensor")
-    catalog, given = get(group.catalog), replace(base, args=args, kwargs=kwargs)
+    catalog, given = get_catalog(group.catalog), replace(base, args=args, kwargs=kwargs)
     sets = {OWN: base}
 
     def add(name: str, arrays: Arrays) -> None:
@@ -67,20 +67,20 @@ def derive(base: Sample, number: int, group: Group, draws: int) -> Sample:
             if found is not None and _fits_beside_first(found[0], base):
                 sets[name if found[1] else name + NOT_PROMISED] = found[0]
 
-    drawn = _draw_ordinary(catalog, group, given)
+    drawn = _draw_ordinary_inputs(catalog, group, given)
     told = {k for k, x in drawn.items() if x.tobytes() == base.arrays[k].tobytes()}
-    other = next((x for x in _draw_others(given.arrays, drawn, told) if _are_others(base.arrays, x)), None)
+    other = next((x for x in _draw_other_inputs(given.arrays, drawn, told) if _do_inputs_differ(base.arrays, x)), None)
     if other is not None:
         add(OTHER, other)
     if OTHER not in sets:
         raise Vacuous("no other values of its inputs are known")
     other = sets[OTHER].arrays
-    free = [k for k, x in enumerate(base.arrays) if x.size > 1 and is_inexact(x.dtype.name) and k not in told]
+    free = [k for k, x in enumerate(base.arrays) if x.size > 1 and is_inexact_dtype(x.dtype.name) and k not in told]
     if len(free) > 1:
         add(MIXED, [other[k] if k == free[0] else x for k, x in enumerate(base.arrays)])
     for name, change in _CHANGES.items():
         made = [change(x, other[k]) if k in free else x for k, x in enumerate(base.arrays)]
-        if free and not _are_same(made, base.arrays):
+        if free and not _are_inputs_same(made, base.arrays):
             add(name, made)
     for k, name in enumerate((BETWEEN, BEYOND)):
         add_resized(name, group.seed + _SEED + k)
@@ -99,7 +99,7 @@ def derive(base: Sample, number: int, group: Group, draws: int) -> Sample:
     )
 
 
-def _draw_ordinary(catalog: Catalog, group: Group, given: Sample) -> dict[int, np.ndarray]:
+def _draw_ordinary_inputs(catalog: Catalog, group: Group, given: Sample) -> dict[int, np.ndarray]:
     """Values of the same sizes as the catalog draws them, by place; none where it cannot."""
     try:
         drawn = catalog.ordinary(group, given, "", _SEED)
@@ -108,7 +108,7 @@ def _draw_ordinary(catalog: Catalog, group: Group, given: Sample) -> dict[int, n
     return drawn if all(x.shape == given.arrays[k].shape for k, x in drawn.items()) else {}
 
 
-def _draw_others(own: Arrays, drawn: dict[int, np.ndarray], told: Collection[int]) -> Iterator[Arrays]:
+def _draw_other_inputs(own: Arrays, drawn: dict[int, np.ndarray], told: Collection[int]) -> Iterator[Arrays]:
     """Other values of the same sizes, the most different first. told: places of those that the declaration lists, which
     may be in an order or of a sum that nobody has declared; a positive factor keeps both."""
     if drawn:
@@ -126,27 +126,27 @@ def _fits_beside_first(made: Sample, base: Sample) -> bool:
     for leaf, own in zip(made.expected, base.expected):
         if leaf.reference is None or leaf.dtype != own.dtype:
             return False
-        if is_inexact(leaf.dtype) and not np.isfinite(leaf.reference).all() and np.isfinite(own.reference).all():  # type: ignore[arg-type]
+        if is_inexact_dtype(leaf.dtype) and not np.isfinite(leaf.reference).all() and np.isfinite(own.reference).all():  # type: ignore[arg-type]
             return False
     return all(a.dtype == b.dtype for a, b in zip(made.arrays, base.arrays))
 
 
-def _are_same(these: Sequence[np.ndarray], those: Sequence[np.ndarray]) -> bool:
+def _are_inputs_same(these: Sequence[np.ndarray], those: Sequence[np.ndarray]) -> bool:
     return all(a.tobytes() == b.tobytes() for a, b in zip(these, those))
 
 
-def _are_others(these: Sequence[np.ndarray], those: Sequence[np.ndarray]) -> bool:
+def _do_inputs_differ(these: Sequence[np.ndarray], those: Sequence[np.ndarray]) -> bool:
     """Whether inputs differ in most elements of one array."""
     return any(a.shape == b.shape and a.size and (a != b).mean() > _OTHERS for a, b in zip(these, those))
 
 
-def _join_halves(first: np.ndarray, last: np.ndarray) -> np.ndarray:
+def _join_input_halves(first: np.ndarray, last: np.ndarray) -> np.ndarray:
     """The first half of the elements of one array, the rest of another."""
     half = first.size // 2
     return np.concatenate([first.reshape(-1)[:half], last.reshape(-1)[half:]]).reshape(first.shape)
 
 
-def _change_one(own: np.ndarray, other: np.ndarray) -> np.ndarray:
+def _change_one_input(own: np.ndarray, other: np.ndarray) -> np.ndarray:
     """One value changed, at a place that hangs on all of them: it is in no key that is made of a few."""
     made = own.copy().reshape(-1)
     place = int.from_bytes(hashlib.sha256(own.tobytes()).digest()[:8], "little") % made.size
@@ -156,9 +156,9 @@ def _change_one(own: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 #: What is made of the floating inputs: (the own one, the other one) → values.
 _CHANGES: dict[str, Callable[[Any, Any], np.ndarray]] = {
-    FIRST_HALF: _join_halves,
-    LAST_HALF: lambda own, other: _join_halves(other, own),
-    CHANGED: _change_one,
+    FIRST_HALF: _join_input_halves,
+    LAST_HALF: lambda own, other: _join_input_halves(other, own),
+    CHANGED: _change_one_input,
     SORTED: lambda own, other: np.sort(own.reshape(-1)).reshape(own.shape),
     EQUAL: lambda own, other: np.full_like(own, own.reshape(-1)[0]),
     ZERO: lambda own, other: np.zeros_like(own),

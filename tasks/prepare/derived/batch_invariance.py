@@ -8,10 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from tasks.arrays.tree import TensorSpec, contiguous, encode_tensor, spec_of, tensor_specs, with_tensors
-from tasks.catalogs import get
+from tasks.arrays.tree import (
+    TensorSpec,
+    encode_tensor_spec,
+    list_tensor_specs,
+    make_contiguous_tensor,
+    map_tree_tensors,
+    read_tensor_spec,
+)
+from tasks.catalogs import get_catalog
 from tasks.catalogs.base import Catalog, Sample
-from tasks.checks.batch_invariance import in_batch, rows_of
+from tasks.checks.batch_invariance import put_rows_in_batch, take_batch_row
 from tasks.model import Group, OpClass, Vacuous
 
 #: Classes whose outputs no reference says, so that a batch axis cannot be told.
@@ -30,18 +37,18 @@ def derive(base: Sample, number: int, group: Group, draws: int) -> Sample:
     if base.definition or base.op_class in _UNSAID or any(leaf.reference is None for leaf in base.expected):
         raise Vacuous("what a row is to give cannot be said")
     trees = base.encoded()
-    specs = [spec for tree in trees for spec in tensor_specs(tree)]
+    specs = [spec for tree in trees for spec in list_tensor_specs(tree)]
     if any(spec.layout != "strided" for spec in specs):
         raise Vacuous("an input is no strided tensor")
     places = iter(range(len(specs)))
 
     def plain(node: dict[str, Any]) -> dict[str, Any]:
-        return encode_tensor(TensorSpec(next(places), flags=spec_of(node).flags))
+        return encode_tensor_spec(TensorSpec(next(places), flags=read_tensor_spec(node).flags))
 
-    args, kwargs = (with_tensors(tree, plain) for tree in trees)
-    arrays = [np.array(contiguous(base.arrays[spec.id], spec)) for spec in specs]
+    args, kwargs = (map_tree_tensors(tree, plain) for tree in trees)
+    arrays = [np.array(make_contiguous_tensor(base.arrays[spec.id], spec)) for spec in specs]
     own = replace(base, index=number, args=args, kwargs=kwargs, arrays=arrays)
-    catalog = get(group.catalog)
+    catalog = get_catalog(group.catalog)
     for batched in _iterate_batch_choices(arrays):
         if _computes_rows_alone(catalog, group, own, batched):
             return replace(own, batched=batched)
@@ -74,22 +81,22 @@ def _computes_rows_alone(catalog: Catalog, group: Group, own: Sample, batched: t
             raise ValueError("no reference")
         return known
 
-    return by_row(reference, own.arrays, batched)
+    return does_reference_go_by_row(reference, own.arrays, batched)
 
 
-def by_row(
+def does_reference_go_by_row(
     reference: Callable[[list[np.ndarray]], Sequence[np.ndarray]], arrays: Sequence[np.ndarray], batched: Sequence[int]
 ) -> bool:
     """Whether a float64 ``reference``, which may raise, computes rows of the arrays at the places ``batched`` each by
     itself."""
 
     def of(rows: list[list[np.ndarray]]) -> Sequence[np.ndarray]:
-        made = reference(in_batch(rows, batched))
+        made = reference(put_rows_in_batch(rows, batched))
         if any(x.shape[:1] != (len(rows),) for x in made):
             raise ValueError("not as many rows")
         return made
 
-    first, last = rows_of(arrays, batched, 0), rows_of(arrays, batched, -1)
+    first, last = take_batch_row(arrays, batched, 0), take_batch_row(arrays, batched, -1)
     try:
         alone = [of([first]), of([last])]
         together = of([first, last, first])

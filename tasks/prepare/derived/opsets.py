@@ -13,8 +13,14 @@ import numpy as np
 from tasks import catalogs
 from tasks.catalogs.base import Sample
 from tasks.model import Group, OpClass, Vacuous
-from tasks.model.errors import text_of
-from tasks.prepare.derived.parts import Spoilt, explain_graphs_differ, explain_model_differs, feeds_of, inputs_of
+from tasks.model.errors import find_error_text
+from tasks.prepare.derived.parts import (
+    Spoilt,
+    explain_graphs_differ,
+    explain_model_differs,
+    list_part_feeds,
+    list_part_inputs,
+)
 
 #: Bytes of a model that is kept in every opset.
 LARGEST = 64 << 20
@@ -65,8 +71,8 @@ def _iterate_converters(
 ) -> Iterator[tuple[str, Callable[[], tuple[Any, bool]]]]:
     """(who makes the model, what makes it and says whether it is proved to be the same function); the latter raises
     Spoilt, Vacuous."""
-    for by, found in catalogs.get(group.catalog).at_opset(group, base, number):
-        yield by, functools.partial(_check_export, found, base, f"by torch's {by} exporter at opset {number}")
+    for by, found in catalogs.get_catalog(group.catalog).at_opset(group, base, number):
+        yield by, functools.partial(_check_exported_opset, found, base, f"by torch's {by} exporter at opset {number}")
 
     def convert_model() -> tuple[Any, bool]:
         made = _convert_opset(model, own, number)
@@ -76,7 +82,7 @@ def _iterate_converters(
     yield CONVERTER, convert_model
 
 
-def _check_export(found: bytes | Exception, base: Sample, how: str) -> tuple[Any, bool]:
+def _check_exported_opset(found: bytes | Exception, base: Sample, how: str) -> tuple[Any, bool]:
     """The ModelProto that an exporter made, and whether it is proved to be the module: False where that cannot be told.
 
     Raises Spoilt where it raised, made no valid model, or one of another function.
@@ -89,7 +95,7 @@ def _check_export(found: bytes | Exception, base: Sample, how: str) -> tuple[Any
         made = onnx.load_model_from_string(found)
         onnx.checker.check_model(made, full_check=False)
     except Exception as error:
-        raise Spoilt("exporter", f"{how}: {text_of(error)}") from None
+        raise Spoilt("exporter", f"{how}: {find_error_text(error)}") from None
     _check_model_inputs(made, "exporter", how, base)
     # Its constants may be rounded otherwise than those of the other export: a part of a unit, not of a spacing of
     # float64.
@@ -119,10 +125,10 @@ def _convert_opset(model: Any, own: int, number: int) -> Any:
 
 def _check_model_inputs(made: Any, culprit: str, how: str, base: Sample) -> None:
     """Raises Spoilt where a model declares an input that what is given for it does not fit."""
-    declared = inputs_of(made)
+    declared = list_part_inputs(made)
     if len(declared) != len(base.args):  # a tracer leaves out what nothing reads
         raise Spoilt(culprit, f"{how} it takes {len(declared)} inputs, and not {len(base.args)}")
-    for name, value in feeds_of(base, made).items():
+    for name, value in list_part_feeds(base, made).items():
         tensor = declared[name].type.tensor_type
         if not isinstance(value, np.ndarray) or not tensor.HasField("shape"):
             continue
@@ -138,7 +144,7 @@ def _is_proved_same(model: Any, converted: Any, base: Sample, own: int, number: 
     from tasks.graphs.widening import NoOracle
 
     try:
-        found = [EvaluatedGraph(x).run(feeds_of(base, x)) for x in (model, converted)]
+        found = [EvaluatedGraph(x).run(list_part_feeds(base, x)) for x in (model, converted)]
     except (NoOracle, KeyError):
         return False
     if different := explain_graphs_differ(*found):

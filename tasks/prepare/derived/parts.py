@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from tasks.arrays.tree import contiguous
+from tasks.arrays.tree import make_contiguous_tensor
 from tasks.catalogs.base import Sample
-from tasks.judge.prepared import compare_oracles
+from tasks.judge.prepared import compare_two_oracles
 from tasks.model import OpClass
 from tasks.older_python import zip_equal
 
@@ -22,19 +22,19 @@ class Spoilt(Exception):
         self.culprit = culprit
 
 
-def feeds_of(sample: Sample, model: Any) -> dict[str, Any]:
+def list_part_feeds(sample: Sample, model: Any) -> dict[str, Any]:
     """What each input of a ModelProto is given by a sample, by name."""
     values = [_read_part_input(x, sample.arrays) for x in sample.args]
-    return {k: v for k, v in zip_equal(inputs_of(model), values) if v is not None}
+    return {k: v for k, v in zip_equal(list_part_inputs(model), values) if v is not None}
 
 
 def _read_part_input(node: Any, arrays: list[np.ndarray]) -> Any:
     if isinstance(node, (list, tuple)):
         return [_read_part_input(x, arrays) for x in node]
-    return None if node is None else contiguous(arrays[node.id], node)
+    return None if node is None else make_contiguous_tensor(arrays[node.id], node)
 
 
-def inputs_of(model: Any) -> dict[str, Any]:
+def list_part_inputs(model: Any) -> dict[str, Any]:
     """The inputs of a ModelProto that have no default, ValueInfoProto by name."""
     defaults = {x.name for x in model.graph.initializer}
     return {x.name: x for x in model.graph.input if x.name not in defaults}
@@ -57,16 +57,16 @@ def explain_model_differs(model: bytes, base: Sample) -> str | None:
     proto = onnx.load_model_from_string(model)
     graph = EvaluatedGraph(proto)
     try:
-        found = graph.run(feeds_of(base, proto))
+        found = graph.run(list_part_feeds(base, proto))
     except NoOracle:
         return None
-    far = compare_oracles([np.asarray(found[name]) for name in graph.outputs], base.expected, base.op_class)
+    far = compare_two_oracles([np.asarray(found[name]) for name in graph.outputs], base.expected, base.op_class)
     return str(far["detail"]) if far["units"] > SAME else ""
 
 
 def explain_graphs_differ(left: Mapping[str, Any], right: Mapping[str, Any]) -> str:
     """How the float64 outputs of two graphs differ beyond float64's own rounding; "" where they do not."""
-    pairs = [[np.asarray(x) for x in _flatten_lists(list(side.values()))] for side in (left, right)]
+    pairs = [[np.asarray(x) for x in _flatten_sample_lists(list(side.values()))] for side in (left, right)]
     if len(pairs[0]) != len(pairs[1]):
         return f"{len(pairs[1])} outputs instead of {len(pairs[0])}"
     for number, (a, b) in enumerate(zip(*pairs)):
@@ -86,5 +86,5 @@ def explain_graphs_differ(left: Mapping[str, Any], right: Mapping[str, Any]) -> 
     return ""
 
 
-def _flatten_lists(value: Any) -> list[Any]:
-    return [y for x in value for y in _flatten_lists(x)] if isinstance(value, list) else [value]
+def _flatten_sample_lists(value: Any) -> list[Any]:
+    return [y for x in value for y in _flatten_sample_lists(x)] if isinstance(value, list) else [value]

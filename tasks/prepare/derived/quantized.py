@@ -16,11 +16,11 @@ import numpy as np
 
 from tasks.catalogs.base import Sample
 from tasks.checks.quantized import KINDS
-from tasks.model import Group, OpClass, Vacuous, row_floor
-from tasks.model.errors import text_of
+from tasks.model import Group, OpClass, Vacuous, compute_row_floor
+from tasks.model.errors import find_error_text
 from tasks.older_python import zip_equal
 from tasks.operators import table as operators
-from tasks.prepare.derived.parts import Spoilt, feeds_of
+from tasks.prepare.derived.parts import Spoilt, list_part_feeds
 
 #: Classes whose outputs no reference says.
 _UNSAID = (OpClass.RANDOM, OpClass.UNINITIALISED, OpClass.CHOICE)
@@ -49,9 +49,9 @@ def derive(base: Sample, number: int, group: Group, draws: int) -> Sample:
     if group.dtype != "float32" or base.definition or base.op_class in _UNSAID:
         raise Vacuous("only float32 models whose outputs can be said are quantised")
     model = onnx.load_model_from_string(base.model)
-    feeds = feeds_of(base, model)
+    feeds = list_part_feeds(base, model)
     try:
-        with _silence_tools():
+        with _silence_quantising_tools():
             given = onnx.load_model_from_string(base.model)  # the tools write to what they are given
             made = _convert_to_float16(given) if number == 16 else _quantize_to_int8(given, feeds)
             # Types as well: the second output of a LayerNormalization stays float32, and the float16 tool does not
@@ -60,9 +60,9 @@ def derive(base: Sample, number: int, group: Group, draws: int) -> Sample:
     except Exception as error:
         raise Spoilt(
             "quantizer",
-            f"ONNX Runtime's tool for {KINDS[number]} does not take the model, or spoils it: {text_of(error)}",
+            f"ONNX Runtime's tool for {KINDS[number]} does not take the model, or spoils it: {find_error_text(error)}",
         ) from None
-    if not _has_changed(made, number):
+    if not _has_quantising_changed(made, number):
         raise Vacuous(f"ONNX Runtime's tool for {KINDS[number]} leaves the model as it is")
     _check_scales_finite(made)
     try:
@@ -71,7 +71,7 @@ def derive(base: Sample, number: int, group: Group, draws: int) -> Sample:
         references, _, floors, *_ = reference_and_floor(graph, feeds, draws)
     except (NoOracle, KeyError) as error:
         raise Vacuous(f"no float64 evaluation: {error}") from None
-    steps, flips = _find_output_steps(made), _measure_flips(graph, made, feeds, references)
+    steps, flips = _find_output_steps(made), _measure_quantised_flips(graph, made, feeds, references)
     expected = []
     for leaf, name, y, delta, flip in zip_equal(base.expected, graph.outputs, references, floors, flips):
         floor = np.maximum(delta, STEP * np.maximum(flip, steps.get(name, 0.0)))
@@ -89,7 +89,7 @@ def derive(base: Sample, number: int, group: Group, draws: int) -> Sample:
         columns=base.columns
         | {
             "flags": f"quantized={KINDS[number]} tool=onnxruntime-{version}",
-            "loss": _measure_loss(list(exact.values()), references),
+            "loss": _measure_quantised_loss(list(exact.values()), references),
         },
     )
 
@@ -121,7 +121,7 @@ def _quantize_to_int8(model: Any, feeds: dict[str, np.ndarray]) -> Any:
         return onnx.load(str(target))
 
 
-def _has_changed(made: Any, number: int) -> bool:
+def _has_quantising_changed(made: Any, number: int) -> bool:
     if number == 16:
         half = {t.name for t in made.graph.initializer if t.data_type == 10}
         return bool(half) or any(node.op_type == "Cast" for node in made.graph.node)
@@ -130,7 +130,7 @@ def _has_changed(made: Any, number: int) -> bool:
 
 def _check_scales_finite(made: Any) -> None:
     """Raise Spoilt for an infinite scale: zero is then NaN, and what a runtime makes of that is its own."""
-    if endless := [name for name, scale in _read_scales(made).items() if not np.isfinite(scale).all()]:
+    if endless := [name for name, scale in _read_quantised_scales(made).items() if not np.isfinite(scale).all()]:
         text = f"ONNX Runtime's tool gives a tensor of infinite numbers an infinite scale: {endless[0]}"
         raise Spoilt("quantizer", text)
 
@@ -138,16 +138,16 @@ def _check_scales_finite(made: Any) -> None:
 def _find_output_steps(made: Any) -> dict[str, float]:
     """The largest scale of a DequantizeLinear that makes an output, by the output's name."""
     found: dict[str, float] = {}
-    scales = _read_scales(made)
+    scales = _read_quantised_scales(made)
     for node in made.graph.node:  # in order, so that what hands on follows what it is given
         if node.op_type == "DequantizeLinear" and node.input[1] in scales:
             found[node.output[0]] = float(scales[node.input[1]].max())
-        elif operators.of(node.op_type).hands_on and node.input[0] in found:
+        elif operators.find_operator(node.op_type).hands_on and node.input[0] in found:
             found[node.output[0]] = found[node.input[0]]
     return found
 
 
-def _read_scales(made: Any) -> dict[str, np.ndarray]:
+def _read_quantised_scales(made: Any) -> dict[str, np.ndarray]:
     """Scales of the graph that are given, by name."""
     from onnx import numpy_helper
 
@@ -156,10 +156,12 @@ def _read_scales(made: Any) -> dict[str, np.ndarray]:
     return {name: np.abs(np.asarray(numpy_helper.to_array(x), np.float64)) for name, x in given.items()}
 
 
-def _measure_flips(graph: Any, made: Any, feeds: dict[str, Any], references: list[np.ndarray]) -> list[np.ndarray]:
+def _measure_quantised_flips(
+    graph: Any, made: Any, feeds: dict[str, Any], references: list[np.ndarray]
+) -> list[np.ndarray]:
     """How far each output moves, as a row floor, where FLIPPED of every tensor that is quantised falls a step
     elsewhere."""
-    scales = _read_scales(made)
+    scales = _read_quantised_scales(made)
     steps = {
         node.input[0]: float(scales[node.input[1]].max())
         for node in made.graph.node
@@ -181,10 +183,10 @@ def _measure_flips(graph: Any, made: Any, feeds: dict[str, Any], references: lis
         for delta, name, y in zip(found, graph.outputs, references):
             if y.dtype.kind == "f" and outputs[name].shape == y.shape:
                 np.maximum(delta, np.abs(outputs[name] - y), out=delta)
-    return [row_floor(delta) for delta in found]
+    return [compute_row_floor(delta) for delta in found]
 
 
-def _measure_loss(exact: list[Any], references: list[np.ndarray]) -> float | None:
+def _measure_quantised_loss(exact: list[Any], references: list[np.ndarray]) -> float | None:
     """Root mean square of what changed, as a share of that of the float32 model's outputs, all of them together."""
     pairs = [(np.asarray(a), b) for a, b in zip_equal(exact, references) if np.asarray(a).dtype.kind == "f"]
     size = sum(float(np.square(a).sum()) for a, _ in pairs)
@@ -193,7 +195,7 @@ def _measure_loss(exact: list[Any], references: list[np.ndarray]) -> float | Non
 
 
 @contextlib.contextmanager
-def _silence_tools() -> Iterator[None]:
+def _silence_quantising_tools() -> Iterator[None]:
     """The tools write advice to the log and to stdout, where a child speaks to its supervisor."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)

@@ -12,10 +12,10 @@ import numpy as np
 from tasks import catalogs
 from tasks.catalogs.base import Sample
 from tasks.checks.roundtrip import AGAIN
-from tasks.judge.prepared import compare_oracles
+from tasks.judge.prepared import compare_two_oracles
 from tasks.model import Group, Unsupported, Vacuous
-from tasks.model.errors import text_of
-from tasks.prepare.derived.parts import SAME, Spoilt, explain_graphs_differ, feeds_of
+from tasks.model.errors import find_error_text
+from tasks.prepare.derived.parts import SAME, Spoilt, explain_graphs_differ, list_part_feeds
 
 
 def derive(base: Sample, number: int, group: Group, draws: int) -> Sample:
@@ -25,11 +25,11 @@ def derive(base: Sample, number: int, group: Group, draws: int) -> Sample:
     no torch form.
     """
     try:
-        module = catalogs.get(group.catalog).call(group)
+        module = catalogs.get_catalog(group.catalog).call(group)
     except Unsupported as error:
         raise Vacuous(str(error)) from None
     for oracle in base.others:
-        found = compare_oracles(oracle.references, base.expected, base.op_class, oracle.rounding)
+        found = compare_two_oracles(oracle.references, base.expected, base.op_class, oracle.rounding)
         if oracle.name == "torch-float64" and found["units"] > SAME:
             raise Spoilt("exporter", f"in float64 the graph is another function than the module: {found['detail']}")
     if number != AGAIN:
@@ -42,7 +42,8 @@ def derive(base: Sample, number: int, group: Group, draws: int) -> Sample:
         onnx.checker.check_model(second)
     except Exception as error:
         raise Spoilt(
-            "exporter", f"torch's exporter does not take the module that torch.export has loaded: {text_of(error)}"
+            "exporter",
+            f"torch's exporter does not take the module that torch.export has loaded: {find_error_text(error)}",
         ) from None
     _check_same_function(base, first, second)
     made = second.SerializeToString()
@@ -53,15 +54,15 @@ def _save_and_load(module: Any, base: Sample, first: Any) -> Any:
     """The ModelProto of a module that torch.export has taken apart, saved and loaded."""
     import torch
 
-    from tasks.catalogs.models.exporting import export_module
+    from tasks.catalogs.models.exporting import export_model_module
 
-    given = [torch.from_numpy(np.array(x)) for x in feeds_of(base, first).values()]
+    given = [torch.from_numpy(np.array(x)) for x in list_part_feeds(base, first).values()]
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
         path = str(Path(folder) / "module.pt2")
         torch.export.save(torch.export.export(module, tuple(given), strict=False), path)
         loaded = torch.export.load(path).module()
     inputs, outputs = (tuple(x.name for x in values) for values in (first.graph.input, first.graph.output))
-    return export_module(loaded, given, inputs, outputs)
+    return export_model_module(loaded, given, inputs, outputs)
 
 
 def _check_same_function(base: Sample, first: Any, second: Any) -> None:
@@ -70,7 +71,7 @@ def _check_same_function(base: Sample, first: Any, second: Any) -> None:
     from tasks.graphs.widening import NoOracle
 
     try:
-        found = [EvaluatedGraph(x).run(feeds_of(base, x)) for x in (first, second)]
+        found = [EvaluatedGraph(x).run(list_part_feeds(base, x)) for x in (first, second)]
     except NoOracle as error:
         raise Vacuous(f"no float64 evaluation of what was exported again: {error}") from None
     if different := explain_graphs_differ(*found):

@@ -10,10 +10,10 @@ import numpy as np
 
 from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Sample
-from tasks.judge.prepared import compare_oracles
-from tasks.model import Group, Leaf, OpClass, Vacuous, is_inexact
+from tasks.judge.prepared import compare_two_oracles
+from tasks.model import Group, Leaf, OpClass, Vacuous, is_inexact_dtype
 from tasks.older_python import zip_equal
-from tasks.prepare.derived.parts import feeds_of, inputs_of
+from tasks.prepare.derived.parts import list_part_feeds, list_part_inputs
 
 #: Name of every open dimension of every input: input → one name per axis, "" for one of fixed length.
 Open = dict[str, list[str]]
@@ -29,11 +29,11 @@ def derive(base: Sample, number: int, group: Group, draws: int) -> Sample:
     (those of one length together). A size counts where the model with it is valid and has a float64 evaluation. Raises
     Vacuous where no other size does.
     """
-    model, open_, sizes = vary_sizes(base)
-    return _make_shape_sample(base, number, open_dimensions(model, open_), sizes, draws)
+    model, open_, sizes = vary_sample_sizes(base)
+    return _make_shape_sample(base, number, open_model_dimensions(model, open_), sizes, draws)
 
 
-def vary_sizes(base: Sample) -> tuple[Any, Open, list[dict[str, np.ndarray]]]:
+def vary_sample_sizes(base: Sample) -> tuple[Any, Open, list[dict[str, np.ndarray]]]:
     """The ModelProto of a sample, which of its dimensions are open, and its inputs at each size, its own first; what is
     expected of the sample is not asked for. Raises Vacuous."""
     import onnx
@@ -41,13 +41,13 @@ def vary_sizes(base: Sample) -> tuple[Any, Open, list[dict[str, np.ndarray]]]:
     if base.definition or base.op_class in _UNSAID:
         raise Vacuous("what is expected at another size cannot be said")
     model = onnx.load_model_from_string(base.model)
-    own = feeds_of(base, model)
+    own = list_part_feeds(base, model)
     if not all(isinstance(x, np.ndarray) for x in own.values()) or len(own) != len(base.args):
         raise Vacuous("an input is no tensor")
     for open_ in _list_open_dimensions(model, own):
         sizes = [own]
         for change in (_double_size, _halve_size):
-            feeds = resize_inputs(own, open_, change)
+            feeds = resize_sample_inputs(own, open_, change)
             if any(feeds[x].shape != own[x].shape for x in own) and _is_valid_at(model, feeds):
                 sizes.append(feeds)
         if len(sizes) > 1:
@@ -55,7 +55,9 @@ def vary_sizes(base: Sample) -> tuple[Any, Open, list[dict[str, np.ndarray]]]:
     raise Vacuous("no dimension of it can be another")
 
 
-def resize_inputs(own: Mapping[str, np.ndarray], open_: Open, change: Callable[[int], int]) -> dict[str, np.ndarray]:
+def resize_sample_inputs(
+    own: Mapping[str, np.ndarray], open_: Open, change: Callable[[int], int]
+) -> dict[str, np.ndarray]:
     """Inputs with the open dimensions at another length: their own elements, mirrored where they grow, the last ones
     left where they shrink."""
     made = {}
@@ -70,13 +72,13 @@ def resize_inputs(own: Mapping[str, np.ndarray], open_: Open, change: Callable[[
     return made
 
 
-def open_dimensions(model: Any, open_: Open) -> Any:
+def open_model_dimensions(model: Any, open_: Open) -> Any:
     """A copy of a ModelProto with open dimensions, and with nothing said of the shapes of other tensors."""
     import onnx
 
     made = onnx.ModelProto()
     made.CopyFrom(model)
-    for name, value in inputs_of(made).items():
+    for name, value in list_part_inputs(made).items():
         _set_declared_shape(value, [symbol or size for symbol, size in zip(open_[name], _list_model_dims(value))])
     del made.graph.value_info[:]
     for number, value in enumerate(made.graph.output):
@@ -86,10 +88,10 @@ def open_dimensions(model: Any, open_: Open) -> Any:
     return made
 
 
-def fix_shapes(model: Any, feeds: Mapping[str, np.ndarray]) -> Any:
+def fix_model_shapes(model: Any, feeds: Mapping[str, np.ndarray]) -> Any:
     """A copy of a ModelProto with inputs of these shapes, and with nothing said of those of other tensors."""
-    made = open_dimensions(model, {name: [""] * x.ndim for name, x in feeds.items()})
-    for name, value in inputs_of(made).items():
+    made = open_model_dimensions(model, {name: [""] * x.ndim for name, x in feeds.items()})
+    for name, value in list_part_inputs(made).items():
         _set_declared_shape(value, feeds[name].shape)
     return made
 
@@ -104,7 +106,7 @@ def _halve_size(size: int) -> int:
 
 def _list_open_dimensions(model: Any, own: Mapping[str, np.ndarray]) -> list[Open]:
     """Which dimensions may be open, the best choice first."""
-    inputs = inputs_of(model)
+    inputs = list_part_inputs(model)
     declared = {name: _name_open_dimensions(inputs[name], x) for name, x in own.items()}
     names = list(dict.fromkeys(symbol for symbols in declared.values() for symbol in symbols if symbol))
     if names:  # some are open in name only: a network's height may be one that its pools need
@@ -115,7 +117,7 @@ def _list_open_dimensions(model: Any, own: Mapping[str, np.ndarray]) -> list[Ope
             if chosen
         ]
     by_length = {name: [f"length_{n}" if n > 1 else "" for n in x.shape] for name, x in own.items()}
-    floating = {name: by_length[name] if is_inexact(x.dtype.name) else [""] * x.ndim for name, x in own.items()}
+    floating = {name: by_length[name] if is_inexact_dtype(x.dtype.name) else [""] * x.ndim for name, x in own.items()}
     firsts = {name: ["first" if axis == 0 else "" for axis in range(x.ndim)] for name, x in own.items()}
     lead = next(iter(own))
     # Ids and their mask are one batch: of one alone a graph may still make sense, which nobody means.
@@ -157,7 +159,7 @@ def _is_valid_at(model: Any, feeds: Mapping[str, np.ndarray]) -> bool:
     from tasks.graphs.widening import NoOracle
 
     try:
-        sized = fix_shapes(model, feeds)
+        sized = fix_model_shapes(model, feeds)
         inferred = onnx.shape_inference.infer_shapes(sized, check_type=True, strict_mode=True, data_prop=True)
         said = {name for node in model.graph.node if node.op_type == "Constant" for name in node.output}
         if any(_has_empty_dim(value) for value in inferred.graph.value_info if value.name not in said):
@@ -178,9 +180,9 @@ def _make_shape_sample(base: Sample, number: int, model: Any, sizes: list[dict[s
 
     expected: list[Leaf] = []
     for feeds in sizes:
-        found = reference_and_floor(EvaluatedGraph(fix_shapes(model, feeds)), feeds, draws)
+        found = reference_and_floor(EvaluatedGraph(fix_model_shapes(model, feeds)), feeds, draws)
         references = found.references
-        if not expected and not compare_oracles(references, base.expected, base.op_class)["classic"]:
+        if not expected and not compare_two_oracles(references, base.expected, base.op_class)["classic"]:
             raise Vacuous("at its own size its float64 evaluation is not what is expected there")
         for leaf, y, delta, jumps in zip_equal(base.expected, references, found.steady, found.jumps):
             noise = delta if delta.any() else None

@@ -27,7 +27,7 @@ from tasks.training.phases import (
     WEIGHTS,
 )
 from tasks.training.recipe import CLIP_EPS, TrainingRecipe
-from tasks.training.state import StatePlaces, cut
+from tasks.training.state import StatePlaces, cut_state_vector
 
 Named = dict[str, Any]
 
@@ -125,11 +125,11 @@ class JaxLoop:
         told = moments | {"count": jnp.int32(number)}
 
         def put(node: Any) -> Any:
-            return node._replace(**{name: told[name] for name in node._fields}) if _is_state(node) else node
+            return node._replace(**{name: told[name] for name in node._fields}) if _is_optimiser_state(node) else node
 
         state = self.optimiser.init(weights)
         state = state._replace(
-            inner_state=jax.tree.map(put, state.inner_state, is_leaf=_is_state),
+            inner_state=jax.tree.map(put, state.inner_state, is_leaf=_is_optimiser_state),
             hyperparams={"learning_rate": jnp.float32(rate)},
         )
         updates, state = self.optimiser.update(gradients, state, weights)
@@ -137,9 +137,9 @@ class JaxLoop:
         return after[0], after[1] if len(after) > 1 else {}, optax.apply_updates(weights, updates)
 
     def _name(self, vector: np.ndarray, shapes: Mapping[str, tuple[int, ...]]) -> Named:
-        return dict(zip(shapes, cut(vector, list(shapes.values()))))
+        return dict(zip(shapes, cut_state_vector(vector, list(shapes.values()))))
 
 
-def _is_state(node: Any) -> bool:
+def _is_optimiser_state(node: Any) -> bool:
     """Whether it holds an optimiser's moments."""
     return isinstance(node, (optax.ScaleByAdamState, optax.TraceState))

@@ -8,51 +8,51 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from tasks.training.in_jax.parts import JaxLayers, cross_entropy
+from tasks.training.in_jax.parts import JaxLayers, compute_cross_entropy
 from tasks.training.networks.sizes import BALANCE, CHOSEN, HEADS, LLAMA_GROUPS, NORM_GROUPS, PATCH
 
 
-def _count(layers: JaxLayers, name: str) -> int:
+def _count_jax_layers(layers: JaxLayers, name: str) -> int:
     """How many modules a list has."""
     return len({at.split(".")[name.count(".") + 1] for at in layers.weights if at.startswith(f"{name}.")})
 
 
 def gpt(layers: JaxLayers, tokens: Any, masks: Any, targets: Any) -> Any:
     x = layers.embedding("words", tokens) + layers.embedding("places", jnp.arange(tokens.shape[1]))
-    for k in range(_count(layers, "blocks")):
+    for k in range(_count_jax_layers(layers, "blocks")):
         at = f"blocks.{k}"
         x = x + layers.attention(f"{at}.attention", layers.layer_norm(f"{at}.norm1", x), HEADS) * masks[:, k]
         y = layers.linear(f"{at}.up", layers.layer_norm(f"{at}.norm2", x))
         y = layers.keep(f"{at}.act", jax.nn.gelu(y, approximate=False))
         x = layers.keep(at, x + layers.linear(f"{at}.down", y))
     logits = layers.product("...i,oi->...o", layers.layer_norm("norm", x), layers.weights["words.weight"])
-    return cross_entropy(logits, targets)
+    return compute_cross_entropy(logits, targets)
 
 
 def llama(layers: JaxLayers, tokens: Any, targets: Any) -> Any:
     x = layers.embedding("words", tokens)
-    for k in range(_count(layers, "blocks")):
+    for k in range(_count_jax_layers(layers, "blocks")):
         at = f"blocks.{k}"
         y = layers.rms_norm(f"{at}.norm1", x)
         x = x + layers.attention(f"{at}.attention", y, HEADS, LLAMA_GROUPS, rotary=True)
         y = layers.rms_norm(f"{at}.norm2", x)
         y = jax.nn.silu(layers.linear(f"{at}.gate", y)) * layers.linear(f"{at}.up", y)
         x = layers.keep(at, x + layers.linear(f"{at}.down", y))
-    return cross_entropy(layers.linear("head", layers.rms_norm("norm", x)), targets)
+    return compute_cross_entropy(layers.linear("head", layers.rms_norm("norm", x)), targets)
 
 
 def experts(layers: JaxLayers, tokens: Any, targets: Any) -> Any:
     x = layers.embedding("words", tokens) + layers.embedding("places", jnp.arange(tokens.shape[1]))
     balance: Any = 0.0
-    for k in range(_count(layers, "blocks")):
+    for k in range(_count_jax_layers(layers, "blocks")):
         at = f"blocks.{k}"
         x = x + layers.attention(f"{at}.attention", layers.layer_norm(f"{at}.norm1", x), HEADS)
-        mixed, uneven = _mix(layers, f"{at}.experts", layers.layer_norm(f"{at}.norm2", x))
+        mixed, uneven = _mix_jax_experts(layers, f"{at}.experts", layers.layer_norm(f"{at}.norm2", x))
         x, balance = layers.keep(at, x + mixed), balance + uneven
-    return cross_entropy(layers.linear("head", layers.layer_norm("norm", x)), targets) + BALANCE * balance
+    return compute_cross_entropy(layers.linear("head", layers.layer_norm("norm", x)), targets) + BALANCE * balance
 
 
-def _mix(layers: JaxLayers, name: str, x: Any) -> tuple[Any, Any]:
+def _mix_jax_experts(layers: JaxLayers, name: str, x: Any) -> tuple[Any, Any]:
     """(the experts' mean, weighted by the router's renormalised shares; how uneven those are)."""
     shares = jax.nn.softmax(layers.linear(f"{name}.router", x))
     count = shares.shape[-1]
@@ -68,12 +68,12 @@ def _mix(layers: JaxLayers, name: str, x: Any) -> tuple[Any, Any]:
 
 def convolution(layers: JaxLayers, images: Any, classes: Any) -> Any:
     x = jax.nn.relu(layers.batch_norm("norm", layers.convolution("stem", images, padding=1)))
-    for k in range(_count(layers, "blocks")):
+    for k in range(_count_jax_layers(layers, "blocks")):
         at = f"blocks.{k}"
         y = jax.nn.relu(layers.batch_norm(f"{at}.norm1", layers.convolution(f"{at}.conv1", x, padding=1)))
         y = layers.batch_norm(f"{at}.norm2", layers.convolution(f"{at}.conv2", y, padding=1))
         x = layers.keep(at, jax.nn.relu(x + y))
-    return cross_entropy(layers.linear("head", x.mean((2, 3))), classes)
+    return compute_cross_entropy(layers.linear("head", x.mean((2, 3))), classes)
 
 
 def vision(layers: JaxLayers, images: Any, classes: Any) -> Any:
@@ -81,12 +81,12 @@ def vision(layers: JaxLayers, images: Any, classes: Any) -> Any:
     x = x.reshape(*x.shape[:2], -1).swapaxes(1, 2)
     token = jnp.broadcast_to(layers.weights["token"], (len(x), 1, x.shape[-1]))
     x = jnp.concatenate([token, x], 1) + layers.weights["places"]
-    for k in range(_count(layers, "blocks")):
+    for k in range(_count_jax_layers(layers, "blocks")):
         at = f"blocks.{k}"
         x = x + layers.attention(f"{at}.attention", layers.layer_norm(f"{at}.norm1", x), HEADS, causal=False)
         y = jax.nn.gelu(layers.linear(f"{at}.up", layers.layer_norm(f"{at}.norm2", x)), approximate=False)
         x = layers.keep(at, x + layers.linear(f"{at}.down", y))
-    return cross_entropy(layers.linear("head", layers.layer_norm("norm", x)[:, 0]), classes)
+    return compute_cross_entropy(layers.linear("head", layers.layer_norm("norm", x)[:, 0]), classes)
 
 
 def diffusion(layers: JaxLayers, images: Any, times: Any, noise: Any) -> Any:

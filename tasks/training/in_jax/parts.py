@@ -78,7 +78,7 @@ class JaxLayers:
             for part, count in (("query", heads), ("key", groups), ("value", groups))
         )
         if rotary:
-            q, k = rotate(q), rotate(k)
+            q, k = rotate_positions(q), rotate_positions(k)
         k, v = (jnp.repeat(y, heads // groups, 2) for y in (k, v))
         scores = self.product("bqhd,bkhd->bhqk", q, k) / q.shape[-1] ** 0.5
         if causal:
@@ -96,7 +96,7 @@ class JaxLayers:
         return x * self.weights[f"{name}.weight"][:, None, None] + self.weights[f"{name}.bias"][:, None, None]
 
 
-def rotate(x: Any) -> Any:
+def rotate_positions(x: Any) -> Any:
     """Rotary positions, halves of the width as pairs. x: (batch, tokens, heads, width)."""
     half = x.shape[-1] // 2
     speed = ROTARY_BASE ** (-jnp.arange(half, dtype=x.dtype) / half)
@@ -105,7 +105,7 @@ def rotate(x: Any) -> Any:
     return jnp.concatenate([a * jnp.cos(angle) - b * jnp.sin(angle), b * jnp.cos(angle) + a * jnp.sin(angle)], -1)
 
 
-def cross_entropy(logits: Any, targets: Any) -> Any:
+def compute_cross_entropy(logits: Any, targets: Any) -> Any:
     """Mean over the targets that are not padding (below 0). logits: (…, words)."""
     counts = targets >= 0
     chosen = jnp.take_along_axis(jax.nn.log_softmax(logits), jnp.where(counts, targets, 0)[..., None], -1)[..., 0]

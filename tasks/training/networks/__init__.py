@@ -17,7 +17,7 @@ BUILT_IN = {
 }
 
 
-def get(name: str) -> Network:
+def get_training_network(name: str) -> Network:
     """The network of a name. Raises KeyError."""
     found: Network = importlib.import_module(BUILT_IN[name]).NETWORK
     return found

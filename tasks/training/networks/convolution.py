@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 from tasks.training.networks.base import Network
-from tasks.training.networks.parts import draw_weights
+from tasks.training.networks.parts import draw_network_weights
 from tasks.training.recipe import TrainingRecipe
 
 CHANNELS, SIDE, CLASSES, BATCH = 8, 8, 10, 8
@@ -53,7 +53,7 @@ def loss(module: Any, images: torch.Tensor, classes: torch.Tensor) -> torch.Tens
 
 
 NETWORK = Network(
-    lambda: draw_weights(ConvolutionalNetwork),
+    lambda: draw_network_weights(ConvolutionalNetwork),
     draw,
     loss,
     TrainingRecipe("sgd", 0.05, decay=1e-3, accumulate=2, warm_up=4, steps=24),

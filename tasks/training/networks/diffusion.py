@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 from tasks.training.networks.base import Network
-from tasks.training.networks.parts import draw_weights
+from tasks.training.networks.parts import draw_network_weights
 from tasks.training.networks.sizes import NORM_GROUPS
 from tasks.training.recipe import TrainingRecipe
 
@@ -61,7 +61,7 @@ def loss(module: Any, images: torch.Tensor, times: torch.Tensor, noise: torch.Te
 
 
 NETWORK = Network(
-    lambda: draw_weights(DiffusionUnet),
+    lambda: draw_network_weights(DiffusionUnet),
     draw,
     loss,
     TrainingRecipe("adam", decay=1e-3, accumulate=2, warm_up=4, steps=24),

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from tasks.training.networks.base import Network
 from tasks.training.networks.llama import TOKENS, WIDTH, WORDS, draw
-from tasks.training.networks.parts import NetworkAttention, draw_weights
+from tasks.training.networks.parts import NetworkAttention, draw_network_weights
 from tasks.training.networks.sizes import BALANCE, CHOSEN, HEADS
 from tasks.training.recipe import TrainingRecipe
 
@@ -73,4 +73,6 @@ def loss(module: Any, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tens
 
 
 # The balance of a batch is no mean of those of its parts: nothing is accumulated.
-NETWORK = Network(lambda: draw_weights(ExpertMixture), draw, loss, TrainingRecipe(warm_up=4, steps=24), smooth=False)
+NETWORK = Network(
+    lambda: draw_network_weights(ExpertMixture), draw, loss, TrainingRecipe(warm_up=4, steps=24), smooth=False
+)

@@ -11,7 +11,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from tasks.training.networks.base import Network
-from tasks.training.networks.parts import NetworkAttention, draw_weights
+from tasks.training.networks.parts import NetworkAttention, draw_network_weights
 from tasks.training.networks.sizes import HEADS
 from tasks.training.recipe import TrainingRecipe
 
@@ -68,4 +68,6 @@ def loss(module: Any, tokens: torch.Tensor, masks: torch.Tensor, targets: torch.
     return functional.cross_entropy(logits.flatten(0, 1).to(masks.dtype), targets.flatten())
 
 
-NETWORK = Network(lambda: draw_weights(Gpt), draw, loss, TrainingRecipe(clip=1.0, accumulate=2, warm_up=4, steps=24))
+NETWORK = Network(
+    lambda: draw_network_weights(Gpt), draw, loss, TrainingRecipe(clip=1.0, accumulate=2, warm_up=4, steps=24)
+)

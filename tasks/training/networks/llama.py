@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 from tasks.training.networks.base import Network
-from tasks.training.networks.parts import NetworkAttention, draw_weights
+from tasks.training.networks.parts import NetworkAttention, draw_network_weights
 from tasks.training.networks.sizes import HEADS, LLAMA_GROUPS
 from tasks.training.recipe import TrainingRecipe
 
@@ -57,4 +57,4 @@ def loss(module: Any, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tens
     return functional.cross_entropy(logits if logits.dtype == torch.float64 else logits.float(), targets.flatten())
 
 
-NETWORK = Network(lambda: draw_weights(Llama), draw, loss, TrainingRecipe(clip=1.0, warm_up=4, steps=24))
+NETWORK = Network(lambda: draw_network_weights(Llama), draw, loss, TrainingRecipe(clip=1.0, warm_up=4, steps=24))

@@ -56,7 +56,7 @@ class NetworkAttention(nn.Module):
         return torch.softmax(scores, -1) @ v
 
 
-def draw_weights(make: Callable[[], M], seed: int = 0) -> M:
+def draw_network_weights(make: Callable[[], M], seed: int = 0) -> M:
     """A module with drawn weights: matrices of variance 1 / fan-in, embeddings small; no bias or scale is 0 or 1, so
     that a fault that leaves one out is seen."""
     with torch.random.fork_rng(devices=[]):

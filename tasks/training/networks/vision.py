@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from tasks.training.networks.base import Network
 from tasks.training.networks.convolution import CLASSES, SIDE, draw, loss
-from tasks.training.networks.parts import NetworkAttention, draw_weights
+from tasks.training.networks.parts import NetworkAttention, draw_network_weights
 from tasks.training.networks.sizes import HEADS, PATCH
 from tasks.training.recipe import TrainingRecipe
 
@@ -44,4 +44,6 @@ class VisionNetwork(nn.Module):
         return made
 
 
-NETWORK = Network(lambda: draw_weights(VisionNetwork), draw, loss, TrainingRecipe(clip=1.0, warm_up=4, steps=24))
+NETWORK = Network(
+    lambda: draw_network_weights(VisionNetwork), draw, loss, TrainingRecipe(clip=1.0, warm_up=4, steps=24)
+)

@@ -76,8 +76,8 @@ def list_inputs(f: Function) -> list[bytes]:
     for op in THEME.__farm_ops__:
         if BASES.get(op.name) is f:
             group = Group(f"user:{op.name}", "", "float32", 8)
-            for index, dims in enumerate(samples.sizes(op, 0, 8)):
-                found.append(read_bytes(samples.arrays(op, dims, group, index)))
+            for index, dims in enumerate(samples.list_sample_sizes(op, 0, 8)):
+                found.append(read_bytes(samples.make_sample_arrays(op, dims, group, index)))
     return found
 
 

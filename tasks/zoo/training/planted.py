@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tasks.catalogs.training.catalog import WITHOUT_FLOAT8, loop_of
+from tasks.catalogs.training.catalog import WITHOUT_FLOAT8, make_loop_of_group
 from tasks.model import Group
 from tasks.training.loop import TrainingLoop
 from tasks.training.recipe import FLOAT8
@@ -36,7 +36,7 @@ class Planted:
         return dtype != FLOAT8 or self.network not in WITHOUT_FLOAT8
 
     def make(self, group: Group) -> TrainingLoop:
-        loop = loop_of(group)
+        loop = make_loop_of_group(group)
         self.plant(loop)
         return loop
 
