@@ -74,7 +74,7 @@ def leaderboard() -> str:
 
 
 def orders() -> str:
-    from tasks.passport.trees import NAMES
+    from tasks.passport.sum_trees import NAMES
 
     return table(["name", "the terms are added"], NAMES.items())
 
@@ -115,7 +115,8 @@ def declared(of: str) -> str:
     """The keys of a declaration's class."""
     from dataclasses import fields
 
-    from tasks.catalogs.user import keys, ops, tensors
+    from tasks.catalogs.user import declaration_keys as keys
+    from tasks.catalogs.user import ops, tensors
 
     rows = (
         [f"`{keys.name_config_key(one)}`", one.metadata["about"], keys.describe_key_default(one)]
@@ -126,7 +127,7 @@ def declared(of: str) -> str:
 
 def configured(of: str) -> str:
     """The keys of a part of a config."""
-    from farm.plan import model
+    from farm.plan import config_models as model
 
     def default(one: Any) -> str:
         if one.is_required():  # unless what reads it fills it in, by the rule that the field itself tells
@@ -261,7 +262,7 @@ def layers() -> str:
 
 
 def deprecated() -> str:
-    from farm.client import smaller as smaller  # what is deprecated is marked where it is defined
+    from farm.client import minimising as smaller  # what is deprecated is marked where it is defined
     from tasks.deprecation import KNOWN
 
     heads = ["name", "use", "warns since", "goes with"]
@@ -383,7 +384,7 @@ def judge() -> str:
 
 
 def limits() -> str:
-    from tasks.judge import verdict
+    from tasks.judge import policy_files as verdict
 
     policy = verdict.load_policy("error_units")
     rows = []

@@ -23,8 +23,15 @@ from tasks.arrays.accumulators import UnitAccumulator
 from tasks.matrix_units.table import find_matrix_unit
 from tasks.model.dtypes import get_numpy_dtype
 from tasks.passport import DeviceSum, SumTerms
-from tasks.passport.reveal import reveal_sum_tree
-from tasks.passport.trees import Tree, decode_tree, draw_tree_lines, list_tree_leaves, list_tree_nodes, list_tree_terms
+from tasks.passport.reveal_tree import reveal_sum_tree
+from tasks.passport.sum_trees import (
+    Tree,
+    decode_tree,
+    draw_tree_lines,
+    list_tree_leaves,
+    list_tree_nodes,
+    list_tree_terms,
+)
 
 HERE = Path(__file__).resolve().parent
 RECORDED = HERE.parent / "tests" / "devices" / "h200-2026-11-26" / "products.csv"

@@ -26,9 +26,9 @@ from tasks import heap, wire
 from tasks.arrays.pack import PackError
 from tasks.catalogs.user_definitions import USER, announce_definitions, do_definitions_isolate
 from tasks.importing import pause_garbage_collector
-from tasks.judge import verdict
+from tasks.judge import policy_files as verdict
 from tasks.model import BackendInfo, Unavailable
-from tasks.passport.known import choose_passport
+from tasks.passport.known_passports import choose_passport
 from tasks.relay import ProgressPage
 from tasks.searches import find_hunt_search
 from tasks.surroundings import Surroundings

@@ -19,19 +19,11 @@ from tasks import checks, diagnose
 from tasks.arrays.contiguous import pack_strided_arrays
 from tasks.arrays.tree import TensorSpec, decode_tree_specs, make_contiguous_tensor
 from tasks.checks import Observation
-from tasks.judge import (
-    coarser,
-    fingerprint,
-    flushing,
-    invariants,
-    profile,
-    properties,
-    training_phases,
-    training_step,
-    zeros,
-)
-from tasks.judge.meaning import interpret_meaning
-from tasks.judge.plain import (
+from tasks.judge import coarser_precision as coarser
+from tasks.judge import error_profile as profile
+from tasks.judge import fingerprint, flushing, invariants, properties, training_phases, training_step
+from tasks.judge import zero_signs as zeros
+from tasks.judge.error_metrics import (
     USUAL_UNITS,
     Metrics,
     check_output_metadata,
@@ -41,8 +33,9 @@ from tasks.judge.plain import (
     find_leaf_tolerance,
     is_precision_coarser,
 )
+from tasks.judge.model_meaning import interpret_meaning
 from tasks.judge.policy import Policy, has_stored_oracle_only, judge_by_policy
-from tasks.judge.worst import count_furthest_elements, describe_worst_element
+from tasks.judge.worst_element import count_furthest_elements, describe_worst_element
 from tasks.model import (
     EPS,
     EXHAUSTIVE,
@@ -77,9 +70,9 @@ from tasks.model.leaf import floor_of_kept, reorder_leaf_ties
 from tasks.model.row import has_own_tolerance
 from tasks.model.stored_at_once import store_at_once
 from tasks.passport import ARITHMETIC, SumReading
-from tasks.passport.explain import UNSOUND, SumExplanation
-from tasks.passport.locate import LocatedSum
-from tasks.passport.own import (
+from tasks.passport.explain_sum import UNSOUND, SumExplanation
+from tasks.passport.locate_sum import LocatedSum
+from tasks.passport.own_arithmetic import (
     PROVED,
     HeldSum,
     OwnArithmetic,
@@ -851,7 +844,7 @@ def accept_rounded_inputs(case: JudgedCase, found: Judgement) -> Judgement:
         return found
     if form is None or form.kind != "onnx" or form.model is None or form.paired:
         return found
-    from tasks.graphs import coarse
+    from tasks.graphs import coarse_products as coarse
 
     expected = case.sample.expected()
     for results in coarse.evaluate_in_precision(form.model, form.arrays, precision):

@@ -18,7 +18,7 @@ def make_index_url(url: str) -> str:
 
 
 #: In the environment of a runtime that takes ONNX: why a graph's result is wrong is looked for in graphs that say
-#: something else (`tasks.diagnose.ignored`), where the result is.
+#: something else (`tasks.diagnose.ignored_attributes`), where the result is.
 ONNX = "onnx==1.23.2"
 #: What the torch catalog needs beside torch.
 TORCH_CATALOG = ("expecttest", "scipy")

@@ -24,8 +24,8 @@ from tasks.backends import BackendSpec
 from tasks.backends.base import Backend
 from tasks.catalogs import user_definitions
 from tasks.catalogs.user_definitions import USER
-from tasks.judge import worst
-from tasks.judge.plain import Metrics
+from tasks.judge import worst_element as worst
+from tasks.judge.error_metrics import Metrics
 from tasks.judge.policy import Policy
 from tasks.judging import Judgement, first_of_worst, judge_outputs, judge_steps
 from tasks.model import (
@@ -47,8 +47,8 @@ from tasks.model.errors import shorten_error
 from tasks.model.kind import KIND_ACCEPTED
 from tasks.model.row import EMULATED, NAMES, Row
 from tasks.model.trace import TraceStep
-from tasks.passport.known import Passport
-from tasks.passport.own import OwnArithmetic
+from tasks.passport.known_passports import Passport
+from tasks.passport.own_arithmetic import OwnArithmetic
 from tasks.prepare.cases import PreparedGroup, PreparedSample, list_sample_columns
 from tasks.relay import STAGES
 from tasks.twin import TwinProcesses
@@ -358,7 +358,7 @@ class Runner:
                 judge = functools.partial(self._judge_other, case)
                 form = replace(form, fresh=case.sample.draw_inputs, judge=judge, race_s=self._race_s)
             if case.item.asked.part:
-                from tasks.graphs.program import cut_program_of_form
+                from tasks.graphs.traced_program import cut_program_of_form
 
                 form = cut_program_of_form(form, ArrayPack(case.item.asked.part))
             return form

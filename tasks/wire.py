@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 
 from tasks.backends import BackendSpec
 from tasks.catalogs.base import Entry, Failure
-from tasks.judge.verdict import Limit, Policy
+from tasks.judge.policy_files import Limit, Policy
 from tasks.model import RACE_S, UNASKED, BackendInfo, Group, RuntimeInfo
 from tasks.model.row import Row
 from tasks.model.stored_at_once import store_at_once
 from tasks.model.trace import TraceStep
 from tasks.passport import SumReading
-from tasks.passport.known import KnownSum, Passport
+from tasks.passport.known_passports import KnownSum, Passport
 from tasks.screen.observed import ObservedExercise, OutputVariant
 
 # --- items: the work of a command ---------------------------------------------------------------------------------
@@ -58,7 +58,7 @@ class ToRun:
 
     exported: path of the exported forms, "" where none is needed; keep: a file that the outputs of the last case are
     kept in, as a pack ("" = not kept); setting: of the backend (`tasks.backends.base.Backend.at`); part: a pack that
-    names the part of a torch program to be run instead of the whole, with its inputs (`tasks.graphs.program.cut_program_of_form`);
+    names the part of a torch program to be run instead of the whole, with its inputs (`tasks.graphs.traced_program.cut_program_of_form`);
     explained: whether a program that says why its outputs are off is asked (`tasks.model.Program.explain`).
     """
 

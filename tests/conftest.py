@@ -81,7 +81,7 @@ def no_environments(monkeypatch: pytest.MonkeyPatch) -> None:
     would be built from an index. In processes that are started plainly they are run in test_reproduce and
     test_findings_folder."""
     from farm.fleet import envs
-    from farm.reproduction import trial
+    from farm.reproduction import finding_trial as trial
     from tests import prepared
 
     monkeypatch.setattr(envs, "build_environment", lambda environment, cache, **how: sys.executable)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.graphs.cut import index_tensor_producers
+from tasks.graphs.cut_graph import index_tensor_producers
 from tasks.hunt.dialogue import Ask, DialoguePiece, Ran
 from tasks.hunt.localise.search import Culprit
 

@@ -16,7 +16,8 @@ import yaml
 from pydantic import BaseModel
 
 from farm import lake
-from farm.plan import config, model
+from farm.plan import config
+from farm.plan import config_models as model
 from tasks.model import Status
 from tasks.model.kind import OF_WRONG
 from tests import prepared

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from tasks.arrays import torch_tree
-from tasks.catalogs.user import samples
-from tasks.catalogs.user.schema import list_declaration_mistakes
+from tasks.catalogs.user import kernel_samples as samples
+from tasks.catalogs.user.declaration_schema import list_declaration_mistakes
 from tasks.model import Group
 from tests.hunt import kernels, pointed
 from tests.hunt.reports import ITSELF, MISSED, POINTED, REPORTS

@@ -360,7 +360,7 @@ import numpy as np
 import onnx
 from tasks.catalogs import get_catalog
 from tasks.counterparts.by_torch import list_operators_by_torch
-from tasks.graphs.evaluate import EvaluatedGraph
+from tasks.graphs.evaluate_graph import EvaluatedGraph
 from tasks.model import EXHAUSTIVE, Group
 
 (sample,) = get_catalog("onnx").samples(Group("onnx:Swish", "", "float16", 1, distribution=EXHAUSTIVE), 4)

@@ -4,7 +4,7 @@ from farm.client import strategies
 from farm.client.autograd_checks import check_autograd, validate_autograd_function
 from farm.client.judging import assert_correct, fuzz
 from farm.client.kernels import ClientError
+from farm.client.minimising import minimise, minimize
 from farm.client.reproducing import reproduce
-from farm.client.smaller import minimise, minimize
 from farm.client.submissions import Verdict, judge
 from farm.client.validating import validate

@@ -12,10 +12,11 @@ from farm.client.judging import assert_correct
 from farm.client.kernels import ClientError, find_kernel, refuse_negative, split_kernel_arguments
 from farm.client.process import isolate_torch_settings
 from tasks.arrays import torch_tree
-from tasks.catalogs.user import functions, interpreted, promises
-from tasks.catalogs.user.load import DeclaredKernel
+from tasks.catalogs.user import functions, interpreted
+from tasks.catalogs.user import kernel_promises as promises
+from tasks.catalogs.user.load_kernels import DeclaredKernel
 from tasks.gradients import autograd
-from tasks.judge.plain import USUAL_UNITS
+from tasks.judge.error_metrics import USUAL_UNITS
 from tasks.judge.prepared import compare_two_oracles
 from tasks.model import Leaf, OpClass
 

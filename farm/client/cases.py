@@ -11,18 +11,19 @@ import numpy as np
 from farm.client.judging import refuse_less_than_one
 from farm.client.keeping import RowKeeper
 from farm.client.kernels import ClientError, Kernel, find_kernel
+from farm.client.one_sample import have_computed, judge_kernel_sample, row_passes
 from farm.client.process import isolate_torch_settings, move_to_process_device, name_backend_here, tell_kernel_row
 from farm.client.running import KernelRunOptions
-from farm.client.trying import have_computed, judge_kernel_sample, row_passes
 from farm.client.validating import collect_validated_outputs
 from tasks.arrays import layouts, torch_tree
 from tasks.arrays.noise import DRAWS
 from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Sample
-from tasks.catalogs.user import catalog, fuzzed_samples, input_layouts, load
-from tasks.catalogs.user.load import DeclaredKernel
+from tasks.catalogs.user import catalog, fuzzed_samples, input_layouts
+from tasks.catalogs.user import load_kernels as load
+from tasks.catalogs.user.load_kernels import DeclaredKernel
 from tasks.draw.choices import DrawnChoices
-from tasks.judge import verdict
+from tasks.judge import policy_files as verdict
 from tasks.model import FUZZ, Group, Status
 from tasks.model.row import Row
 

@@ -22,7 +22,8 @@ from farm.client.results import Result
 from farm.client.running import KernelRunOptions, run
 from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.user import dims as sizes
-from tasks.catalogs.user import load, samples
+from tasks.catalogs.user import kernel_samples as samples
+from tasks.catalogs.user import load_kernels as load
 from tasks.catalogs.user.ops import UserOp
 from tasks.model import FUZZ, is_inexact_dtype
 from tasks.nearest import suggest_nearest_names

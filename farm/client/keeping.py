@@ -14,7 +14,7 @@ from farm.plan.request import RunRequest
 from farm.work.launch import make_run_record
 from tasks.backends import BackendSpec
 from tasks.cache import default_cache
-from tasks.judge import verdict
+from tasks.judge import policy_files as verdict
 from tasks.model import BackendInfo, RuntimeInfo
 from tasks.model.row import Row
 

@@ -17,12 +17,14 @@ from tasks.arrays.pack import name_numpy_dtype
 from tasks.arrays.tree import TensorSpec
 from tasks.cache import default_cache
 from tasks.catalogs.base import CatalogError
+from tasks.catalogs.user import declaration_keys as keys
 from tasks.catalogs.user import dims as sizes
-from tasks.catalogs.user import functions, keys, load
-from tasks.catalogs.user.load import DeclaredKernel
+from tasks.catalogs.user import functions
+from tasks.catalogs.user import load_kernels as load
+from tasks.catalogs.user.declaration_schema import list_declaration_mistakes
+from tasks.catalogs.user.load_kernels import DeclaredKernel
 from tasks.catalogs.user.ops import BETWEEN, FUNCTIONS, UserOp
-from tasks.catalogs.user.schema import list_declaration_mistakes
-from tasks.judge.plain import get_classic_tolerance
+from tasks.judge.error_metrics import get_classic_tolerance
 from tasks.model import DTYPES, Refusal, is_inexact_dtype
 from tasks.nearest import suggest_nearest_names
 

@@ -15,7 +15,9 @@ from farm.client.kernels import ClientError, Kernel, find_kernel, find_kernel_de
 from farm.client.process import isolate_torch_settings
 from tasks.arrays import torch_tree
 from tasks.catalogs.models import drawn_inputs
-from tasks.catalogs.user import functions, load, of_torch, samples
+from tasks.catalogs.user import functions, of_torch
+from tasks.catalogs.user import kernel_samples as samples
+from tasks.catalogs.user import load_kernels as load
 from tasks.catalogs.user.ops import UserOp
 from tasks.gradients import autograd
 from tasks.model import EPS, Group, is_inexact_dtype

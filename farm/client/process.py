@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from farm.client.kernels import Kernel
-from farm.fleet import scratch
+from farm.fleet import scratch_folders as scratch
 from tasks.arrays import contiguous
 from tasks.backends.shared import torch_devices, torch_switches
 from tasks.cache import default_cache

@@ -12,20 +12,26 @@ import numpy as np
 
 from farm import lake as lakes
 from farm.client.kernels import ClientError, Kernel
+from farm.client.one_sample import judge_kernel_sample
 from farm.client.process import LIVE, isolate_torch_settings, tell_kernel_row
-from farm.client.trying import judge_kernel_sample
 from farm.lake.key import RowKey
 from farm.plan import kernels
 from farm.plan.config import Config
-from farm.reproduction.again import NotHere, Started, start_here
-from farm.reproduction.find import ReproduceError, find_key_by_seed, find_row_of_key, find_seed_of_row, parse_row_key
+from farm.reproduction.find_case import (
+    ReproduceError,
+    find_key_by_seed,
+    find_row_of_key,
+    find_seed_of_row,
+    parse_row_key,
+)
+from farm.reproduction.run_again import NotHere, Started, start_here
 from tasks import catalogs
 from tasks.arrays.noise import DRAWS
 from tasks.arrays.tree import make_contiguous_tensor
 from tasks.backends import BackendSpec
 from tasks.catalogs.base import Sample
-from tasks.catalogs.user import load
-from tasks.judge import verdict
+from tasks.catalogs.user import load_kernels as load
+from tasks.judge import policy_files as verdict
 from tasks.model import Group, RuntimeInfo, Status
 from tasks.model.row import Row
 

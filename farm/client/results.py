@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from farm.client.kernels import ClientError
+from farm.client.minimising import SmallerCase, minimise
 from farm.client.process import tell_kernel_row
-from farm.client.smaller import SmallerCase, minimise
 from farm.lake.key import RowKey
-from farm.plan.known import drop_known_rows
-from farm.plan.model import Config
+from farm.plan.config_models import Config
+from farm.plan.match_known import drop_known_rows
 from farm.report.tables.failing_structures import find_only_failing_structure
-from farm.reproduction.find import find_seed_of_row
+from farm.reproduction.find_case import find_seed_of_row
 from tasks.gradients.autograd import DeclaredOnce
 from tasks.model import Status
 from tasks.model.failing import describe_unjudged_rows

@@ -15,15 +15,15 @@ from farm import lake as lakes
 from farm.client.kernels import ClientError, Kernel
 from farm.client.process import LIVE, isolate_torch_settings, make_passing_cache, name_backend_here
 from farm.client.results import Result, make_kernel_result
-from farm.fleet import scratch
+from farm.fleet import scratch_folders as scratch
 from farm.plan import config as configs
-from farm.plan.model import Config
+from farm.plan.config_models import Config
 from farm.plan.request import RunRequest
 from farm.work.launch import launch_request
 from farm.work.progress import show_on_terminal
 from tasks.cache import default_cache
-from tasks.catalogs.user import load
-from tasks.judge import verdict
+from tasks.catalogs.user import load_kernels as load
+from tasks.judge import policy_files as verdict
 
 
 @dataclass(frozen=True)

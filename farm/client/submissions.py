@@ -15,11 +15,12 @@ import pandas as pd
 
 from farm.client.kernels import ClientError, find_kernel_declaration, name_kernel_function
 from farm.client.process import isolate_torch_settings
-from farm.fleet import detect, scratch
+from farm.fleet import detect_vendors as detect
+from farm.fleet import scratch_folders as scratch
 from farm.plan import config as configs
 from farm.plan import kernels, submissions
 from farm.plan import matrix as matrices
-from farm.plan.model import Config, ConfigError
+from farm.plan.config_models import Config, ConfigError
 from farm.report.tables.coverage import keep_distinct_rows
 from farm.report.tables.submissions import summarise_submission
 from farm.work import catalog_lists
@@ -31,7 +32,7 @@ from tasks import checks, wire
 from tasks.cache import default_cache
 from tasks.catalogs.user.ops import FUNCTIONS, UserOp
 from tasks.catalogs.user_definitions import get_announced_definitions
-from tasks.judge import verdict
+from tasks.judge import policy_files as verdict
 from tasks.model import Status
 from tasks.model.kind import KIND_BASELINE
 

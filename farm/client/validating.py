@@ -17,9 +17,9 @@ from farm.client import process
 from farm.client.judging import build_given_kernel
 from farm.client.keeping import RowKeeper
 from farm.client.kernels import ClientError, Kernel, copy_to_array, is_tensor_or_array
+from farm.client.one_sample import TriedSample, have_computed, judge_prepared_sample, row_passes
 from farm.client.running import KernelRunOptions
-from farm.client.trying import TriedSample, have_computed, judge_prepared_sample, row_passes
-from farm.fleet import scratch
+from farm.fleet import scratch_folders as scratch
 from farm.fleet.child_process import Limits
 from farm.plan import kernels
 from farm.work.child_pool import POOL
@@ -29,9 +29,11 @@ from tasks import wire
 from tasks.arrays import torch_tree
 from tasks.arrays.tree import list_tensor_specs, make_contiguous_tensor
 from tasks.backends import BackendSpec
-from tasks.catalogs.user import accesses, interpreted, load
+from tasks.catalogs.user import interpreted
+from tasks.catalogs.user import load_kernels as load
+from tasks.catalogs.user import watched_accesses as accesses
 from tasks.gradients import autograd
-from tasks.judge import verdict
+from tasks.judge import policy_files as verdict
 from tasks.model import FORWARD, Form, Group, Misbehaviour
 from tasks.model.row import Row
 from tasks.prepare.cases import PreparedGroup, prepare_group

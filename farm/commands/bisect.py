@@ -18,8 +18,8 @@ from farm.reproduction.bisect import (
     make_version_asker,
     search_versions,
 )
-from farm.reproduction.find import ReproduceError, RowKey, load_stored_case, parse_row_key
-from farm.reproduction.show import print_reproduced_case
+from farm.reproduction.find_case import ReproduceError, RowKey, load_stored_case, parse_row_key
+from farm.reproduction.show_case import print_reproduced_case
 from farm.work.child_pool import POOL
 
 

@@ -15,8 +15,8 @@ from farm.plan import policies
 from farm.policies.calibrate import parse_glob_reasons, propose_policy, table_calibration, write_policy_json
 from farm.policies.rejudge import list_ops_of_rows, print_rejudged_changes, rejudge_rows
 from farm.report.runs import load_rows_and_record
-from tasks.judge import verdict
-from tasks.judge.verdict import PolicyError
+from tasks.judge import policy_files as verdict
+from tasks.judge.policy_files import PolicyError
 from tasks.model import Refusal
 
 BAD_INPUT = 2

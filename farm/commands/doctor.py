@@ -15,7 +15,7 @@ from rich.console import Console
 from farm.commandline import refuse_in_a_line
 from farm.exits import OK
 from farm.fleet import envs
-from farm.fleet.detect import detect_vendors
+from farm.fleet.detect_vendors import detect_vendors
 from farm.fleet.inventory import BackendOffer, join_node_offers
 from farm.fleet.roster import RosterLine, keep_backends_of_machine, list_every_backend, list_roster_lines
 from farm.options.doctor import make_parser

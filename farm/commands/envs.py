@@ -13,7 +13,7 @@ from farm.commandline import refuse_in_a_line
 from farm.exits import BAD_INPUT
 from farm.fitting import TableHead, fit_table
 from farm.fleet import envs
-from farm.fleet.asking import explain_no_device
+from farm.fleet.ask_backends import explain_no_device
 from farm.options.envs import make_parser
 from farm.plan.config import read_config_backends
 from tasks.backends import BackendSpec

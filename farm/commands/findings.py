@@ -19,9 +19,9 @@ from farm.hunt.minimal_files import ISSUE
 from farm.hunt.minimise_row import check_case_to_minimise, minimise_row
 from farm.lake import minimal
 from farm.options.findings import make_parser
-from farm.plan import known
+from farm.plan import match_known as known
 from farm.plan.config import load_known_failures
-from farm.plan.model import KnownFailure
+from farm.plan.config_models import KnownFailure
 from farm.report.faces import terminal
 from farm.report.tables.causes import count_with_noun
 from farm.report.tables.coverage import keep_distinct_rows, list_table_lines
@@ -34,10 +34,10 @@ from farm.report.tables.defects import (
     sort_defects_by_worth,
     view_defects,
 )
-from farm.reproduction.find import ReproduceError, RowKey, load_stored_case
-from farm.reproduction.folder import CALL, RUN
+from farm.reproduction.find_case import ReproduceError, RowKey, load_stored_case
+from farm.reproduction.finding_folder import CALL, RUN
 from farm.work.child_pool import POOL
-from tasks.judge import verdict
+from tasks.judge import policy_files as verdict
 from tasks.model import Refusal
 from tasks.model.kind import KIND_BIASED
 from tasks.nearest import suggest_nearest_names

@@ -29,17 +29,17 @@ from farm.report.tables.passports import (
 )
 from farm.work.budget import apply_budget
 from farm.work.launch import LaunchedRun, ready_run_plan
-from farm.work.left import WorkLeft
 from farm.work.progress import RunProgress, print_preflight_lines
 from farm.work.state import RunPlan
+from farm.work.work_left import WorkLeft
 from tasks import catalogs
 from tasks.cache import default_cache
 from tasks.catalogs.critical import DTYPES
-from tasks.judge import verdict
+from tasks.judge import policy_files as verdict
 from tasks.model import Refusal
 from tasks.nearest import suggest_nearest_names
 from tasks.passport import ARITHMETIC
-from tasks.passport.trees import decode_tree, draw_tree_text
+from tasks.passport.sum_trees import decode_tree, draw_tree_text
 
 #: Name of its runs.
 NAME = "fingerprint"

@@ -8,14 +8,14 @@ from typing import Any
 from farm.commandline import refuse_in_a_line
 from farm.options.gate import make_parser
 from farm.plan import config as configs
-from farm.plan import known
-from farm.plan.model import Gate
+from farm.plan import match_known as known
+from farm.plan.config_models import Gate
 from farm.report.faces import terminal
 from farm.report.faces.exchange import write_junit, write_sarif
 from farm.report.faces.markdown import write_markdown_document
 from farm.report.runs import load_rows_and_record
 from farm.report.tables.gate import JudgedGate, judge_run_gate, read_gate_of_run, view_gate
-from farm.report.tables.since import since
+from farm.report.tables.since_last_run import since
 from farm.report.tables.view import Report
 from tasks.model import Refusal
 

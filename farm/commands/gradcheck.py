@@ -17,7 +17,7 @@ from farm.reproduction.op_gradients import (
     plot_difference_errors,
     table_run_gradients,
 )
-from tasks.catalogs.user import sources
+from tasks.catalogs.user import kernel_sources as sources
 
 
 @refuse_in_a_line

@@ -17,7 +17,7 @@ from farm.options.harvest import make_parser
 from tasks.cache import default_cache
 from tasks.catalogs.models.table import MODELS
 from tasks.catalogs.nodes import folder
-from tasks.graphs.given import GivenError, read_given_case
+from tasks.graphs.given_model import GivenError, read_given_case
 from tasks.graphs.harvest import NodeHarvest
 from tasks.graphs.widening import NoOracle
 from tasks.model import Refusal, Unavailable, culprit, label_op
@@ -128,7 +128,7 @@ def _find_culprits_to_harvest(results: str, run_id: str) -> Iterator[Source]:
 
 def _find_culprit_nodes(model: Any, text: str) -> list[str]:
     """Names of the nodes that a culprit names."""
-    from tasks.graphs.evaluate import EvaluatedGraph
+    from tasks.graphs.evaluate_graph import EvaluatedGraph
 
     found = culprit.find_culprit_ends(text)
     if found is None or found[0] == found[1]:

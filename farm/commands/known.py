@@ -18,17 +18,18 @@ from farm.commandline import refuse_in_a_line
 from farm.exits import FOUND, OK
 from farm.lake import minimal
 from farm.options.known import make_parser
-from farm.plan import known, listing
+from farm.plan import known_lists as listing
+from farm.plan import match_known as known
 from farm.plan.config import load_known_failures
-from farm.plan.model import ConfigError, KnownFailure
+from farm.plan.config_models import ConfigError, KnownFailure
 from farm.plan.whose import FOLDER
 from farm.report.faces import terminal
 from farm.report.runs import load_rows_and_record
-from farm.report.tables import alike
+from farm.report.tables import failures_alike as alike
 from farm.report.tables.causes import count_with_noun
 from farm.report.tables.coverage import keep_distinct_rows
 from farm.report.tables.known_failures import BAD, NOT_TRIED, STATES, list_known_failures, view_known_failures_life
-from farm.reproduction.find import find_row_of_key, parse_row_key
+from farm.reproduction.find_case import find_row_of_key, parse_row_key
 from tasks.model import flags
 from tasks.model.failing import describe_failure_manner
 

@@ -11,13 +11,13 @@ from pathlib import Path
 
 from farm import lake as lakes
 from farm.commandline import refuse_in_a_line
-from farm.fleet import scratch
+from farm.fleet import scratch_folders as scratch
 from farm.hunt.show_culprit import print_case_of_culprit, print_located_culprit
 from farm.options.localise import make_parser
 from farm.program import name_farm_program
-from farm.reproduction import writing
-from farm.reproduction.again import ask_backend_of_case, make_job_of_case, run_case_in_child
-from farm.reproduction.find import ReproduceError, StoredCase, load_stored_case, parse_row_key
+from farm.reproduction import write_finding as writing
+from farm.reproduction.find_case import ReproduceError, StoredCase, load_stored_case, parse_row_key
+from farm.reproduction.run_again import ask_backend_of_case, make_job_of_case, run_case_in_child
 from farm.work.child_pool import POOL
 from farm.work.culprits import SOUGHT, localise_in_children
 from tasks.backends.shared.recipe import NoProgram

@@ -12,8 +12,8 @@ from farm.hunt.minimise_model import make_key_of_minimised_model
 from farm.hunt.minimise_row import check_case_to_minimise, minimise_row
 from farm.lake.key import RowKey
 from farm.options.minimise import make_parser
-from farm.reproduction.find import ReproduceError, load_stored_case, parse_row_key
-from farm.reproduction.folder import RUN
+from farm.reproduction.find_case import ReproduceError, load_stored_case, parse_row_key
+from farm.reproduction.finding_folder import RUN
 from farm.work.child_pool import POOL
 from tasks.hunt.minimise.search import KEPT
 from tasks.hunt.minimise.strategies import NAMES

@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 
 from farm.commandline import print_folded, refuse_in_a_line
 from farm.exits import FOUND, OK
-from farm.fleet import node, visible
-from farm.fleet.detect import VENDOR_LABEL, VendorFinding, check_vendor, detect_vendors
+from farm.fleet import node
+from farm.fleet import visible_devices as visible
+from farm.fleet.detect_vendors import VENDOR_LABEL, VendorFinding, check_vendor, detect_vendors
 from farm.options.node import make_parser
 from farm.program import name_farm_program
 from farm.work import monitoring

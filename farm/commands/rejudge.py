@@ -12,8 +12,8 @@ from farm.options.rejudge import make_parser
 from farm.plan import policies
 from farm.policies import rejudge as again
 from farm.report.runs import load_rows_and_record
-from tasks.judge import verdict
-from tasks.judge.verdict import PolicyError
+from tasks.judge import policy_files as verdict
+from tasks.judge.policy_files import PolicyError
 from tasks.model import Refusal
 
 #: Exit codes.

@@ -103,7 +103,7 @@ def _parse_report_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def _find_case(args: argparse.Namespace) -> tuple[str, str]:
     """The run and the case id that a command line names: the case alone, or a key or a seed as all commands take them."""
-    from farm.reproduction.find import SEED, parse_row_key  # all that runs a case, for this alone
+    from farm.reproduction.find_case import SEED, parse_row_key  # all that runs a case, for this alone
 
     key = RowKey.parse(args.case)
     if not args.case.startswith(SEED) and (key is None or key.names_no_run):

@@ -12,14 +12,16 @@ from pathlib import Path
 
 from farm import lake as lakes
 from farm.commandline import refuse_in_a_line
-from farm.fleet.asking import explain_no_device
+from farm.fleet.ask_backends import explain_no_device
 from farm.fleet.child_process import make_child_environment
 from farm.fleet.envs import Environment
 from farm.options.reproduce import make_parser
-from farm.reproduction import places, versions, writing
-from farm.reproduction.again import run_case_here, run_case_in_child
-from farm.reproduction.find import StoredCase, load_stored_case, parse_row_key
-from farm.reproduction.show import (
+from farm.reproduction import device_places as places
+from farm.reproduction import pinned_versions as versions
+from farm.reproduction import write_finding as writing
+from farm.reproduction.find_case import StoredCase, load_stored_case, parse_row_key
+from farm.reproduction.run_again import run_case_here, run_case_in_child
+from farm.reproduction.show_case import (
     conclude_reproduction,
     print_name_and_text,
     print_reproduced_case,

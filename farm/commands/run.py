@@ -22,12 +22,12 @@ from farm import lake as lakes
 from farm.commandline import refuse_in_a_line
 from farm.exits import FOUND, INCOMPLETE, OK, allow_interrupts
 from farm.fitting import TableHead, fit_table
-from farm.fleet import detect
+from farm.fleet import detect_vendors as detect
 from farm.options.run import make_parser
 from farm.plan import matrix as matrices
 from farm.plan import request as requests
 from farm.plan.config import Config, ConfigError
-from farm.plan.known import explain_unmet_known
+from farm.plan.match_known import explain_unmet_known
 from farm.plan.patterns import is_glob_pattern, make_pattern_matcher
 from farm.plan.patterns import list_pattern_names as op_names
 from farm.plan.request import RunRequest, parse_budget_seconds
@@ -39,11 +39,11 @@ from farm.work.durations import DurationEstimate, format_duration
 from farm.work.executor import Executor
 from farm.work.job_source import expect_first_jobs
 from farm.work.launch import LaunchedRun, read_finished_run, ready_run_plan
-from farm.work.left import WorkLeft
 from farm.work.monitoring import MetricsWatch
 from farm.work.progress import AwaitedJob, RunProgress, print_preflight_lines
 from farm.work.run_state import RunState
 from farm.work.state import RunPlan
+from farm.work.work_left import WorkLeft
 from tasks.catalogs import is_catalog_generated
 from tasks.catalogs.base import Entry
 from tasks.model import EXHAUSTIVE, FORWARD, Group

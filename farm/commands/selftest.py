@@ -17,7 +17,7 @@ from farm.policies.selftest import (
     select_planted_faults,
     table_faults,
 )
-from tasks.judge import verdict
+from tasks.judge import policy_files as verdict
 
 #: Exit codes.
 ALL_CAUGHT, MISSED, BAD_INPUT, INCOMPLETE = 0, 1, 2, 3

@@ -25,7 +25,7 @@ from farm.report.faces.site_defects import SiteMinimal
 from farm.report.runs import choose_report_folder, warn_of_early_runs
 from farm.report.tables.causes import count_with_noun
 from farm.report.tables.trends import RunSummary, RunTrends, summarise_run_rows
-from farm.reproduction.folder import CALL, RUN
+from farm.reproduction.finding_folder import CALL, RUN
 from tasks.model import Refusal
 from tasks.nearest import suggest_nearest_names
 

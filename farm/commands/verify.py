@@ -18,10 +18,10 @@ from farm.report.faces import terminal
 from farm.report.runs import load_rows_and_record
 from farm.report.tables.coverage import JUDGED_STATUSES, keep_distinct_rows, list_table_lines
 from farm.report.tables.view import View, build_number_column, make_text_column
-from farm.reproduction.again import run_case_in_child
-from farm.reproduction.find import ReproduceError
-from farm.reproduction.find import load_stored_case as case_of
-from farm.reproduction.show import list_different_columns
+from farm.reproduction.find_case import ReproduceError
+from farm.reproduction.find_case import load_stored_case as case_of
+from farm.reproduction.run_again import run_case_in_child
+from farm.reproduction.show_case import list_different_columns
 from farm.work.child_pool import POOL
 from tasks.model import Status
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from farm import ONE_THREAD
-from farm.fleet import scratch
+from farm.fleet import scratch_folders as scratch
 from farm.fleet.channel import LAUNCHER, Channel, InheritedChannel, Interpreter, LaunchedChild, describe_child_exit
 from tasks import variables, wire
 from tasks.backends import needs

@@ -28,9 +28,9 @@ from typing import Any
 from packaging.requirements import InvalidRequirement, Requirement
 
 from farm.exits import starting
-from farm.fleet import existing
+from farm.fleet import existing_interpreter as existing
 from farm.fleet.channel import Interpreter
-from farm.fleet.existing import OWN_PACKAGES, EnvError
+from farm.fleet.existing_interpreter import OWN_PACKAGES, EnvError
 from farm.fleet.pip_settings import make_uv_environment
 from farm.program import name_farm_program
 from tasks.backends import PYTHON_VERSION, BackendSpec

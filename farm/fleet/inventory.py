@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from farm.fleet import detect
+from farm.fleet import detect_vendors as detect
 from farm.fleet.node import RayNode, name_vendor_resource
 from farm.program import name_farm_program
 from tasks.backends import BackendSpec

@@ -9,8 +9,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from farm.fleet import detect, visible
-from farm.fleet.detect import COUNT_LABEL, OVERRIDE, VENDOR_LABEL, VendorFinding, check_vendor
+from farm.fleet import detect_vendors as detect
+from farm.fleet import visible_devices as visible
+from farm.fleet.detect_vendors import COUNT_LABEL, OVERRIDE, VENDOR_LABEL, VendorFinding, check_vendor
 from tasks.devices import DEVICES, Device
 from tasks.model import Refusal
 from tasks.relay import read_cpu_quota

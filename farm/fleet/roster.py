@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from farm.fleet import asking, envs, inventory
+from farm.fleet import ask_backends as asking
+from farm.fleet import envs, inventory
 from farm.fleet.inventory import BackendOffer, join_node_offers
 from tasks import backends
 from tasks.backends import BackendSpec

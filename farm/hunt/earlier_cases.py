@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from farm import lake as lakes
-from farm.reproduction.find import RowKey, StoredCase, load_stored_case
+from farm.reproduction.find_case import RowKey, StoredCase, load_stored_case
 from farm.work.sequences import MOST, read_sequence_crash
 from tasks.model import Status
 from tasks.wire import ToRun

@@ -13,7 +13,7 @@ from farm.plan.request import RunRequest, narrow_config_backends, narrow_config_
 from farm.plan.whose import FOLDER
 from tasks.cache import default_cache
 from tasks.catalogs.fuzz import GENERATED
-from tasks.judge import verdict
+from tasks.judge import policy_files as verdict
 from tasks.model import FORWARD
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from farm.hunt.show_minimal import describe_failure_trigger, is_exact_record
 from farm.report.tables.agreement import name_row_units
 from farm.report.words import format_report_number
-from farm.reproduction.folder import CALL
+from farm.reproduction.finding_folder import CALL
 from tasks.hunt.minimise.specification import quote_specification
 from tasks.model import FAILED, Status, is_inexact_dtype, name_statuses
 from tasks.model.kind import KIND_BIASED, OF_NUMBERS

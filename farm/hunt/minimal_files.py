@@ -13,18 +13,19 @@ from farm import lake as lakes
 from farm.fleet import envs
 from farm.fleet.envs import Environment
 from farm.hunt import issue_text as issue
-from farm.reproduction import find, trial
-from farm.reproduction.again import ReproducedOutcome, run_case_in_child
-from farm.reproduction.find import RowKey, StoredCase
-from farm.reproduction.folder import CALL, RUN, round_exact_leaf, write_finding_folder
-from farm.reproduction.requirements import (
+from farm.reproduction import find_case as find
+from farm.reproduction import finding_trial as trial
+from farm.reproduction.find_case import RowKey, StoredCase
+from farm.reproduction.finding_folder import CALL, RUN, round_exact_leaf, write_finding_folder
+from farm.reproduction.finding_requirements import (
     describe_interpreter_of_case,
     list_finding_requirements,
     pin_import_requirements,
 )
-from farm.reproduction.writing import make_finding_case, make_form_of_case
+from farm.reproduction.run_again import ReproducedOutcome, run_case_in_child
+from farm.reproduction.write_finding import make_finding_case, make_form_of_case
 from tasks.backends.shared.recipe import NoProgram
-from tasks.judge.worst import list_elements_beyond
+from tasks.judge.worst_element import list_elements_beyond
 from tasks.model import Leaf, Status
 from tasks.wire import Found
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from farm import lake as lakes
 from farm.lake.key import RowKey
 from farm.plan import request as requests
-from farm.reproduction.find import ReproduceError
+from farm.reproduction.find_case import ReproduceError
 from farm.work.launch import launch_request
 from tasks.model import Status
 

@@ -13,13 +13,13 @@ import numpy as np
 import pyarrow.compute as pc
 
 from farm import lake as lakes
-from farm.fleet import scratch
+from farm.fleet import scratch_folders as scratch
 from farm.hunt.earlier_cases import find_earlier_cases
 from farm.hunt.minimal_files import make_minimal_files
 from farm.hunt.minimal_record import describe_minimal, keep_minimal_record
 from farm.hunt.minimise_search import HANG_S, find_version_to_minimise, run_minimise_search
-from farm.reproduction import versions
-from farm.reproduction.find import ReproduceError, StoredCase
+from farm.reproduction import pinned_versions as versions
+from farm.reproduction.find_case import ReproduceError, StoredCase
 from farm.work.sequences import read_sequence_crash
 from tasks.hunt.minimise.same import SOUGHT
 from tasks.hunt.minimise.strategies import ALL, BUDGET

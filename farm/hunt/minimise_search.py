@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from farm.hunt.earlier_cases import EarlierCases
-from farm.reproduction.again import ask_backend_of_case, make_job_of_case
-from farm.reproduction.find import ReproduceError, StoredCase
+from farm.reproduction.find_case import ReproduceError, StoredCase
+from farm.reproduction.run_again import ask_backend_of_case, make_job_of_case
 from farm.work.child_pool import POOL
 from farm.work.conversation import Ended, run_last_in_child, search_in_child
 from farm.work.job import Job

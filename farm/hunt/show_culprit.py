@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from farm.reproduction.find import StoredCase
-from farm.reproduction.show import format_reproduced_status, print_name_and_text
+from farm.reproduction.find_case import StoredCase
+from farm.reproduction.show_case import format_reproduced_status, print_name_and_text
 from tasks.wire import Found
 
 #: Tensors of a node, nodes of a window that are printed.

@@ -11,10 +11,10 @@ import pandas as pd
 from farm.commandline import clean_line
 from farm.report.tables.agreement import format_row_units, get_row_units
 from farm.report.words import format_report_number
-from farm.reproduction import trial
-from farm.reproduction.find import StoredCase
-from farm.reproduction.folder import CALL
-from farm.reproduction.show import format_reproduced_status, print_name_and_text
+from farm.reproduction import finding_trial as trial
+from farm.reproduction.find_case import StoredCase
+from farm.reproduction.finding_folder import CALL
+from farm.reproduction.show_case import format_reproduced_status, print_name_and_text
 from tasks.model import is_inexact_dtype
 
 #: Characters of values, and triggers, that are printed.

@@ -11,7 +11,7 @@ import numpy as np
 from farm.lake.beside import PASSPORTS
 from farm.lake.store import AnyLake, Where
 from tasks.passport import SumReading
-from tasks.passport.known import KnownSum, Passport, shorten_op_name
+from tasks.passport.known_passports import KnownSum, Passport, shorten_op_name
 
 if TYPE_CHECKING:
     import pandas as pd

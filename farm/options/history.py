@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from farm.commandline import CommandParser, add_results_option
-from farm.report.tables.along import ALONG
+from farm.report.tables.history_along import ALONG
 
 
 def make_parser() -> CommandParser:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from farm.commandline import CommandParser, add_results_option
-from tasks.judge import verdict
+from tasks.judge import policy_files as verdict
 
 
 def make_parser() -> CommandParser:

@@ -13,7 +13,7 @@ import pydantic
 import yaml
 
 from farm.plan import include, kernels
-from farm.plan.model import (
+from farm.plan.config_models import (
     BackendConfig,
     CatalogConfig,
     Config,
@@ -28,7 +28,7 @@ from farm.plan.model import (
 )
 from tasks import catalogs, checks
 from tasks.backends import BackendSpec, list_backends
-from tasks.judge import verdict
+from tasks.judge import policy_files as verdict
 from tasks.model import DISTRIBUTIONS, DTYPES, get_numpy_dtype
 from tasks.model.dtypes import NATIVE
 from tasks.nearest import find_near_names, suggest_nearest_names

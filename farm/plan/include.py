@@ -7,8 +7,8 @@ import glob
 from collections.abc import Sequence
 from typing import Any
 
+from farm.plan.config_models import BackendConfig, CatalogConfig, Config, Skip
 from farm.plan.kernels import Refuse
-from farm.plan.model import BackendConfig, CatalogConfig, Config, Skip
 
 #: Keys of which a run has one value: files that give it must agree.
 ONCE = ("seed", "checks", "policy", "deadline_s", "localise_s", "race_s", "node_wait_s", "isolation")

@@ -8,12 +8,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from farm.plan.model import CatalogConfig, Config, OwnModel
+from farm.plan.config_models import CatalogConfig, Config, OwnModel
 from tasks.catalogs import user_definitions
 from tasks.catalogs.models import classes, drawn_inputs, of_file, table
-from tasks.catalogs.user import keys, sources
+from tasks.catalogs.user import declaration_keys as keys
+from tasks.catalogs.user import kernel_sources as sources
+from tasks.catalogs.user.declaration_schema import list_declaration_mistakes
 from tasks.catalogs.user.ops import BASELINES, FUNCTIONS
-from tasks.catalogs.user.schema import list_declaration_mistakes
 from tasks.nearest import suggest_nearest_names
 from tasks.training import networks
 

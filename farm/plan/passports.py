@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from farm.lake import find_passports
+from farm.plan.config_models import NEWEST_PASSPORTS, NO_PASSPORTS, ConfigError
 from farm.plan.matrix import Matrix
-from farm.plan.model import NEWEST_PASSPORTS, NO_PASSPORTS, ConfigError
 from farm.plan.request import RunRequest
-from tasks.passport.known import Passport
+from tasks.passport.known_passports import Passport
 
 
 def choose_planned_passports(request: RunRequest, matrix: Matrix) -> dict[str, tuple[Passport, ...]]:

@@ -6,7 +6,7 @@ import fnmatch
 from collections.abc import Iterable, Mapping
 
 from tasks import catalogs
-from tasks.judge.verdict import Policy, PolicyError
+from tasks.judge.policy_files import Policy, PolicyError
 from tasks.nearest import suggest_nearest_names
 
 

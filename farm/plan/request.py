@@ -21,8 +21,8 @@ from farm.plan.left_out import LeftOut
 from farm.plan.submissions import Refused, read_submissions_folder
 from tasks.cache import default_cache
 from tasks.checks import list_check_names as known_checks
-from tasks.judge import verdict
-from tasks.judge.verdict import Policy
+from tasks.judge import policy_files as verdict
+from tasks.judge.policy_files import Policy
 from tasks.nearest import suggest_nearest_names
 
 

@@ -18,12 +18,13 @@ import pydantic
 
 from farm.plan import config as configs
 from farm.plan import kernels
-from farm.plan.model import CatalogConfig, Config, ConfigError
+from farm.plan.config_models import CatalogConfig, Config, ConfigError
 from farm.plan.published import Read, find_published_tasks
 from tasks import checks
-from tasks.catalogs.user import keys, sources
+from tasks.catalogs.user import declaration_keys as keys
+from tasks.catalogs.user import kernel_sources as sources
 from tasks.catalogs.user.ops import UserOp
-from tasks.judge import verdict
+from tasks.judge import policy_files as verdict
 from tasks.model import DISTRIBUTIONS
 from tasks.nearest import suggest_nearest_names
 

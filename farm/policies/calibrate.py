@@ -23,7 +23,7 @@ from farm import lake
 from farm.policies.margins import LEAST, LEAST_ROUNDED_ONCE, MARGIN, QUANTILE
 from farm.policies.rejudge import DECIDED
 from farm.report.words import format_report_number
-from tasks.judge.verdict import Limit, Policy, PolicyError
+from tasks.judge.policy_files import Limit, Policy, PolicyError
 from tasks.model import EPS, OpClass, Status
 from tasks.model.kind import OF_ROUNDING
 from tasks.nearest import suggest_nearest_names

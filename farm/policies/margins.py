@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tasks.judge.plain import USUAL_UNITS
+from tasks.judge.error_metrics import USUAL_UNITS
 
 #: Another correct kernel on another machine may add and round in another order.
 MARGIN = 2.0

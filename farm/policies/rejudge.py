@@ -21,10 +21,10 @@ from farm.work import catalog_lists
 from tasks import catalogs
 from tasks.cache import default_cache
 from tasks.judge import op_classes as classes
-from tasks.judge import verdict
-from tasks.judge.plain import Metrics
+from tasks.judge import policy_files as verdict
+from tasks.judge.error_metrics import Metrics
 from tasks.judge.policy import has_stored_oracle_only
-from tasks.judge.verdict import Policy
+from tasks.judge.policy_files import Policy
 from tasks.model import MEASURED, OpClass, Status, label_op, name_statuses
 from tasks.model.kind import KIND_CAST, KIND_TOLERANCE, OF_NUMBERS
 from tasks.model.row import declared_precision, has_own_tolerance

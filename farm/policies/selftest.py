@@ -22,7 +22,7 @@ from farm.report.tables.coverage import write_reproduce_command
 from farm.report.words import format_percent, format_report_number
 from farm.work.launch import LaunchedRun, ready_run_plan
 from tasks import zoo
-from tasks.judge.verdict import Policy
+from tasks.judge.policy_files import Policy
 from tasks.model import FAILED, Status
 from tasks.nearest import suggest_nearest_names
 

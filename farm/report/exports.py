@@ -8,7 +8,7 @@ from farm.report.tables.changes import diff
 from farm.report.tables.coverage import coverage, status_table, vendor_by_dtype
 from farm.report.tables.findings import findings
 from farm.report.tables.ranking import ranking
-from farm.report.tables.since import since
+from farm.report.tables.since_last_run import since
 from farm.report.tables.vendors import by_vendor, unique
 from farm.report.tables.view import Report, View
 

@@ -15,8 +15,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from farm.reproduction.again import run_case_in_child
-from farm.reproduction.find import ReproduceError, StoredCase
+from farm.reproduction.find_case import ReproduceError, StoredCase
+from farm.reproduction.run_again import run_case_in_child
 from tasks import backends
 from tasks.model import Status
 from tasks.packages import INDEX

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tasks.backends.shared.recipe import NoProgram
-from tasks.judge.plain import bound_by_limit, bound_by_tolerance, compute_error_units
+from tasks.judge.error_metrics import bound_by_limit, bound_by_tolerance, compute_error_units
 from tasks.judge.policy import Policy, has_stored_oracle_only
 from tasks.model import EPS, Leaf, OpClass, flags, is_complex_dtype, is_inexact_dtype
 from tasks.model.dtypes import LARGEST, SMALLEST_NORMAL, round_to_dtype
@@ -88,7 +88,7 @@ def _compute_rule_bound(leaf: Leaf, op_class: OpClass, precision: str, policy: P
 
 
 def _find_overflow_number(leaf: Leaf, precision: str) -> float:
-    """The number that an overflow at its border stands for, as in `tasks.judge.plain.settle_overflow_border`; infinite where no
+    """The number that an overflow at its border stands for, as in `tasks.judge.error_metrics.settle_overflow_border`; infinite where no
     element may overflow. Raises NoProgram where a coarser declared ``precision`` overflows sooner."""
     if (
         leaf.reference is None

@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 
 from farm.lake.store import Lake
-from farm.reproduction.again import run_case_here, run_case_in_child
-from farm.reproduction.find import load_stored_case, parse_row_key
-from tasks.judge.plain import compute_ulp_spacing
+from farm.reproduction.find_case import load_stored_case, parse_row_key
+from farm.reproduction.run_again import run_case_here, run_case_in_child
+from tasks.judge.error_metrics import compute_ulp_spacing
 from tasks.model import EPS, EXHAUSTIVE, MEASURED, SMALLEST_NORMAL, Refusal, flags, get_wide_dtype
 from tasks.model.dtypes import round_to_dtype
 from tasks.nearest import suggest_nearest_names

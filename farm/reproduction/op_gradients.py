@@ -14,13 +14,13 @@ from farm.plan.patterns import list_pattern_names
 from farm.report.runs import load_rows_and_record
 from farm.report.tables.coverage import FAILED_STATUSES
 from farm.report.tables.gradient_oracles import AGREE, MEANING, WORST_FIRST, compare_gradient_oracles, table_two_oracles
-from farm.reproduction.again import NotHere, run_samples
+from farm.reproduction.run_again import NotHere, run_samples
 from tasks import catalogs
 from tasks.backends import BackendSpec
 from tasks.cache import default_cache
 from tasks.catalogs.base import Entry
 from tasks.gradients import differences
-from tasks.judge import verdict
+from tasks.judge import policy_files as verdict
 from tasks.model import EPS, Group, Refusal, Status
 from tasks.nearest import suggest_nearest_names
 from tasks.prepare.cases import PreparedGroup, PreparedSample, prepare_group

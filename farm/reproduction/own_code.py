@@ -11,7 +11,9 @@ from tasks.arrays import module_state, torch_tree
 from tasks.backends.shared.recipe import NoProgram
 from tasks.catalogs.models import of_file
 from tasks.catalogs.models.own_models import OwnModelFile
-from tasks.catalogs.user import functions, load, sources
+from tasks.catalogs.user import functions
+from tasks.catalogs.user import kernel_sources as sources
+from tasks.catalogs.user import load_kernels as load
 from tasks.model import FORWARD, Form, Group
 
 #: In place of the farm's package: of it, a kernel's file needs the decorators alone, and these say nothing of how it

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from farm import lake as lakes
-from farm.fleet import asking
+from farm.fleet import ask_backends as asking
 from farm.fleet.child_process import ChildDeath, Limits
 from farm.fleet.inventory import BackendOffer, join_node_offers
 from farm.lake import Origin, beside
@@ -24,7 +24,7 @@ from farm.work.launch import make_run_record
 from tasks import wire
 from tasks.backends import BackendSpec
 from tasks.devices import TORCH_DEVICES
-from tasks.judge import verdict
+from tasks.judge import policy_files as verdict
 from tasks.model import UNASKED, BackendInfo, Status
 from tasks.model.row import Row
 from tasks.model.trace import TraceStep

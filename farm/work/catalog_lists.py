@@ -11,8 +11,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from farm.fleet import envs, visible
-from farm.fleet.asking import explain_no_device
+from farm.fleet import envs
+from farm.fleet import visible_devices as visible
+from farm.fleet.ask_backends import explain_no_device
 from farm.fleet.channel import Interpreter
 from farm.fleet.child_process import ChildDeath, ChildProcess, Limits, find_default_python
 from farm.fleet.inventory import UNBUILT

@@ -8,7 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from farm.fleet import detect, envs, fork_server, visible
+from farm.fleet import detect_vendors as detect
+from farm.fleet import envs, fork_server
+from farm.fleet import visible_devices as visible
 from farm.fleet.child_process import ChildDeath, ChildProcess, name_compiler_caches
 from farm.work.job import Job
 from tasks import catalogs, wire

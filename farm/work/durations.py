@@ -1,4 +1,4 @@
-"""How long a run takes: one estimate for planning, for `--budget` and for the time left (`farm.work.left`).
+"""How long a run takes: one estimate for planning, for `--budget` and for the time left (`farm.work.work_left`).
 
 Of each cell what earlier runs of the lake measured (`farm.work.earlier_runs`), else a guess; what the run itself
 measures corrects it.

@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from farm.fleet import envs, visible
+from farm.fleet import envs
+from farm.fleet import visible_devices as visible
 from farm.fleet.child_process import make_child_environment, name_compiler_caches
 from farm.work.child_pool import POOL
 from farm.work.job import Job

@@ -9,9 +9,9 @@ from typing import Any
 from farm.fleet.child_process import Limits
 from tasks.backends import BackendSpec
 from tasks.catalogs.user_definitions import find_home_backend, get_announced_definitions
-from tasks.judge.verdict import Policy
+from tasks.judge.policy_files import Policy
 from tasks.model import UNASKED, BackendInfo
-from tasks.passport.known import Passport
+from tasks.passport.known_passports import Passport
 from tasks.wire import Place, Screen, ToExport, ToPrepare, ToRun
 
 #: What a backend has said before of a case that it does not implement: columns of its row, and "run", where it said so.

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 from farm import lake as lakes
 from farm.exits import allow_interrupts
-from farm.fleet import envs, visible
-from farm.fleet.asking import BackendAsking
+from farm.fleet import envs
+from farm.fleet import visible_devices as visible
+from farm.fleet.ask_backends import BackendAsking
 from farm.fleet.inventory import AWAITED, Answers, BackendOffer, join_node_offers
 from farm.lake import Lake
 from farm.plan import config as configs
@@ -41,7 +42,7 @@ from farm.work.state import BeforeRun, RunPlan
 from tasks.catalogs.base import Entry
 from tasks.catalogs.user_definitions import USER, find_home_backend
 from tasks.devices import DEVICE_VENDOR
-from tasks.judge.verdict import PolicyError
+from tasks.judge.policy_files import PolicyError
 from tasks.model import Status
 from tasks.nearest import suggest_nearest_names
 

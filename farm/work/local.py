@@ -14,8 +14,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from farm.fleet import asking, detect, envs, inventory, probing, visible
-from farm.fleet.asking import add_device_exclusion, explain_no_device, find_absent_vendor
+from farm.fleet import ask_backends as asking
+from farm.fleet import detect_vendors as detect
+from farm.fleet import envs, inventory
+from farm.fleet import probe_answers as probing
+from farm.fleet import visible_devices as visible
+from farm.fleet.ask_backends import add_device_exclusion, explain_no_device, find_absent_vendor
 from farm.fleet.child_process import name_compiler_caches
 from farm.fleet.inventory import Answers, BackendOffer
 from farm.fleet.node import RayNode, count_usable_cpus, describe_this_machine

@@ -15,8 +15,8 @@ from tasks.backends import BackendSpec
 from tasks.wire import Rows
 
 if TYPE_CHECKING:
-    from farm.work.left import WorkLeft
     from farm.work.run_state import RunState
+    from farm.work.work_left import WorkLeft
 
 #: Seconds between two exports of a driver's figures, two times that a Ray of the farm's own hands them on (ten by
 #: itself), and two scrapes of `farm node monitor`.

@@ -18,7 +18,7 @@ from rich.text import Text
 from farm.fleet.inventory import AWAITED, BackendOffer, explain_no_device_of
 from farm.plan.left_out import shorten_names_left_out
 from farm.work.durations import format_duration
-from farm.work.left import WorkLeft, count_expected_cases
+from farm.work.work_left import WorkLeft, count_expected_cases
 from tasks.backends.needs import write_install_line
 from tasks.model import FAILED, name_statuses
 

@@ -16,7 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from farm.fleet import asking, envs, visible
+from farm.fleet import ask_backends as asking
+from farm.fleet import envs
+from farm.fleet import visible_devices as visible
 from farm.fleet.inventory import Answers, BackendOffer
 from farm.fleet.node import NODE_ENV, count_usable_cpus, describe_this_machine
 from farm.lake.origin_columns import digest_lake_columns

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from farm.plan.config_models import Config
 from farm.plan.matrix import Matrix
-from farm.plan.model import Config
 from farm.work.durations import guess_work_s
 
 #: Seconds of work below which a plan is small. A local Ray takes 8 to 12 s to start (two cores): of 200 s of work on

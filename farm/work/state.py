@@ -23,7 +23,7 @@ from farm.work.earlier_runs import LearnedFromRuns
 from farm.work.executor import Executor
 from farm.work.job import Job
 from tasks import checks
-from tasks.passport.known import Passport
+from tasks.passport.known_passports import Passport
 from tasks.wire import Failing, Place
 
 #: Where a job runs that names no node: in this process or a child of it.

@@ -12,7 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from farm.fleet import envs, scratch, visible
+from farm.fleet import envs
+from farm.fleet import scratch_folders as scratch
+from farm.fleet import visible_devices as visible
 from farm.fleet.child_process import KILLS, ChildDeath
 from farm.lake import Origin, beside, make_row_stream, read_row_stream
 from farm.work.child_pool import POOL, PooledChildren

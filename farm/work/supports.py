@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
-from farm.fleet.probing import WORDS, ProbedSupport
+from farm.fleet.probe_answers import WORDS, ProbedSupport
 from farm.work.run_groups import RunGroups
 from farm.work.state import JobFlight, Portion, RunPlan
 from tasks.model import Status

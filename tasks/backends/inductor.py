@@ -20,7 +20,7 @@ from tasks.backends.needs import ANY_C_COMPILER, CXX_COMPILER, PYTHON_HEADERS
 from tasks.backends.shared import inductor_settings, torch_run
 from tasks.backends.shared.recipe import ProgramRecipe
 from tasks.backends.torch import TorchEager
-from tasks.catalogs.user import load as load_kernels
+from tasks.catalogs.user import load_kernels
 from tasks.gradients import autograd
 from tasks.model import Fallback, Form, Program, RuntimeInfo, TensorSession, Unavailable, Unsupported, errors
 from tasks.nearest import suggest_nearest_names

@@ -43,7 +43,7 @@ from tasks.backends.shared.torch_devices import (
 )
 from tasks.backends.shared.torch_modes import CONVOLUTION, SDPA, TorchModes
 from tasks.backends.shared.torch_session import TorchSession
-from tasks.catalogs.user import accesses
+from tasks.catalogs.user import watched_accesses as accesses
 from tasks.devices import BY_LABEL, CALLED, TORCH_DEVICES, find_driver_version
 from tasks.gradients import autograd
 from tasks.model import Chain, Form, Program, RuntimeInfo, TensorSession, TimedCalls, Unavailable

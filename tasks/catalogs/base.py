@@ -116,7 +116,7 @@ class Sample:
     wrt: tuple[int, ...] = ()
     #: See `Form.cotangents`: arrays of `arrays`.
     cotangents: tuple[int, ...] = ()
-    #: Of a model, by precision: the outputs with its products' weights rounded to it (`tasks.graphs.coarse`).
+    #: Of a model, by precision: the outputs with its products' weights rounded to it (`tasks.graphs.coarse_products`).
     coarse: dict[str, list[np.ndarray]] = field(default_factory=dict)
     #: Of a model that is no graph: the outputs without its casts to narrower dtypes, if it has any.
     uncast: list[np.ndarray] = field(default_factory=list)
@@ -152,7 +152,7 @@ class Sample:
     takes: bool = True
     #: ONNX bytes, where the catalog itself has them.
     model: bytes | None = None
-    #: Of a sample of no catalog: its torch form (`tasks.graphs.program.encode_program`).
+    #: Of a sample of no catalog: its torch form (`tasks.graphs.traced_program.encode_program`).
     program: Mapping[str, Any] | None = None
     #: Forms that are a file of some framework, by kind: "tflite", "saved_model" (its folder as a zip).
     files: Mapping[str, bytes] = field(default_factory=dict)

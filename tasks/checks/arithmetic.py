@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from tasks.checks.base import Observation, Scenario
-from tasks.checks.same import copy_program_outputs
+from tasks.checks.same_bytes import copy_program_outputs
 from tasks.model import Form, Program, Session, Unsupported, flags
 from tasks.passport import ARITHMETIC, SHAPES, DeviceSum, SumReading, SumTerms
-from tasks.passport.passport import read_sums_alike
+from tasks.passport.read_sum import read_sums_alike
 
 #: Terms of a sum that a tree of Python's calls is made for.
 DEPTH = 10_000

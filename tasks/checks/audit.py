@@ -15,7 +15,7 @@ import numpy as np
 
 from tasks.checks.base import FindBeyond, Observation, Scenario
 from tasks.checks.derived import Derived
-from tasks.checks.same import copy_program_outputs
+from tasks.checks.same_bytes import copy_program_outputs
 from tasks.model import (
     EPS,
     Begun,

@@ -39,7 +39,7 @@ class Observation:
     name: what was done; it is to blame if this is the first of the worst steps of its case ("level extended"). part:
     from which to which of the case's expected outputs these are; row: of all of them that row alone, the outputs of one
     step of a session. judged: whether they are held to what is expected; else only their bytes were compared with
-    others', ``apart`` (`tasks.checks.same.APART`) says how far off they are, and ``kind`` what that makes the row.
+    others', ``apart`` (`tasks.checks.same_bytes.APART`) says how far off they are, and ``kind`` what that makes the row.
     state: what the session keeps after the step. ms: how long the step took, where that is not the time until it was
     seen. noted: of what nobody has promised, where that is, in a word: it is no fault if it is wrong, and the flag
     `wrong_at` names it; "" of all else. made_of: outputs of the step that these are computed from, for a judge who asks

@@ -12,7 +12,7 @@ import numpy as np
 
 from tasks.checks.base import Observation, Scenario
 from tasks.checks.derived import Derived
-from tasks.checks.same import (
+from tasks.checks.same_bytes import (
     APART,
     ByteDifference,
     copy_program_outputs,

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tasks.checks.base import Observation, Scenario
-from tasks.checks.same import APART, copy_program_outputs, observe_same_again
+from tasks.checks.same_bytes import APART, copy_program_outputs, observe_same_again
 from tasks.checks.two_orders import explain_two_runs
 from tasks.model import Form, OpClass, Program, Session, Unsupported, flags
 

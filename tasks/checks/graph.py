@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tasks.arrays.varied import vary_inputs
 from tasks.checks.base import Observation, Scenario
-from tasks.checks.same import APART, ByteDifference, copy_program_outputs, find_byte_difference
+from tasks.checks.same_bytes import APART, ByteDifference, copy_program_outputs, find_byte_difference
 from tasks.checks.speedup import are_race_outputs_apart
 from tasks.model import (
     EPS,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tasks.checks.base import Observation, Scenario
-from tasks.checks.same import copy_program_outputs, observe_same_again
+from tasks.checks.same_bytes import copy_program_outputs, observe_same_again
 from tasks.model import Form, OpClass, Program, Session, flags, is_inexact_dtype
 
 #: Runs of one kind.

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays.tree import list_tensor_specs
-from tasks.checks import paired
+from tasks.checks import paired_timing as paired
 from tasks.model import Form, is_inexact_dtype
 
 MEMORY = "memory"

@@ -12,7 +12,7 @@ from tasks.arrays.tree import decode_argument_tree
 from tasks.checks import engine_answers, engine_greedy, engine_sampling
 from tasks.checks.base import FindBeyond, Observation, Scenario
 from tasks.checks.engine_relations import RELATIONS, Way
-from tasks.checks.same import APART, find_byte_difference
+from tasks.checks.same_bytes import APART, find_byte_difference
 from tasks.model import Form, Leaf, Program, Session, Status, Unsupported, get_numpy_dtype
 from tasks.model.engine import Decoder, Engine, EngineSession, Requests, Sampling, ServedModel
 from tasks.model.kind import KIND_DISTRIBUTION, KIND_RELATION

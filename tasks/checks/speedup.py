@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tasks.arrays.varied import vary_inputs, vary_inputs_by_digest
-from tasks.checks import paired, roofline
+from tasks.checks import paired_timing as paired
+from tasks.checks import roofline
 from tasks.checks.base import Check, Observation
 from tasks.model import (
     Chain,

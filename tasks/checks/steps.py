@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tasks.arrays import contiguous
 from tasks.checks.base import Observation, Scenario
-from tasks.checks.same import copy_program_outputs
+from tasks.checks.same_bytes import copy_program_outputs
 from tasks.model import Form, Misbehaviour, OpClass, Program, Session, Unsupported
 
 if TYPE_CHECKING:

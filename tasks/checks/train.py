@@ -11,7 +11,7 @@ import numpy as np
 
 from tasks.arrays import contiguous
 from tasks.checks.base import Observation, Scenario
-from tasks.checks.same import copy_program_outputs
+from tasks.checks.same_bytes import copy_program_outputs
 from tasks.model import EPS, Form, Misbehaviour, Program, Session, Status, Unsupported
 from tasks.training.exact import HALF, STORED, STORINGS
 from tasks.training.layout import StepLayout

@@ -9,8 +9,8 @@ import numpy as np
 
 from tasks.model.kind import CAUSE_ORDER
 from tasks.passport import NotReadable
-from tasks.passport.explain import SumExplanation, explain_gated_sum, explain_sum_elements, read_sum_order
-from tasks.passport.locate import locate_gated_product, locate_order_terms, locate_sum_terms
+from tasks.passport.explain_sum import SumExplanation, explain_gated_sum, explain_sum_elements, read_sum_order
+from tasks.passport.locate_sum import locate_gated_product, locate_order_terms, locate_sum_terms
 
 #: Runs the arrays of a call.
 Run = Callable[[list[Any]], Sequence[Any]]

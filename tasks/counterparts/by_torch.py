@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.graphs.evaluate import EvaluatedGraph
+from tasks.graphs.evaluate_graph import EvaluatedGraph
 from tasks.graphs.widening import NoOracle
 from tasks.operators.call import Evaluate, OperatorCall
 from tasks.operators.table import EVALUATED, NAMED, ROWS
@@ -21,7 +21,7 @@ NAME = "torch-operators-float64"
 
 
 def list_operators_by_torch(names: Iterable[str] | None = None) -> dict[str, Evaluate]:
-    """By operator of ONNX's own domain, for `tasks.graphs.evaluate.EvaluatedGraph`, those of some names by torch (by default
+    """By operator of ONNX's own domain, for `tasks.graphs.evaluate_graph.EvaluatedGraph`, those of some names by torch (by default
     those that it is to witness): what torch does not do is done by NumPy."""
     names = [row.name for row in ROWS if row.witnessed] if names is None else names
     return EVALUATED | {

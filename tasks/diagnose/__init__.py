@@ -3,7 +3,7 @@
 What an op computes is told from its numbers, not from its name: a formula that gives the exact result of these inputs
 is the op's (`tasks.diagnose.formulas`), and then so are the ways in which it is known to go wrong. On numpy and nothing
 else, so that it runs where the result is judged, in any vendor's environment; an ONNX graph is computed again without
-its attributes where onnx is there (`tasks.diagnose.ignored`). No code of a user is called. Error models are imported
+its attributes where onnx is there (`tasks.diagnose.ignored_attributes`). No code of a user is called. Error models are imported
 once a result is off: most cells need none.
 
 The models: inputs, or the factors of a product, rounded or cut off to TF32, float16 or bfloat16; subnormals taken for
@@ -24,8 +24,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from tasks.diagnose.model import BETTER, ErrorCause, ErrorModel, WrongResult
-from tasks.diagnose.model import NARROW as NARROW
+from tasks.diagnose.error_model import BETTER, ErrorCause, ErrorModel, WrongResult
+from tasks.diagnose.error_model import NARROW as NARROW
 from tasks.model import Leaf, OpClass, is_complex_dtype, is_inexact_dtype
 from tasks.model.dtypes import name_numpy_dtype
 from tasks.model.kind import CAUSE_ARITHMETIC, CAUSE_CAST, CAUSE_OTHER
@@ -55,7 +55,9 @@ def find_error_model(
     """
     if sum(x.size for x in inputs) > LARGE or len(actual) != len(expected):
         return ErrorCause()
-    from tasks.diagnose import casts, ignored, results
+    from tasks.diagnose import ignored_attributes as ignored
+    from tasks.diagnose import lost_casts as casts
+    from tasks.diagnose import results
 
     whole = op_class is OpClass.MODEL
     with np.errstate(all="ignore"):
@@ -98,11 +100,11 @@ def bound_accumulator_error(
 def explain_narrow_sums(
     inputs: Sequence[np.ndarray], actual: Sequence[np.ndarray], expected: Sequence[Leaf]
 ) -> ErrorCause:
-    """How the sums of an output, of 16-bit numbers, lost digits that float32 would have kept (`tasks.diagnose.narrow`),
+    """How the sums of an output, of 16-bit numbers, lost digits that float32 would have kept (`tasks.diagnose.narrow_sums`),
     be they within the noise floor or not; none where they did not, or nothing is known of them."""
     if sum(x.size for x in (*inputs, *actual)) > LARGE:
         return ErrorCause()
-    from tasks.diagnose import narrow
+    from tasks.diagnose import narrow_sums as narrow
 
     words = next(
         filter(None, (narrow.explain_narrow_rounding(inputs, a, leaf) for a, leaf in zip(actual, expected))), ""
@@ -120,7 +122,7 @@ def explain_lost_cast(
     compensates for."""
     if sum(x.size for x in (*inputs, *actual)) > LARGE or len(actual) != len(expected):
         return ErrorCause()
-    from tasks.diagnose import casts
+    from tasks.diagnose import lost_casts as casts
 
     with np.errstate(all="ignore"):
         return (

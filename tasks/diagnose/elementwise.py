@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from tasks.diagnose.error_model import ErrorModel
 from tasks.diagnose.formula import WrongFormula
-from tasks.diagnose.model import ErrorModel
 from tasks.model import EPS
 from tasks.model.kind import CAUSE_ARITHMETIC
 from tasks.operators.formulas import (

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tasks.diagnose.model import ErrorModel
+from tasks.diagnose.error_model import ErrorModel
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ import numpy as np
 
 from tasks.diagnose.elementwise import exp, list_computing_dtypes
 from tasks.diagnose.elementwise import log as logarithm
+from tasks.diagnose.error_model import ErrorModel
 from tasks.diagnose.formula import WrongFormula
-from tasks.diagnose.model import ErrorModel
 from tasks.diagnose.rounding import list_coarser_formats, round_to_format
 from tasks.diagnose.sums import bound_variance_cancellation
 from tasks.model.kind import CAUSE_ARITHMETIC

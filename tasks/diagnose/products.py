@@ -12,11 +12,11 @@ import numpy as np
 
 from tasks.arrays.accumulators import UnitAccumulator
 from tasks.diagnose import rounding
+from tasks.diagnose.error_model import ErrorModel, WrongResult
 from tasks.diagnose.formula import SummedFormula, WrongFormula
-from tasks.diagnose.model import ErrorModel, WrongResult
 from tasks.diagnose.sums import leave_out_terms
 from tasks.model.kind import CAUSE_ARITHMETIC
-from tasks.passport.locate import pair_sum_factors
+from tasks.passport.locate_sum import pair_sum_factors
 
 
 @dataclass(frozen=True)

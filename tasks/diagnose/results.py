@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from tasks.diagnose import rounding
-from tasks.diagnose.model import FEW, ErrorModel, WrongResult
+from tasks.diagnose.error_model import FEW, ErrorModel, WrongResult
 from tasks.model import SMALLEST_NORMAL, is_complex_dtype, is_inexact_dtype
 from tasks.model.dtypes import name_numpy_dtype
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from tasks.diagnose import rounding
 from tasks.diagnose.elementwise import exp, list_computing_dtypes, log
+from tasks.diagnose.error_model import ErrorModel, WrongResult
 from tasks.diagnose.formula import SummedFormula, WrongFormula
-from tasks.diagnose.model import ErrorModel, WrongResult
 from tasks.model import EPS
 from tasks.model.kind import CAUSE_ARITHMETIC
 from tasks.operators.formulas import Axes, compute_log_sum_exp, compute_one_pass_variance

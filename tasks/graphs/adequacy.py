@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from tasks.graphs.evaluate import EvaluatedGraph, Values
-from tasks.graphs.nodes import GraphNode
-from tasks.judge.plain import USUAL_UNITS
+from tasks.graphs.evaluate_graph import EvaluatedGraph, Values
+from tasks.graphs.graph_nodes import GraphNode
+from tasks.judge.error_metrics import USUAL_UNITS
 from tasks.model import EPS, SMALLEST_NORMAL
 
 #: By how much a layer is scaled: 10⁵ times what float32 rounds.

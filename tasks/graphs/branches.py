@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.graphs.evaluate import EvaluatedGraph
+from tasks.graphs.evaluate_graph import EvaluatedGraph
 
 
 def inline_branches(model: Any, feeds: Mapping[str, np.ndarray]) -> Any:

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from tasks.graphs.cut import cut_graph_part, list_crossing_tensors
-from tasks.graphs.evaluate import EvaluatedGraph
-from tasks.graphs.floor import compute_node_floor
-from tasks.graphs.nodes import GraphNode
+from tasks.graphs.cut_graph import cut_graph_part, list_crossing_tensors
+from tasks.graphs.evaluate_graph import EvaluatedGraph
+from tasks.graphs.graph_nodes import GraphNode
+from tasks.graphs.noise_floor import compute_node_floor
 from tasks.graphs.widening import NoOracle
 from tasks.model import get_numpy_dtype
 

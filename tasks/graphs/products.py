@@ -1,7 +1,7 @@
 """The products inside a computation: whether there are any, and what comes out where each of their factors is changed.
 
 The computation itself is asked, not the name of its op. A torch program tells by the ops that it dispatches, a NumPy
-function by the functions that it calls; an ONNX graph has its nodes (`tasks.graphs.coarse`).
+function by the functions that it calls; an ONNX graph has its nodes (`tasks.graphs.coarse_products`).
 """
 
 from __future__ import annotations

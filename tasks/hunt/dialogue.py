@@ -24,7 +24,7 @@ class Runnable(Protocol):
 
 @dataclass(frozen=True)
 class DialoguePiece:
-    """Some nodes of a program, to be run by themselves. program: a ModelProto, or a `tasks.graphs.program.ProgramPart` of the
+    """Some nodes of a program, to be run by themselves. program: a ModelProto, or a `tasks.graphs.traced_program.ProgramPart` of the
     torch program; feeds: its inputs by name; outputs: names."""
 
     program: Any

@@ -12,8 +12,8 @@ import numpy as np
 
 from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Sample
-from tasks.graphs.cut import list_node_reads
-from tasks.graphs.expected import compute_graph_leaves
+from tasks.graphs.cut_graph import list_node_reads
+from tasks.graphs.expected_outputs import compute_graph_leaves
 from tasks.graphs.widening import NoOracle
 from tasks.hunt.case import build_hunted_group
 from tasks.hunt.dialogue import Unfit

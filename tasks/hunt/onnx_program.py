@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tasks.graphs.branches import inline_branches
-from tasks.graphs.cut import (
+from tasks.graphs.cut_graph import (
     add_graph_outputs,
     cut_graph_part,
     index_tensor_producers,
@@ -17,8 +17,8 @@ from tasks.graphs.cut import (
     list_node_reads,
     list_tensor_types,
 )
-from tasks.graphs.evaluate import EvaluatedGraph
-from tasks.graphs.floor import compute_node_floor, reference_and_floor
+from tasks.graphs.evaluate_graph import EvaluatedGraph
+from tasks.graphs.noise_floor import compute_node_floor, reference_and_floor
 from tasks.graphs.widening import NoOracle
 from tasks.hunt.dialogue import DialoguePiece
 from tasks.hunt.program import HuntProgram, Move

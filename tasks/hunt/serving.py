@@ -13,7 +13,7 @@ from tasks import wire
 from tasks.arrays.pack import ArrayPack, save_pack
 from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Sample
-from tasks.graphs.program import ProgramPart
+from tasks.graphs.traced_program import ProgramPart
 from tasks.graphs.widening import NoOracle
 from tasks.hunt.dialogue import Ask, DialoguePiece, NotFailing, Ran, Search
 from tasks.model import Form, Group

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays import noise
-from tasks.graphs import program as programs
-from tasks.graphs.program import ProgramPart
+from tasks.graphs import traced_program as programs
+from tasks.graphs.traced_program import ProgramPart
 from tasks.graphs.widening import NoOracle
 from tasks.hunt.dialogue import DialoguePiece
 from tasks.hunt.program import HuntProgram, Move
@@ -19,7 +19,7 @@ from tasks.model.dtypes import EPS, get_numpy_dtype, name_numpy_dtype
 
 
 class TorchProgram(HuntProgram):
-    """program: as `tasks.graphs.program.trace_torch_module` makes it; feeds: its arguments by name. A node of several outputs
+    """program: as `tasks.graphs.traced_program.trace_torch_module` makes it; feeds: its arguments by name. A node of several outputs
     stands for those that pick them out of it as well."""
 
     maker = "capture"

@@ -13,8 +13,8 @@ from tasks.arrays import torch_tree
 from tasks.arrays.training import TrainingStep
 from tasks.arrays.tree import TensorSpec, encode_argument_tree
 from tasks.catalogs.base import Sample
-from tasks.graphs import program as programs
-from tasks.graphs.program import ProgramPart
+from tasks.graphs import traced_program as programs
+from tasks.graphs.traced_program import ProgramPart
 from tasks.graphs.widening import NoOracle
 from tasks.hunt import case as cases
 from tasks.hunt.dialogue import Unfit
@@ -24,7 +24,7 @@ from tasks.model import Form, Group, Leaf, OpClass
 
 @dataclass(frozen=True, eq=False)
 class TracedCase:
-    """program: as `tasks.graphs.program.encode_program` has it; arrays: its arguments by name, in their order; group:
+    """program: as `tasks.graphs.traced_program.encode_program` has it; arrays: its arguments by name, in their order; group:
     what it comes from; draws: of the noise floor."""
 
     program: Mapping[str, Any] = field(repr=False)

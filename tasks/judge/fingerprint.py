@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tasks.judge.plain import find_error_unit_parts
+from tasks.judge.error_metrics import find_error_unit_parts
 from tasks.model import PART, Leaf, OpClass, is_complex_dtype, is_inexact_dtype, round_to_dtype
 
 #: Numbers of a signature; elements of one output that are looked at, spread evenly over it.
@@ -37,7 +37,7 @@ def compute_error_signature(
     Up to `LENGTH` elements: the error of each. Beyond, the elements in their order make `LENGTH`/2 runs, and there are
     the smallest and the largest error of each run. Neither of them moves by more than an element does, so the largest
     difference of two signatures is at most the largest distance of the two results, in error units. Integers count by
-    their difference; a misplaced NaN or Inf is infinite. ε and δ are those of `tasks.judge.plain` under the declared
+    their difference; a misplaced NaN or Inf is infinite. ε and δ are those of `tasks.judge.error_metrics` under the declared
     ``precision``. None where elements cannot be compared one by one: other shapes or dtypes than expected, no
     reference, text, a random or uninitialised result.
     """

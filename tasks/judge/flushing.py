@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tasks.judge.plain import compute_ulp_spacing
+from tasks.judge.error_metrics import compute_ulp_spacing
 from tasks.model import EPS, SMALLEST_NORMAL, Flushes, Leaf, is_inexact_dtype
 from tasks.model.dtypes import name_numpy_dtype, round_to_dtype
 

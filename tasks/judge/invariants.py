@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.judge.plain import USUAL_UNITS
+from tasks.judge.error_metrics import USUAL_UNITS
 from tasks.model import EPS, SMALLEST_NORMAL, is_inexact_dtype
 from tasks.model.dtypes import name_numpy_dtype
 

@@ -7,7 +7,7 @@ import functools
 import math
 from dataclasses import dataclass, replace
 
-from tasks.judge.plain import Metrics, is_precision_coarser
+from tasks.judge.error_metrics import Metrics, is_precision_coarser
 from tasks.model.dtypes import EPS
 from tasks.model.kind import KIND_ORACLE, KIND_TOLERANCE, KIND_ZERO
 from tasks.model.op_class import OpClass

@@ -8,7 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from tasks.judge.plain import USUAL_UNITS, MetricSums, compare_outputs, find_error_unit_parts, measure_output_errors
+from tasks.judge.error_metrics import (
+    USUAL_UNITS,
+    MetricSums,
+    compare_outputs,
+    find_error_unit_parts,
+    measure_output_errors,
+)
 from tasks.judge.policy import GROSS, Policy, judge_by_policy
 from tasks.model import (
     EPS,

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tasks.judge.ascending import AscendingInputs, sort_inputs_ascending
-from tasks.judge.plain import compute_ulp_spacing
+from tasks.judge.ascending_inputs import AscendingInputs, sort_inputs_ascending
+from tasks.judge.error_metrics import compute_ulp_spacing
 from tasks.model import EPS, SMALLEST_NORMAL
 from tasks.model.dtypes import format_number, get_numpy_dtype, name_numpy_dtype
 

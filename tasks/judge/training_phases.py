@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from tasks.arrays import noise
-from tasks.judge.plain import Metrics, check_output_metadata
+from tasks.judge.error_metrics import Metrics, check_output_metadata
 from tasks.model import EPS, Leaf
 from tasks.training.exact import HALF, STORED, STORINGS, clip_training_gradients
 from tasks.training.phases import CLIPPED, SECOND, TAPS, WEIGHTS

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.judge.plain import compare_outputs
+from tasks.judge.error_metrics import compare_outputs
 from tasks.model import Leaf, OpClass, Status, compute_row_floor
 
 #: So many times its floor in float32 a gradient must be to be no zero: those of a key's bias, say, are zeros that no

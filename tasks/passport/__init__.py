@@ -4,4 +4,4 @@ It asks one thing of a device: the sum of some terms. It knows no runtime and no
 """
 
 from tasks.passport.device_sum import ARITHMETIC, CODES, SHAPES, DeviceSum, NotReadable, SumTerms, choose_sum_elements
-from tasks.passport.reading import SumReading
+from tasks.passport.sum_reading import SumReading

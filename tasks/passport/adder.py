@@ -18,8 +18,8 @@ import numpy as np
 
 from tasks.model.dtypes import TABLE
 from tasks.passport.device_sum import DeviceSum, NotReadable, Question
-from tasks.passport.reading import NodeRule
-from tasks.passport.trees import Tree, list_tree_nodes, list_tree_terms
+from tasks.passport.sum_reading import NodeRule
+from tasks.passport.sum_trees import Tree, list_tree_nodes, list_tree_terms
 
 #: Steps of a tree that are measured, spread over it; the others are taken to be as most are.
 MEASURED = 48

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from tasks.model.dtypes import EPS, SMALLEST_NORMAL
-from tasks.passport.reading import SumReading
-from tasks.passport.trees import decode_tree, list_tree_nodes, measure_tree_depth
+from tasks.passport.sum_reading import SumReading
+from tasks.passport.sum_trees import decode_tree, list_tree_nodes, measure_tree_depth
 
 #: λ of the likely bound: it fails once in 2·10¹⁰ sums.
 LAMBDA = 7.0

@@ -17,8 +17,8 @@ import numpy as np
 from tasks.model import is_complex_dtype, is_inexact_dtype
 from tasks.model.dtypes import name_numpy_dtype
 from tasks.operators import formulas
-from tasks.passport.bounded import DEVIATIONS, BoundedArray
-from tasks.passport.locate import GIVEN, NEAR
+from tasks.passport.bounded_arrays import DEVIATIONS, BoundedArray
+from tasks.passport.locate_sum import GIVEN, NEAR
 
 #: Numbers of an array beyond which no formula is tried.
 LARGEST = 2**22

@@ -29,8 +29,8 @@ from tasks.arrays.tree import (
 )
 from tasks.catalogs.base import CANDIDATES, Failure, Sample
 from tasks.catalogs.user_definitions import USER
-from tasks.graphs import program as programs
-from tasks.judge import verdict
+from tasks.graphs import traced_program as programs
+from tasks.judge import policy_files as verdict
 from tasks.judge.policy import GROSS
 from tasks.judge.prepared import (
     bfloat16_would_pass,

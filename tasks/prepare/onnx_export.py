@@ -177,7 +177,7 @@ def _check_by_evaluator(model: Any, inputs: list[Any], expected: list[Leaf], pai
     """
     from onnx.reference import ReferenceEvaluator
 
-    from tasks.graphs.evaluate import EvaluatedGraph
+    from tasks.graphs.evaluate_graph import EvaluatedGraph
     from tasks.graphs.widening import NoOracle
 
     if any(a.size == 0 for a in inputs) and any(node.op_type == "ReduceMean" for node in model.graph.node):

@@ -1,7 +1,7 @@
 """Whether a sample is made of products, and how far its result moves when their factors are those of a coarser precision.
 
 A matrix unit that takes float32 for TF32 rounds the factors of each product, whatever op that is a part of. So a
-sample's computation is run once, and asked (`tasks.graphs.products`, `tasks.graphs.coarse`). Where several steps make a
+sample's computation is run once, and asked (`tasks.graphs.products`, `tasks.graphs.coarse_products`). Where several steps make a
 result of products, the noise floor of its inputs is no measure of what rounding each factor does, and a floor of its
 own is drawn.
 """
@@ -21,7 +21,7 @@ from tasks.arrays import noise
 from tasks.arrays.tree import NotEncodable, decode_argument_tree, read_tensor_spec
 from tasks.catalogs.base import Sample
 from tasks.graphs import products
-from tasks.graphs import program as programs
+from tasks.graphs import traced_program as programs
 from tasks.graphs.products import Change
 from tasks.model import EPS, WITHOUT_NOISE, Group, OpClass, get_wide_dtype
 
@@ -138,7 +138,7 @@ def _make_products_run(sample: Sample, group: Group) -> Run | None:
 def _make_products_of_graph(sample: Sample) -> Run:
     import onnx
 
-    from tasks.graphs.coarse import CoarseProducts
+    from tasks.graphs.coarse_products import CoarseProducts
 
     model = onnx.load_from_string(sample.model)
 
@@ -153,7 +153,7 @@ def _make_products_of_graph(sample: Sample) -> Run:
 def _has_product_nodes(model: bytes | None) -> bool:
     import onnx
 
-    from tasks.graphs import nodes
+    from tasks.graphs import graph_nodes as nodes
 
     block, _ = nodes.read_graph_nodes(onnx.load_from_string(model))
     return any(node.operator.multiplies for node in block.walk())

@@ -24,7 +24,7 @@ from tasks import wire as lines
 from tasks.backends import BackendSpec
 from tasks.backends.base import Backend, BaselineArm
 from tasks.backends.shared.artefacts import FOLDER
-from tasks.catalogs.user.shown import list_hidden_files, show_definitions_to_kernel
+from tasks.catalogs.user.shown_definitions import list_hidden_files, show_definitions_to_kernel
 from tasks.catalogs.user_definitions import parse_definitions
 from tasks.confine import Rules
 from tasks.model import Begun, Chain, Flushes, Form, Misbehaviour, Program, RuntimeInfo, Timed, TimedCalls, Unsupported

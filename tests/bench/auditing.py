@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tasks.backends import BackendSpec
 from tasks.catalogs import user_definitions
-from tasks.judge import verdict
+from tasks.judge import policy_files as verdict
 from tasks.model import Group, Status
 from tasks.prepare.cases import prepare_group
 from tasks.runner import Runner, make_item_of_whole_group

@@ -16,7 +16,7 @@ from tasks.catalogs.engine import catalog
 from tasks.catalogs.engine.catalog import CHECK, DECODERS
 from tasks.checks.engine_greedy import OP as GREEDY
 from tasks.checks.engine_relations import RELATIONS
-from tasks.judge import verdict
+from tasks.judge import policy_files as verdict
 from tasks.model import Group, Unavailable
 from tasks.model.row import Row
 from tasks.prepare.cases import prepare_group

@@ -10,10 +10,10 @@ from unittest import mock
 import pandas as pd
 
 from farm.plan import config as configs
-from farm.plan.known import drop_known_rows
+from farm.plan.match_known import drop_known_rows
 from farm.policies.rejudge import rejudge_rows
 from tasks.judge import policy as rules
-from tasks.judge import verdict
+from tasks.judge import policy_files as verdict
 from tasks.model import FAILED, MEASURED, NOT_VALID, Status, name_statuses
 from tasks.zoo import PRECISION, faults
 from tests.bench.record import ROOT, Result

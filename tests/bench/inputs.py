@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from tasks import heap
-from tasks.judge import verdict
-from tasks.judge.plain import does_error_lean
+from tasks.judge import policy_files as verdict
+from tasks.judge.error_metrics import does_error_lean
 from tasks.judging import judge_outputs
 from tasks.model import EXHAUSTIVE, Group, RuntimeInfo, Status, get_numpy_dtype
 from tasks.prepare.cases import PreparedSample, prepare_group

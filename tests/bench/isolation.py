@@ -20,8 +20,8 @@ import numpy as np
 from tasks.backends import BackendSpec
 from tasks.backends.base import Backend
 from tasks.catalogs import user_definitions
-from tasks.catalogs.user import load
-from tasks.judge import verdict
+from tasks.catalogs.user import load_kernels as load
+from tasks.judge import policy_files as verdict
 from tasks.model import Form, Group, Program
 from tasks.model.named import Named
 from tasks.prepare.cases import prepare_group

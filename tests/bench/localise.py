@@ -21,7 +21,7 @@ from tasks.hunt.localise.search import Culprit, search_culprit
 from tasks.hunt.localise.serving import list_backend_settings, make_culprit_question, read_onnx_form
 from tasks.hunt.localise.windows import WIDEST
 from tasks.hunt.onnx_program import OnnxProgram
-from tasks.judge import verdict
+from tasks.judge import policy_files as verdict
 from tasks.model import Form, Group, RuntimeInfo
 from tasks.prepare.cases import prepare_group
 from tests import stand_in

@@ -86,7 +86,7 @@ def farm(cache: str) -> dict[str, float]:
     torch.set_num_threads(1)
     import tasks.catalogs as catalogs
     from tasks.backends import BackendSpec
-    from tasks.judge import verdict
+    from tasks.judge import policy_files as verdict
     from tasks.model import Group
     from tasks.prepare.cases import prepare_group
     from tasks.runner import Runner, make_item_of_whole_group
@@ -120,7 +120,7 @@ def noise(cache: str, draws: str, out: str) -> dict[str, float]:
     from tasks.backends import BackendSpec
     from tasks.catalogs.torch.arguments import widen_torch_argument
     from tasks.catalogs.torch.samples import OpInfoSampleMaker
-    from tasks.judge import verdict
+    from tasks.judge import policy_files as verdict
     from tasks.model import Group
     from tasks.prepare.cases import prepare_group
     from tasks.runner import Runner, make_item_of_whole_group

@@ -13,7 +13,7 @@ from tasks.backends import BackendSpec
 from tasks.hunt.dialogue import Ask, DialoguePiece, NotFailing, Ran
 from tasks.hunt.graph_case import GraphCase
 from tasks.hunt.minimise.search import MinimalCase, search_minimal_case
-from tasks.judge import verdict
+from tasks.judge import policy_files as verdict
 from tasks.model import Group
 from tasks.model.row import Row
 from tasks.prepare.cases import PreparedGroup, save_sample_alone

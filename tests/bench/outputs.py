@@ -13,7 +13,7 @@ import numpy as np
 from tasks.backends import BackendSpec
 from tasks.backends.base import Backend
 from tasks.cache import default_cache
-from tasks.judge import verdict
+from tasks.judge import policy_files as verdict
 from tasks.judging import Judgement, judge_outputs
 from tasks.model import Group, Leaf, RuntimeInfo, Status, Unsupported, is_inexact_dtype, round_to_dtype
 from tasks.prepare.cases import PreparedSample, prepare_group

@@ -36,7 +36,7 @@ from farm.work.run_state import RunState
 from farm.work.state import RunPlan
 from farm.work.supervisor import CHUNK_ROWS, CHUNK_S
 from tasks import wire
-from tasks.judge import verdict
+from tasks.judge import policy_files as verdict
 from tasks.model import BackendInfo, Group, RuntimeInfo, Status
 from tasks.model.row import Row
 from tests.bench.record import Result

@@ -10,7 +10,7 @@ import numpy as np
 
 from farm.report.tables.training import list_training_steps
 from tasks.cache import default_cache
-from tasks.judge import verdict
+from tasks.judge import policy_files as verdict
 from tasks.judging import judge_outputs
 from tasks.model import Group, RuntimeInfo, Status, round_to_dtype
 from tasks.prepare.cases import PreparedSample, prepare_group

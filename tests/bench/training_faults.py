@@ -12,7 +12,7 @@ from tasks import checks
 from tasks.backends.base import Backend
 from tasks.backends.torch import TorchEager
 from tasks.checks.train import measure_training_slopes
-from tasks.judge import verdict
+from tasks.judge import policy_files as verdict
 from tasks.judging import Judgement, judge_steps
 from tasks.model import Form, Group, OwnKernel, RuntimeInfo, Status
 from tasks.prepare.cases import PreparedSample, prepare_group

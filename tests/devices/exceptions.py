@@ -18,13 +18,13 @@ import numpy as np
 from tasks.arrays.contiguous import call_with_packed_arrays, pack_strided_arrays
 from tasks.backends import BackendSpec
 from tasks.backends.shared.network import complete_torch_form
-from tasks.judge import verdict
+from tasks.judge import policy_files as verdict
 from tasks.judging import judge_outputs
 from tasks.model import Flushes, Group
 from tasks.passport import SumReading
-from tasks.passport.explain import read_located_sum
-from tasks.passport.locate import NEAR_EXACT, locate_sum_terms
-from tasks.passport.own import OwnArithmetic
+from tasks.passport.explain_sum import read_located_sum
+from tasks.passport.locate_sum import NEAR_EXACT, locate_sum_terms
+from tasks.passport.own_arithmetic import OwnArithmetic
 from tasks.prepare.cases import PreparedSample, prepare_group
 
 #: Backends and what is asked of each: op, variant, dtype.

@@ -14,7 +14,7 @@ import pandas as pd
 from tasks import catalogs
 from tasks.backends import BackendSpec
 from tasks.judge import fingerprint
-from tasks.judge.plain import compare_outputs
+from tasks.judge.error_metrics import compare_outputs
 from tasks.model import Form, Group
 from tests.devices import HERE
 

@@ -20,9 +20,9 @@ import numpy as np
 import pandas as pd
 
 from farm.plan import config as configs
-from farm.plan import known
+from farm.plan import match_known as known
 from farm.plan.config import load_known_failures
-from farm.plan.model import KnownFailure
+from farm.plan.config_models import KnownFailure
 from farm.policies.rejudge import rejudge_rows
 from tasks import catalogs
 from tasks.arrays import accumulators
@@ -33,8 +33,9 @@ from tasks.catalogs.torch import opinfo
 from tasks.catalogs.torch.opinfo import OnDevice
 from tasks.devices import nvidia
 from tasks.diagnose import products
-from tasks.judge import definitions, verdict
-from tasks.judge.plain import find_error_unit_parts
+from tasks.judge import definitions
+from tasks.judge import policy_files as verdict
+from tasks.judge.error_metrics import find_error_unit_parts
 from tasks.judging import judge_outputs
 from tasks.model import Group, OpClass, RuntimeInfo
 from tasks.prepare.cases import PreparedSample, prepare_group

@@ -1,4 +1,4 @@
-"""Runs the folder of a finding in this process: faster than one of its own, which `farm.reproduction.trial` starts."""
+"""Runs the folder of a finding in this process: faster than one of its own, which `farm.reproduction.finding_trial` starts."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from farm.reproduction import trial
-from farm.reproduction.folder import COMPARE, DEFINITION, PROGRAM
+from farm.reproduction import finding_trial as trial
+from farm.reproduction.finding_folder import COMPARE, DEFINITION, PROGRAM
 
 
 def exit_code(files: Mapping[str, bytes]) -> int:

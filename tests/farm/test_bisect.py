@@ -13,7 +13,7 @@ import yaml
 from farm.commands.bisect import main
 from farm.fleet import pip_settings
 from farm.reproduction.bisect import VersionAnswer, list_asked_versions, search_versions
-from farm.reproduction.find import ReproduceError
+from farm.reproduction.find_case import ReproduceError
 from tests.conftest import here
 from tests.wheels import NAME, release
 

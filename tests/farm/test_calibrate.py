@@ -13,7 +13,7 @@ from farm import lake
 from farm.commands.calibrate import BAD_INPUT, main
 from farm.policies import calibrate
 from farm.policies.calibrate import FEWEST_OPS, LEAST, LEAST_ROUNDED_ONCE, round_to_power_of_two
-from tasks.judge import verdict
+from tasks.judge import policy_files as verdict
 from tasks.model.row import Row
 
 RUN = "20260101-000000-aaaa"

@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from farm.reproduction.call import MOST, write_call_script, write_tensor_source
+from farm.reproduction.call_script import MOST, write_call_script, write_tensor_source
 
 PROGRAM = '''"""torch:log_softmax, as the case calls it."""
 

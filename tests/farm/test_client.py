@@ -22,7 +22,9 @@ import torch
 
 import farm
 from farm import lake
-from farm.client import process, smaller, trying
+from farm.client import minimising as smaller
+from farm.client import one_sample as trying
+from farm.client import process
 from farm.commands.report import main as report
 from farm.commands.reproduce import main as command
 from farm.hunt import minimise_search as searching
@@ -30,7 +32,8 @@ from farm.lake.key import RowKey
 from tasks.backends.shared import torch_devices
 from tasks.backends.torch import TorchEager
 from tasks.catalogs import user_definitions
-from tasks.catalogs.user import fuzzed_samples, load
+from tasks.catalogs.user import fuzzed_samples
+from tasks.catalogs.user import load_kernels as load
 from tests.kernels import called, norms
 from tests.kernels.norms import DIMS, INPUTS, Norm, WrongNorm, exact, exact_in_torch, refuses, rms_norm, tail_lost
 

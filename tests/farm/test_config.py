@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from farm.plan.config import Config, ConfigError, load_config
-from farm.plan.known import drop_known_rows
+from farm.plan.match_known import drop_known_rows
 from tasks.nearest import suggest_nearest_names
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,10 +9,10 @@ import pydantic
 import pytest
 
 import farm
-from farm.plan.model import Config
-from tasks.catalogs.user import keys
+from farm.plan.config_models import Config
+from tasks.catalogs.user import declaration_keys as keys
+from tasks.catalogs.user.declaration_schema import list_declaration_mistakes
 from tasks.catalogs.user.ops import UserOp
-from tasks.catalogs.user.schema import list_declaration_mistakes
 
 KERNEL = {"name": "op", "kernel": "k:f", "reference": "k:g", "inputs": {"x": ["n"]}, "dims": {"n": [1, 5]}}
 

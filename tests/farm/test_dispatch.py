@@ -21,7 +21,7 @@ from farm.fleet.child_process import ChildDeath, Limits
 from farm.fleet.health import DeviceHealth, Place
 from farm.plan import matrix
 from farm.plan.config import BackendConfig, CatalogConfig, Config
-from farm.plan.model import Skip
+from farm.plan.config_models import Skip
 from farm.plan.request import RunRequest
 from farm.work.dispatcher import Dispatcher
 from farm.work.earlier_runs import LearnedFromRuns
@@ -35,7 +35,7 @@ from farm.work.state import JobFlight, RunPlan
 from farm.work.supervisor import STRIKES
 from tasks import catalogs, wire
 from tasks.backends.base import FRACTION
-from tasks.judge import verdict
+from tasks.judge import policy_files as verdict
 from tasks.model import BackendInfo, RuntimeInfo
 from tests.farm.simulated import Simulated, node
 

@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from farm.__main__ import main
-from farm.fleet import probing
-from farm.fleet.asking import probe_backends
+from farm.fleet import probe_answers as probing
+from farm.fleet.ask_backends import probe_backends
 from farm.plan.config import read_config_backends
 from tasks.backends import BackendSpec
 from tasks.wire import Refused

@@ -21,7 +21,7 @@ import pytest
 from farm.commands import run
 from farm.exits import OK
 from farm.fleet import envs, inventory, pip_settings
-from farm.fleet.asking import probe_backends
+from farm.fleet.ask_backends import probe_backends
 from farm.fleet.child_process import ChildProcess, Limits, link_tasks_folder
 from farm.fleet.envs import EnvError, Environment
 from farm.plan.config import ConfigError, load_config

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from farm.reproduction import requirements
-from farm.reproduction.folder import PROGRAM, RUN, FindingCase, write_finding_folder
+from farm.reproduction import finding_requirements as requirements
+from farm.reproduction.finding_folder import PROGRAM, RUN, FindingCase, write_finding_folder
 from tasks.arrays.training import TrainingStep
 from tasks.arrays.tree import TensorSpec, encode_argument_tree, encode_tensor_spec
 from tasks.backends import BackendSpec
 from tasks.backends.shared.recipe import NoProgram
 from tasks.catalogs.models import architectures, own_models, training
-from tasks.judge import verdict
+from tasks.judge import policy_files as verdict
 from tasks.model import Form, Group, Leaf
 from tests.farm.in_process import exit_code
 

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from farm.reproduction import checks
+from farm.reproduction import finding_checks as checks
 from farm.reproduction.bounds import compute_allowed_difference, list_expected_arrays
 from tasks.backends.shared.recipe import NoProgram
-from tasks.judge import properties, verdict
-from tasks.judge.plain import compare_outputs
+from tasks.judge import policy_files as verdict
+from tasks.judge import properties
+from tasks.judge.error_metrics import compare_outputs
 from tasks.judge.policy import judge_by_policy
 from tasks.model import EPS, SMALLEST_NORMAL, Leaf, OpClass, Status
 

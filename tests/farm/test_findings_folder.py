@@ -14,14 +14,17 @@ import pytest
 from planted_small import graph
 
 from farm.hunt import issue_text as issue
-from farm.reproduction import checks, in_framework, requirements, trial
-from farm.reproduction.folder import PROGRAM, RUN, FindingCase, _format_script_literal, write_finding_folder
+from farm.reproduction import finding_checks as checks
+from farm.reproduction import finding_requirements as requirements
+from farm.reproduction import finding_trial as trial
+from farm.reproduction import in_framework
+from farm.reproduction.finding_folder import PROGRAM, RUN, FindingCase, _format_script_literal, write_finding_folder
 from tasks import counterparts
 from tasks.arrays.tree import TensorSpec, encode_argument_tree, encode_tensor_spec
 from tasks.backends import BackendSpec
 from tasks.backends.shared.network import complete_torch_form
 from tasks.backends.shared.recipe import NoProgram, ProgramRecipe
-from tasks.judge import verdict
+from tasks.judge import policy_files as verdict
 from tasks.model import Form, Group, Leaf, get_numpy_dtype, is_inexact_dtype
 from tasks.model.dtypes import TABLE
 from tests import stand_in

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from farm.fleet import envs
-from farm.reproduction import requirements
-from farm.reproduction.folder import PROGRAM, RUN, FindingCase, FindingDefinition, write_finding_folder
+from farm.reproduction import finding_requirements as requirements
+from farm.reproduction.finding_folder import PROGRAM, RUN, FindingCase, FindingDefinition, write_finding_folder
 from farm.reproduction.in_torch import OP_DB
 from tasks.arrays import torch_tree
 from tasks.arrays.tree import TensorSpec, encode_argument_tree, encode_tensor_spec
@@ -22,8 +22,8 @@ from tasks.backends import BackendSpec
 from tasks.backends.shared.recipe import NoProgram
 from tasks.backends.shared.torch_run import to_arrays
 from tasks.catalogs import user_definitions
-from tasks.judge import verdict
-from tasks.judge.plain import compare_outputs
+from tasks.judge import policy_files as verdict
+from tasks.judge.error_metrics import compare_outputs
 from tasks.model import Form, Group, Leaf, OpClass
 from tasks.packages import TORCH_CATALOG
 from tasks.prepare.cases import PreparedSample, prepare_group

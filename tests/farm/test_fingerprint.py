@@ -26,7 +26,7 @@ from farm.report.tables.passports import (
     view_passport,
 )
 from tasks.passport import CODES
-from tasks.passport.trees import (
+from tasks.passport.sum_trees import (
     decode_tree,
     encode_tree,
     list_term_blocks,

@@ -13,15 +13,15 @@ import pytest
 
 from farm.commands.report import main
 from farm.exits import OK
-from farm.plan import known
-from farm.plan.model import KnownFailure
+from farm.plan import match_known as known
+from farm.plan.config_models import KnownFailure
 from farm.program import _find_farm_program
 from farm.report import Report, by_vendor, causes, coverage, ranking, stale, unique, verdict
 from farm.report.faces.markdown import write_markdown_report
 from farm.report.faces.page import render_page_of_run
-from farm.report.tables import first
+from farm.report.tables import first_views as first
 from farm.report.tables.overview import describe_best_backends, list_backend_coverage
-from farm.reproduction.show import _find_known_cause
+from farm.reproduction.show_case import _find_known_cause
 from tests.farm.test_conclusion import REC, given, lake_of
 from tests.farm.test_page import Shown
 from tests.farm.test_report import RUN, frame, make_row, printed

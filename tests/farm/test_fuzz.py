@@ -15,7 +15,7 @@ from farm.commands import reproduce
 from farm.hunt import fuzz_request
 from farm.hunt import fuzz_rounds as fuzzing
 from farm.hunt.fuzz_schedule import CHUNK, KEPT, QUIET, FuzzSchedule, make_fuzz_finding_key
-from farm.reproduction import find
+from farm.reproduction import find_case as find
 from tasks.catalogs.fuzz import catalog
 from tasks.model import Group
 from tasks.model.kind import KIND_UNDRAWN

@@ -14,7 +14,7 @@ import psutil
 import pytest
 import yaml
 
-from farm.fleet import detect
+from farm.fleet import detect_vendors as detect
 from farm.fleet.child_process import Limits
 from farm.fleet.node import NodeDevices, make_ray_node
 from farm.work import gangs, ray_cluster

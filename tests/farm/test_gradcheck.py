@@ -13,10 +13,10 @@ import pytest
 
 from farm.commands import gradcheck
 from farm.report.tables.gradient_oracles import MEANING, compare_gradient_oracles, table_two_oracles
-from farm.reproduction.again import NotHere, run_samples
+from farm.reproduction.run_again import NotHere, run_samples
 from tasks.backends import BackendSpec
 from tasks.catalogs.torch import gradient_samples as samples_of_torch
-from tasks.judge import verdict
+from tasks.judge import policy_files as verdict
 from tasks.model import Group
 from tasks.prepare.cases import prepare_group
 from tasks.runner import make_item_of_whole_group

@@ -13,8 +13,8 @@ import yaml
 
 from farm.plan import matrix
 from farm.plan.config import Config, ConfigError, load_config
-from farm.plan.known import drop_known_rows, explain_unmet_known
-from farm.plan.model import KnownFailure
+from farm.plan.config_models import KnownFailure
+from farm.plan.match_known import drop_known_rows, explain_unmet_known
 from tasks import catalogs
 from tasks.catalogs.base import Entry
 from tests.conftest import ROOT

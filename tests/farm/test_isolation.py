@@ -19,8 +19,8 @@ from tasks import wire
 from tasks.aside import ask_aside
 from tasks.backends import BackendSpec
 from tasks.catalogs import user_definitions
-from tasks.catalogs.user import shown
-from tasks.judge import verdict
+from tasks.catalogs.user import shown_definitions as shown
+from tasks.judge import policy_files as verdict
 from tasks.model import Group
 from tasks.model.row import Row
 from tasks.prepare.cases import PreparedGroup, prepare_group
@@ -36,7 +36,7 @@ TOUCHES_THE_JUDGE = """
 import sys
 def kernel(x):
     from tasks import judging, runner
-    from tasks.judge.plain import Metrics
+    from tasks.judge.error_metrics import Metrics
     from tasks.model import Status
     for module in (judging, runner):
         module.judge_outputs = lambda *a, **k: judging.Judgement(Metrics(), Status.PASS, "")

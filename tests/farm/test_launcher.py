@@ -15,14 +15,15 @@ import psutil
 import pytest
 
 from farm import lake
-from farm.fleet import channel, envs, existing
+from farm.fleet import channel, envs
+from farm.fleet import existing_interpreter as existing
 from farm.fleet.channel import LAUNCHER
 from farm.fleet.child_process import ChildDeath, ChildProcess, Limits
 from farm.fleet.envs import EnvError, Environment
 from farm.plan.config import ConfigError, load_config
-from farm.plan.known import _match_known_version
+from farm.plan.match_known import _match_known_version
 from farm.report.tables.history import sort_version_texts
-from farm.reproduction.versions import _read_row_versions
+from farm.reproduction.pinned_versions import _read_row_versions
 from tasks import wire
 from tests.conftest import here
 from tests.farm.test_faults import EXPECTED, SAMPLES, config

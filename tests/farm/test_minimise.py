@@ -28,14 +28,14 @@ from farm.lake.key import RowKey
 from farm.lake.minimal import make_finding_id
 from farm.report.tables import defects
 from farm.report.tables.coverage import keep_distinct_rows
-from farm.reproduction.find import ReproduceError
+from farm.reproduction.find_case import ReproduceError
 from farm.work.job import Job
 from tasks.arrays.tree import TensorSpec, encode_argument_tree, encode_tensor_spec
 from tasks.backends import BackendSpec
 from tasks.catalogs import user_definitions
 from tasks.hunt.call_case import CallCase
 from tasks.hunt.minimise.case_description import describe_minimal_case
-from tasks.judge import verdict
+from tasks.judge import policy_files as verdict
 from tasks.model import Group
 from tasks.prepare.cases import PreparedGroup
 from tasks.runner import Runner as CaseRunner

@@ -12,7 +12,7 @@ from farm.commands import run as launch
 from farm.policies.rejudge import rejudge_rows
 from farm.report import Report
 from farm.report.tables.models import list_model_lines
-from tasks.judge import verdict
+from tasks.judge import policy_files as verdict
 
 CONFIG = """
 dtypes: [float32]

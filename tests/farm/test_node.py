@@ -15,7 +15,10 @@ import pytest
 import yaml
 
 from farm.commands import node as node_command
-from farm.fleet import asking, detect, inventory, node, visible
+from farm.fleet import ask_backends as asking
+from farm.fleet import detect_vendors as detect
+from farm.fleet import inventory, node
+from farm.fleet import visible_devices as visible
 from farm.fleet.channel import Interpreter
 from farm.fleet.child_process import Limits
 from farm.fleet.inventory import BackendOffer
@@ -26,7 +29,7 @@ from farm.work.job import Job
 from tasks import wire
 from tasks.backends import BackendSpec
 from tasks.backends.base import FRACTION
-from tasks.catalogs.user import load
+from tasks.catalogs.user import load_kernels as load
 from tasks.devices import BY_LABEL, DEVICE_NUMBER, DEVICE_VENDOR, DEVICES, Device
 from tasks.model import BackendInfo
 from tests.conftest import ROOT, refusal_of

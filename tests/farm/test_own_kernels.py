@@ -15,11 +15,12 @@ from farm.commands import minimise
 from farm.commands import run as launch
 from farm.exits import BAD_INPUT
 from farm.lake import minimal
-from farm.reproduction import requirements
-from tasks.catalogs.user import load, sources
-from tasks.catalogs.user.load import DeclaredKernel
+from farm.reproduction import finding_requirements as requirements
+from tasks.catalogs.user import kernel_sources as sources
+from tasks.catalogs.user import load_kernels as load
+from tasks.catalogs.user.declaration_schema import list_declaration_mistakes
+from tasks.catalogs.user.load_kernels import DeclaredKernel
 from tasks.catalogs.user.ops import UserOp
-from tasks.catalogs.user.schema import list_declaration_mistakes
 from tasks.gradients import autograd
 from tasks.model import Group
 

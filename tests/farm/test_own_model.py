@@ -15,7 +15,7 @@ from farm.exits import BAD_INPUT, FOUND, OK
 from farm.plan.config import ConfigError, load_config
 from tasks.catalogs import user_definitions
 from tasks.catalogs.models import network_samples
-from tasks.graphs import floor
+from tasks.graphs import noise_floor as floor
 from tests import residual_model
 
 

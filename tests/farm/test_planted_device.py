@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 from farm import lake
-from farm.fleet import detect
+from farm.fleet import detect_vendors as detect
 from tests.conftest import PLUGIN, ROOT, here, launch
 from tests.machines import ALONE
 

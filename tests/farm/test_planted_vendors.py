@@ -15,7 +15,7 @@ import yaml
 from farm import lake
 from farm.commands import node
 from farm.exits import OK
-from farm.fleet import detect
+from farm.fleet import detect_vendors as detect
 from farm.work import fleet_changes, supervisor
 from tasks.devices import BY_LABEL, TORCH_DEVICES
 from tests.conftest import ROOT, farm, here, launch

@@ -12,8 +12,9 @@ import pytest
 import yaml
 
 from farm import lake
-from farm.fleet import asking, probing
-from farm.fleet.asking import probe_backends
+from farm.fleet import ask_backends as asking
+from farm.fleet import probe_answers as probing
+from farm.fleet.ask_backends import probe_backends
 from farm.fleet.child_process import ChildProcess, name_compiler_caches
 from tasks import wire
 from tasks.backends import BackendSpec

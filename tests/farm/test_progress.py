@@ -15,7 +15,8 @@ from rich.console import Console
 
 from farm.commands.run import main
 from farm.exits import OK
-from farm.work import durations, left, progress
+from farm.work import durations, progress
+from farm.work import work_left as left
 from farm.work.run_counts import BackendCount
 from farm.work.state import JobFlight, JobFlights
 

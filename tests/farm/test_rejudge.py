@@ -16,7 +16,7 @@ from farm.commands import run as launch
 from farm.commands.rejudge import BAD_INPUT, CHANGED, SAME, main
 from farm.lake import SCHEMA
 from farm.policies.rejudge import find_rejudged_changes, rejudge_rows
-from tasks.judge import verdict
+from tasks.judge import policy_files as verdict
 
 CONFIG = """
 checks: [forward]

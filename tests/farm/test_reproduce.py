@@ -26,9 +26,11 @@ from farm.commands import run as launch
 from farm.commands.reproduce import BAD_INPUT, DIFFERENT, SAME
 from farm.fleet import envs
 from farm.plan.config import Config
-from farm.reproduction import find, trial, versions
+from farm.reproduction import find_case as find
+from farm.reproduction import finding_trial as trial
+from farm.reproduction import pinned_versions as versions
 from farm.reproduction.in_torch import write_torch_literal
-from farm.reproduction.show import METRICS, conclude_reproduction
+from farm.reproduction.show_case import METRICS, conclude_reproduction
 from tasks.backends import BackendSpec
 from tasks.backends.shared.recipe import NoProgram
 from tasks.model import Group

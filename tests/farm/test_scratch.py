@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from farm.fleet import scratch
+from farm.fleet import scratch_folders as scratch
 from farm.fleet.child_process import ChildProcess, Limits
 from tasks import wire
 
 #: Tells its folder, with something in it, then waits to be killed.
 WAITS = """
 import sys
-from farm.fleet import scratch
+from farm.fleet import scratch_folders as scratch
 place = scratch.folder()
 (place / "left").mkdir()
 print(place, flush=True)

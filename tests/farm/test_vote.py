@@ -20,7 +20,7 @@ from farm.exits import FOUND, OK
 from farm.lake.upgrade import find_cause_code
 from farm.policies.rejudge import rejudge_rows
 from farm.policies.vote import CHANGED, COLUMNS, find_suspects_of_vote, undo_vote
-from tasks.judge import verdict
+from tasks.judge import policy_files as verdict
 from tasks.judge.policy import Limit
 from tasks.operators.table import EVALUATED
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from tasks.backends.base import Backend
 from tasks.backends.shared.onnx_form import name_onnx_inputs
-from tasks.graphs.evaluate import EvaluatedGraph
+from tasks.graphs.evaluate_graph import EvaluatedGraph
 from tasks.model import Form, Program, RuntimeInfo
 from tasks.model.dtypes import DTYPE_OF_ELEMENT, get_numpy_dtype
 

@@ -16,9 +16,9 @@ from tasks.backends.shared.onnx_form import name_onnx_inputs
 from tasks.backends.shared.recipe import ProgramRecipe, check_form_has_program
 from tasks.backends.shared.torch_run import to_arrays
 from tasks.catalogs.base import Catalog, Entry, Sample
-from tasks.graphs import program as programs
-from tasks.graphs.evaluate import EvaluatedGraph
-from tasks.graphs.floor import reference_and_floor
+from tasks.graphs import traced_program as programs
+from tasks.graphs.evaluate_graph import EvaluatedGraph
+from tasks.graphs.noise_floor import reference_and_floor
 from tasks.model import Form, Group, Leaf, OpClass, Program, RuntimeInfo
 from tasks.model.dtypes import EPS
 from tests import stand_in, tiny_models, tiny_module

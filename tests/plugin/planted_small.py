@@ -17,10 +17,10 @@ from tasks.backends.base import Backend
 from tasks.backends.shared.onnx_form import name_onnx_inputs
 from tasks.backends.shared.recipe import NoProgram, ProgramRecipe
 from tasks.catalogs.base import Catalog, Entry, Sample
-from tasks.graphs.evaluate import EvaluatedGraph
-from tasks.graphs.expected import compute_graph_leaves
+from tasks.graphs.evaluate_graph import EvaluatedGraph
+from tasks.graphs.expected_outputs import compute_graph_leaves
+from tasks.graphs.graph_nodes import GraphNode
 from tasks.graphs.harvest import find_tensor_dtype
-from tasks.graphs.nodes import GraphNode
 from tasks.model import Form, Group, Program, RuntimeInfo, get_numpy_dtype
 
 

@@ -21,7 +21,7 @@ from tasks.backends import BackendSpec
 from tasks.backends.shared import replaced
 from tasks.catalogs import user_definitions
 from tasks.checks import audit
-from tasks.judge import verdict
+from tasks.judge import policy_files as verdict
 from tasks.model import Form, Group, Leaf, Misbehaviour, Placing, Program, Status, Unsupported, flags
 from tasks.model.kind import KIND_FIRST, KIND_LIBRARY, OF_AUDIT
 from tasks.prepare.cases import PreparedGroup, prepare_group

@@ -15,10 +15,11 @@ import pytest
 
 from tasks.backends import BackendSpec
 from tasks.backends.shared import ceilings, torch_timing
-from tasks.catalogs.user import load
+from tasks.catalogs.user import load_kernels as load
 from tasks.catalogs.user.ops import UserOp
-from tasks.checks import paired, speedup
-from tasks.judge import verdict
+from tasks.checks import paired_timing as paired
+from tasks.checks import speedup
+from tasks.judge import policy_files as verdict
 from tasks.model import Group
 from tasks.model.row import Row
 from tasks.prepare.cases import prepare_group
@@ -136,7 +137,7 @@ def test_a_baseline_that_is_wrong_is_one_line_and_nothing_is_timed(tmp_path: Pat
 
 def test_a_script_has_no_time_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "right.py").write_text("import sys, numpy as np\n")
-    from tasks.catalogs.user.schema import list_declaration_mistakes
+    from tasks.catalogs.user.declaration_schema import list_declaration_mistakes
 
     op = UserOp("op", same, "right.py", INPUTS, {"N": [3]}, baseline="eager")
     assert [text for _, text in list_declaration_mistakes(op)] == [
@@ -156,7 +157,7 @@ def test_a_script_has_no_time_of_its_own(tmp_path: Path) -> None:
     ],
 )
 def test_bad_declarations_are_one_line_at_their_key(declared: dict[str, Any], key: str, says: str) -> None:
-    from tasks.catalogs.user.schema import list_declaration_mistakes
+    from tasks.catalogs.user.declaration_schema import list_declaration_mistakes
 
     found = list(list_declaration_mistakes(UserOp("op", same, in_numpy, INPUTS, {"N": [3]}, **declared)))
     assert len(found) == 1 and found[0][0] == (key,) and says in found[0][1], found

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tasks.arrays import noise
-from tasks.judge.plain import Metrics, compare_outputs, compute_ulp_spacing, does_error_lean
+from tasks.judge.error_metrics import Metrics, compare_outputs, compute_ulp_spacing, does_error_lean
 from tasks.model import EPS, SMALLEST_NORMAL, Leaf, OpClass, get_numpy_dtype
 
 Kernel = Callable[

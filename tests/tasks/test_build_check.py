@@ -14,7 +14,7 @@ import pytest
 from tasks import checks, wire
 from tasks.backends import BackendSpec, triton
 from tasks.backends.base import Backend
-from tasks.judge import verdict
+from tasks.judge import policy_files as verdict
 from tasks.model import Form, Group, Program, RuntimeInfo, Unsupported
 from tasks.prepare.cases import PreparedGroup, find_pack_path, make_pack_key, prepare_group
 from tasks.runner import Runner, make_item_of_whole_group

@@ -14,7 +14,7 @@ from tasks import catalogs
 from tasks.arrays import torch_tree
 from tasks.backends import BackendSpec
 from tasks.catalogs.casts import blocks, quantised, rules, values
-from tasks.judge import verdict
+from tasks.judge import policy_files as verdict
 from tasks.judging import judge_outputs
 from tasks.model import EXHAUSTIVE, LARGEST, Form, Group, RuntimeInfo, Status, Unsupported, get_numpy_dtype
 from tasks.model.dtypes import ELEMENT_TYPE, TABLE

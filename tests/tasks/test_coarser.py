@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from tasks.arrays.tree import TensorSpec, encode_argument_tree
-from tasks.graphs.coarse import list_product_weights, round_product_weights, round_to_precision
-from tasks.graphs.evaluate import EvaluatedGraph
-from tasks.graphs.floor import reference_and_floor
-from tasks.judge import coarser, verdict
-from tasks.judge.plain import compare_outputs
+from tasks.graphs.coarse_products import list_product_weights, round_product_weights, round_to_precision
+from tasks.graphs.evaluate_graph import EvaluatedGraph
+from tasks.graphs.noise_floor import reference_and_floor
+from tasks.judge import coarser_precision as coarser
+from tasks.judge import policy_files as verdict
+from tasks.judge.error_metrics import compare_outputs
 from tasks.judge.policy import judge_by_policy
 from tasks.model import EPS, Leaf, OpClass, Status, round_to_dtype
 from tests import residual_model

@@ -23,7 +23,7 @@ from tasks.backends.collectives import Collectives
 from tasks.backends.shared import ranks
 from tasks.backends.shared.rank_hosts import RankHosts, start_ranks_here
 from tasks.catalogs.collective.catalog import DTYPES, OPS, RANKS, SIZES
-from tasks.judge import verdict
+from tasks.judge import policy_files as verdict
 from tasks.model import Group
 from tasks.prepare.cases import prepare_group
 from tasks.runner import Runner, make_item_of_whole_group

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from tasks.judge.plain import BLOCK, USUAL_UNITS, Metrics, bound_by_limit, compare_outputs
+from tasks.judge.error_metrics import BLOCK, USUAL_UNITS, Metrics, bound_by_limit, compare_outputs
+from tasks.judge.policy_files import judge_by_policy, load_policy
 from tasks.judge.prepared import compare_two_oracles, constant_would_pass
-from tasks.judge.verdict import judge_by_policy, load_policy
-from tasks.judge.worst import describe_worst_element, find_worst_element
+from tasks.judge.worst_element import describe_worst_element, find_worst_element
 from tasks.model import EPS, LARGEST, SMALLEST_NORMAL, WITHOUT_NOISE, Leaf, OpClass, Status, get_numpy_dtype
 from tasks.model.dtypes import CLASSIC
 
@@ -564,7 +564,7 @@ def test_repeating_and_copying_change_no_bit() -> None:
 
 def test_the_number_of_threads_changes_no_bit() -> None:
     program = (
-        "from tests.tasks.test_compare import _many\nfrom tasks.judge.plain import compare_outputs\n"
+        "from tests.tasks.test_compare import _many\nfrom tasks.judge.error_metrics import compare_outputs\n"
         "for k in range(8): m = compare_outputs(*_many(k)); print(m.rmse.hex(), m.error_units.hex(), m.max_rel.hex())"
     )
     said = {

@@ -14,7 +14,7 @@ from tasks import runner as runners
 from tasks.backends.inductor import PIECES, Inductor
 from tasks.backends.torch import TorchEager
 from tasks.catalogs import user_definitions
-from tasks.judge import verdict
+from tasks.judge import policy_files as verdict
 from tasks.model import Group
 from tasks.model.row import Row
 from tasks.prepare.cases import prepare_group

@@ -13,21 +13,21 @@ import pytest
 from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Sample
 from tasks.catalogs.critical import reference as ref
-from tasks.judge import verdict
+from tasks.judge import policy_files as verdict
 from tasks.judging import Judgement, judge_outputs
 from tasks.model import EPS, Flushes, Form, Group, Leaf, OpClass, RuntimeInfo, Status
 from tasks.model.dtypes import TABLE, get_numpy_dtype
 from tasks.model.kind import CAUSE_ARITHMETIC, KIND_ACCUMULATOR, KIND_ARITHMETIC
 from tasks.passport.adder import SumAdder
-from tasks.passport.bounded import BoundedArray, BoundedSteps
+from tasks.passport.bounded_arrays import BoundedArray, BoundedSteps
 from tasks.passport.bounds import find_share_of_sum
 from tasks.passport.composites import find_composite_formula
-from tasks.passport.explain import read_sum_order
-from tasks.passport.locate import locate_order_terms
-from tasks.passport.own import OwnArithmetic, hold_to_bounds
-from tasks.passport.predict import SumModel
-from tasks.passport.reading import NodeRule, SumReading
-from tasks.passport.trees import encode_tree, make_sequential_tree
+from tasks.passport.explain_sum import read_sum_order
+from tasks.passport.locate_sum import locate_order_terms
+from tasks.passport.own_arithmetic import OwnArithmetic, hold_to_bounds
+from tasks.passport.predict_sum import SumModel
+from tasks.passport.sum_reading import NodeRule, SumReading
+from tasks.passport.sum_trees import encode_tree, make_sequential_tree
 from tasks.prepare.cases import PreparedGroup, PreparedSample, save_sample_alone
 
 INFO, POLICY = RuntimeInfo("1", "cpu"), verdict.load_policy("error_units")

@@ -19,7 +19,7 @@ from tasks.backends import BackendSpec
 from tasks.backends.base import FRACTION, Backend
 from tasks.devices import cuda_driver
 from tasks.devices.base import DeviceDriver
-from tasks.judge import verdict
+from tasks.judge import policy_files as verdict
 from tasks.model import Form, Group, Program, RuntimeInfo
 from tasks.prepare.cases import PreparedGroup, prepare_group
 from tasks.runner import Runner, make_item_of_whole_group

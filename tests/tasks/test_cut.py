@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tasks.graphs.branches import inline_branches
-from tasks.graphs.cut import add_graph_outputs, cut_graph_part, list_crossing_tensors
+from tasks.graphs.cut_graph import add_graph_outputs, cut_graph_part, list_crossing_tensors
 
 onnx = pytest.importorskip("onnx")
 ort = pytest.importorskip("onnxruntime")

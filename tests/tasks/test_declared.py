@@ -19,7 +19,7 @@ from tasks.catalogs.torch import declared, opinfo
 from tasks.catalogs.torch.arguments import clone_torch_argument
 from tasks.catalogs.torch.opinfo import TorchOpInfo
 from tasks.catalogs.torch.samples import unwrap_seeded_op
-from tasks.judge import verdict
+from tasks.judge import policy_files as verdict
 from tasks.model import Form, Group, OpClass, Program, Status
 from tasks.prepare.cases import PreparedGroup, prepare_group
 from tasks.runner import Runner, make_item_of_whole_group

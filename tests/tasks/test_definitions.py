@@ -10,8 +10,8 @@ import pytest
 
 from tasks.arrays.tree import TensorSpec, encode_argument_tree
 from tasks.judge import definitions
-from tasks.judge.plain import compare_outputs
-from tasks.judge.verdict import judge_by_policy, load_policy
+from tasks.judge.error_metrics import compare_outputs
+from tasks.judge.policy_files import judge_by_policy, load_policy
 from tasks.model import Leaf, Status
 
 POLICY = load_policy("error_units")

@@ -18,10 +18,10 @@ from tasks.backends import BackendSpec
 from tasks.backends.base import Backend
 from tasks.backends.torch import TorchEager
 from tasks.catalogs import user_definitions
+from tasks.catalogs.user.declaration_schema import list_declaration_mistakes
 from tasks.catalogs.user.ops import UserOp
-from tasks.catalogs.user.schema import list_declaration_mistakes
 from tasks.gradients import derivatives
-from tasks.judge import verdict
+from tasks.judge import policy_files as verdict
 from tasks.model import Form, Group, Program
 from tasks.prepare.cases import prepare_group
 from tasks.runner import Runner, make_item_of_whole_group

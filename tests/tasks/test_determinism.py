@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from tasks.backends import BackendSpec
-from tasks.judge import verdict
-from tasks.judge.plain import BLOCK, Metrics, compare_outputs
+from tasks.judge import policy_files as verdict
+from tasks.judge.error_metrics import BLOCK, Metrics, compare_outputs
 from tasks.model import Group, Leaf, OpClass, Status, get_numpy_dtype
 from tasks.prepare.cases import prepare_group
 from tasks.runner import Runner, make_item_of_whole_group

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from farm.fleet import envs, pip_settings, visible
-from farm.plan.model import BackendConfig
+from farm.fleet import envs, pip_settings
+from farm.fleet import visible_devices as visible
+from farm.plan.config_models import BackendConfig
 from tasks import devices, packages
 from tasks.arrays.tree import TensorSpec, encode_argument_tree
 from tasks.backends import BackendSpec, base, iree, openvino

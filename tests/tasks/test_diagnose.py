@@ -19,8 +19,8 @@ from farm.lake.upgrade import find_cause_code
 from farm.report import Report
 from tasks import diagnose
 from tasks.arrays import noise, torch_tree
-from tasks.diagnose.model import ErrorModel, WrongResult
-from tasks.graphs.evaluate import EvaluatedGraph
+from tasks.diagnose.error_model import ErrorModel, WrongResult
+from tasks.graphs.evaluate_graph import EvaluatedGraph
 from tasks.model import EPS, WITHOUT_NOISE, Leaf, OpClass, round_to_dtype
 
 ELEMENTARY, EXACT, REDUCTION = OpClass.ELEMENTARY, OpClass.EXACT, OpClass.REDUCTION

@@ -85,8 +85,8 @@ import numpy as np
 from pathlib import Path
 from tasks.arrays.inputs import fill_array
 from tasks.arrays.pack import ArrayPack, save_pack
-from tasks.judge import verdict
-from tasks.judge.plain import compare_outputs
+from tasks.judge import policy_files as verdict
+from tasks.judge.error_metrics import compare_outputs
 from tasks.judge.policy import judge_by_policy
 from tasks.model import DTYPES, Leaf, OpClass, get_numpy_dtype, get_wide_dtype
 

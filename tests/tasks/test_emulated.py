@@ -13,7 +13,7 @@ import pytest
 from tasks import catalogs
 from tasks.arrays.tree import TensorSpec, encode_argument_tree
 from tasks.backends import BackendSpec
-from tasks.judge.plain import compare_outputs
+from tasks.judge.error_metrics import compare_outputs
 from tasks.matrix_units import ARCHITECTURES
 from tasks.model import Form, Group, Unsupported, get_numpy_dtype
 from tests.conftest import here

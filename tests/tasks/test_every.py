@@ -13,8 +13,9 @@ from farm.commands import report, reproduce, run
 from tasks.arrays import every_value
 from tasks.backends.base import Backend
 from tasks.catalogs import mpmath_oracle
-from tasks.judge import properties, verdict
-from tasks.judge.ascending import sort_inputs_ascending
+from tasks.judge import policy_files as verdict
+from tasks.judge import properties
+from tasks.judge.ascending_inputs import sort_inputs_ascending
 from tasks.judging import judge_outputs
 from tasks.model import EXHAUSTIVE, Form, Group, Program, RuntimeInfo, Status, get_numpy_dtype
 from tasks.prepare.cases import PreparedSample, prepare_group

@@ -24,8 +24,8 @@ from tasks.backends import BackendSpec, tensorflow
 from tasks.catalogs.base import Catalog, Sample
 from tasks.catalogs.models import network_samples, wheels
 from tasks.catalogs.models.own_models import OwnModelFile
-from tasks.graphs.given import GivenError
-from tasks.judge import verdict
+from tasks.graphs.given_model import GivenError
+from tasks.judge import policy_files as verdict
 from tasks.model import FILES, Form, Group, Leaf, OpClass, RuntimeInfo, Unsupported
 from tasks.prepare import cases
 from tasks.runner import Runner

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tasks.judge.error_metrics import compare_outputs
 from tasks.judge.fingerprint import LENGTH, compute_error_signature, digest_judged_outputs, measure_signature_distance
-from tasks.judge.plain import compare_outputs
 from tasks.model import EPS, Leaf, OpClass
 
 

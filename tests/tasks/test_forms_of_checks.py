@@ -16,8 +16,8 @@ from tasks.backends import BackendSpec
 from tasks.backends.base import Backend
 from tasks.catalogs.base import Catalog, Sample
 from tasks.catalogs.models import exporting
-from tasks.graphs.evaluate import EvaluatedGraph
-from tasks.judge import verdict
+from tasks.graphs.evaluate_graph import EvaluatedGraph
+from tasks.judge import policy_files as verdict
 from tasks.model import Form, Group, Leaf, OpClass, Program, RuntimeInfo, Unsupported
 from tasks.prepare.cases import prepare_group
 from tasks.runner import Runner, make_item_of_whole_group

@@ -12,7 +12,7 @@ import pytest
 from tasks.catalogs.fuzz.catalog import VARIANT, Fuzz
 from tasks.catalogs.onnx import node_suite
 from tasks.fuzz import table
-from tasks.graphs.evaluate import EvaluatedGraph
+from tasks.graphs.evaluate_graph import EvaluatedGraph
 from tasks.graphs.widening import widen_model_value
 from tasks.model import Group
 from tasks.operators.call import OperatorCall

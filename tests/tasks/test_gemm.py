@@ -19,8 +19,8 @@ from tasks.backends.base import Backend
 from tasks.catalogs.gemm import grouped
 from tasks.catalogs.gemm.catalog import ALIGNED, OPS, SHAPES
 from tasks.catalogs.gemm.onnx_form import SCALES
-from tasks.judge import verdict
-from tasks.judge.plain import compare_outputs
+from tasks.judge import policy_files as verdict
+from tasks.judge.error_metrics import compare_outputs
 from tasks.model import Form, Group, Program, RuntimeInfo, get_numpy_dtype, round_to_dtype
 from tasks.prepare.cases import prepare_group
 from tasks.runner import Runner, make_item_of_whole_group

@@ -13,7 +13,7 @@ import pytest
 
 from tasks.arrays.tree import decode_argument_tree
 from tasks.catalogs.torch.generated import PLANS, lay_out_tensor
-from tasks.judge.plain import compare_outputs
+from tasks.judge.error_metrics import compare_outputs
 from tasks.model import Group
 from tasks.prepare.cases import PreparedGroup, PreparedSample, prepare_group
 

@@ -16,7 +16,7 @@ from tasks.backends.torch import TorchEager
 from tasks.catalogs.torch import gradient_samples as torch_gradients
 from tasks.gradients import analytic, differences
 from tasks.gradients import autograd as gradients
-from tasks.judge import verdict
+from tasks.judge import policy_files as verdict
 from tasks.model import Form, Group, OpClass, OwnKernel, Program, Status
 from tasks.model.errors import Misbehaviour
 from tasks.prepare.cases import PreparedGroup, prepare_group

@@ -10,8 +10,8 @@ import pytest
 
 from tasks.arrays.tree import TensorSpec, encode_tensor_spec
 from tasks.backends import BackendSpec
+from tasks.catalogs.user.kernel_promises import guard_kernel_promises, make_own_kernel
 from tasks.catalogs.user.ops import UserOp
-from tasks.catalogs.user.promises import guard_kernel_promises, make_own_kernel
 from tasks.model import Form
 
 torch = pytest.importorskip("torch")

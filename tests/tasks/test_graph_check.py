@@ -17,7 +17,7 @@ from tasks.backends import BackendSpec
 from tasks.backends.base import Backend
 from tasks.backends.shared import torch_graphs
 from tasks.checks import explain_check_exclusion
-from tasks.judge import verdict
+from tasks.judge import policy_files as verdict
 from tasks.model import Form, Group, Program, RuntimeInfo, Unsupported
 from tasks.prepare.cases import PreparedGroup, prepare_group
 from tasks.runner import Runner, make_item_of_whole_group

@@ -14,8 +14,8 @@ from onnx import TensorProto, helper, numpy_helper
 from tasks.catalogs.onnx import node_suite
 from tasks.counterparts import by_torch
 from tasks.graphs.adequacy import find_unobserved_layers, list_weight_layers
-from tasks.graphs.evaluate import EvaluatedGraph
-from tasks.graphs.floor import compute_node_floor, reference_and_floor
+from tasks.graphs.evaluate_graph import EvaluatedGraph
+from tasks.graphs.noise_floor import compute_node_floor, reference_and_floor
 from tasks.graphs.widening import NoOracle
 from tasks.model import EPS, compute_row_floor
 from tasks.operators.table import EVALUATED

@@ -19,7 +19,7 @@ from farm import lake  # noqa: E402
 from farm.commands.harvest import main  # noqa: E402
 from tasks.catalogs.models.table import MODELS  # noqa: E402
 from tasks.catalogs.nodes import folder  # noqa: E402
-from tasks.graphs.given import GivenError, read_given_case  # noqa: E402
+from tasks.graphs.given_model import GivenError, read_given_case  # noqa: E402
 from tasks.graphs.harvest import NodeHarvest  # noqa: E402
 from tests.conftest import here  # noqa: E402
 from tests.farm.test_report import make_row  # noqa: E402

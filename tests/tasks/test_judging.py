@@ -12,12 +12,12 @@ import pytest
 from tasks import judging
 from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Sample
-from tasks.judge import verdict
-from tasks.judge.plain import Metrics
+from tasks.judge import policy_files as verdict
+from tasks.judge.error_metrics import Metrics
 from tasks.judging import JudgedCase, Judgement, judge_outputs
 from tasks.model import Flushes, Form, Group, Leaf, OpClass, Oracle, RuntimeInfo, Status
 from tasks.passport.composites import Composite
-from tasks.passport.own import HeldSum, OwnArithmetic
+from tasks.passport.own_arithmetic import HeldSum, OwnArithmetic
 from tasks.prepare.cases import PreparedGroup, PreparedSample, save_sample_alone
 
 EVERY = (*judging.READING, *judging.STEPS, *judging.SECOND_LOOK, *judging.LAST_LOOK)

@@ -15,11 +15,12 @@ from tasks.arrays import contiguous, layouts, torch_tree
 from tasks.arrays.layouts import CONTIGUOUS, EXPANDED, LAYOUTS, REVERSED, identify_layout, lay_out_array, lay_out_like
 from tasks.arrays.tree import TensorSpec
 from tasks.backends import BackendSpec
-from tasks.catalogs.user import input_layouts, load
+from tasks.catalogs.user import input_layouts
+from tasks.catalogs.user import load_kernels as load
+from tasks.catalogs.user.declaration_schema import list_declaration_mistakes
 from tasks.catalogs.user.ops import UserOp
-from tasks.catalogs.user.schema import list_declaration_mistakes
 from tasks.draw.choices import DrawnChoices
-from tasks.judge import verdict
+from tasks.judge import policy_files as verdict
 from tasks.model import FUZZ, Form, Group
 from tasks.model.row import Row
 from tasks.prepare.cases import prepare_group
@@ -292,7 +293,7 @@ def test_a_mistaken_declaration_is_told_in_one_line(settings: dict[str, Any], sa
 
 
 def test_the_declaration_of_a_layout_is_part_of_a_configs_kernel() -> None:
-    from tasks.catalogs.user.load import format_declaration
+    from tasks.catalogs.user.load_kernels import format_declaration
 
     assert json.loads(format_declaration(op_of(honest, layouts=[CONTIGUOUS])))["layouts"] == [CONTIGUOUS]
 

@@ -13,7 +13,7 @@ import pytest
 from tasks.backends import BackendSpec
 from tasks.backends.base import Backend
 from tasks.checks.replay import _make_other_inputs
-from tasks.judge import verdict
+from tasks.judge import policy_files as verdict
 from tasks.model import Form, Group, Program, RuntimeInfo, Unsupported
 from tasks.prepare.cases import PreparedGroup, prepare_group
 from tasks.runner import Runner, make_item_of_whole_group

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from tasks.backends.shared.onnx_form import make_smallest_model
-from tasks.graphs.cut import index_tensor_producers
-from tasks.graphs.evaluate import EvaluatedGraph
-from tasks.graphs.floor import reference_and_floor
+from tasks.graphs.cut_graph import index_tensor_producers
+from tasks.graphs.evaluate_graph import EvaluatedGraph
+from tasks.graphs.noise_floor import reference_and_floor
 from tasks.hunt.dialogue import Ask, NotFailing, Ran
 from tasks.hunt.localise import nodes
 from tasks.hunt.localise.question import CulpritQuestion, SearchClock
@@ -19,7 +19,7 @@ from tasks.hunt.localise.search import Culprit, search_culprit
 from tasks.hunt.localise.serving import read_onnx_form
 from tasks.hunt.localise.settings import NOTHING, BackendSettings
 from tasks.hunt.onnx_program import OnnxProgram
-from tasks.judge.plain import compare_outputs
+from tasks.judge.error_metrics import compare_outputs
 from tasks.model import Form, Leaf, OpClass, Unsupported, culprit
 from tests import stand_in, tiny_models
 from tests.stand_in import Fault, Site, answered, driven, model_of

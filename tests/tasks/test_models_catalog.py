@@ -17,8 +17,8 @@ from tasks.catalogs.models import catalog, inputs, table, wheels
 from tasks.catalogs.models.inputs import ModelInputs
 from tasks.catalogs.models.sources import TRAINED
 from tasks.catalogs.models.wheels import PinnedWheel
-from tasks.judge import verdict
-from tasks.judge.meaning import parse_output_meaning
+from tasks.judge import policy_files as verdict
+from tasks.judge.model_meaning import parse_output_meaning
 from tasks.model import Group, Unavailable, Unsupported
 from tasks.prepare.cases import prepare_group
 from tasks.runner import Runner, make_item_of_whole_group

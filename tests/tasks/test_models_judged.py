@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.judge import verdict
-from tasks.judge.meaning import ModelMeaning, interpret_meaning, parse_output_meaning
-from tasks.judge.plain import Metrics, compare_outputs
+from tasks.judge import policy_files as verdict
+from tasks.judge.error_metrics import Metrics, compare_outputs
+from tasks.judge.model_meaning import ModelMeaning, interpret_meaning, parse_output_meaning
 from tasks.judge.policy import judge_by_policy
 from tasks.judge.prepared import (
     bfloat16_would_pass,
@@ -20,7 +20,7 @@ from tasks.judge.prepared import (
     others_would_pass,
     zero_would_pass,
 )
-from tasks.judge.worst import find_worst_element
+from tasks.judge.worst_element import find_worst_element
 from tasks.model import EPS, Leaf, OpClass, compute_row_floor
 
 POLICY = verdict.load_policy("error_units")

@@ -13,7 +13,7 @@ from tasks.arrays.tree import decode_argument_tree, read_tensor_spec
 from tasks.backends import BackendSpec
 from tasks.backends.base import Backend
 from tasks.graphs import products
-from tasks.judge import verdict
+from tasks.judge import policy_files as verdict
 from tasks.model import Form, Group, Program, RuntimeInfo, Unsupported
 from tasks.prepare.cases import PreparedGroup, prepare_group
 from tasks.runner import Runner, make_item_of_whole_group

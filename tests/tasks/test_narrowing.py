@@ -15,14 +15,14 @@ import pytest
 from tasks import diagnose
 from tasks.backends.onnxruntime import OnnxRuntime
 from tasks.catalogs import user_definitions
-from tasks.catalogs.user import inside
+from tasks.catalogs.user import inside_precision as inside
 from tasks.catalogs.user.ops import UserOp
-from tasks.graphs import module as modules
-from tasks.graphs.evaluate import EvaluatedGraph
-from tasks.graphs.floor import reference_and_floor
-from tasks.graphs.roundings import CastRoundings, leave_out_cast
-from tasks.judge import verdict
-from tasks.judge.plain import compare_outputs
+from tasks.graphs import torch_module as modules
+from tasks.graphs.cast_roundings import CastRoundings, leave_out_cast
+from tasks.graphs.evaluate_graph import EvaluatedGraph
+from tasks.graphs.noise_floor import reference_and_floor
+from tasks.judge import policy_files as verdict
+from tasks.judge.error_metrics import compare_outputs
 from tasks.judge.policy import judge_by_policy
 from tasks.model import DTYPES, Form, Group, Leaf, OpClass, Program, Status, get_numpy_dtype
 from tasks.model.dtypes import does_dtype_hold, get_integer_range
@@ -372,7 +372,7 @@ def test_what_is_declared_needs_no_kernel_that_can_be_run() -> None:
 
 
 def test_a_declared_dtype_that_is_none_is_a_mistake(tmp_path: Path) -> None:
-    from tasks.catalogs.user.schema import list_declaration_mistakes
+    from tasks.catalogs.user.declaration_schema import list_declaration_mistakes
 
     def said(compute: str, dtypes: Sequence[str]) -> list[str]:
         op = UserOp("k", abs, np.abs, {"x": [4]}, dtypes=dtypes, compute=compute)

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tasks.backends.shared import function_form, network
 from tasks.counterparts import by_torch
-from tasks.graphs.evaluate import EvaluatedGraph
+from tasks.graphs.evaluate_graph import EvaluatedGraph
 from tasks.model import Form, Unsupported
 from tasks.operators.table import NAMED
 

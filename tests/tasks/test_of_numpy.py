@@ -15,7 +15,7 @@ import pytest
 
 from tasks.arrays import noise
 from tasks.catalogs.user import of_numpy, of_torch
-from tasks.graphs.roundings import CastRoundings
+from tasks.graphs.cast_roundings import CastRoundings
 from tasks.model import round_to_dtype
 
 X = np.random.default_rng(0).uniform(1, 200, (16, 48)).astype(np.float32).astype(np.float64)

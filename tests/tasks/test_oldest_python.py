@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from farm.fleet.existing import OLDEST
+from farm.fleet.existing_interpreter import OLDEST
 from tests.conftest import ROOT
 
 FILES = sorted((ROOT / "tasks").rglob("*.py"))

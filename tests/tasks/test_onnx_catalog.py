@@ -18,7 +18,7 @@ from tasks.catalogs.base import Entry, Sample
 from tasks.catalogs.onnx import node_suite as onnx_node
 from tasks.catalogs.onnx import pooling
 from tasks.catalogs.onnx.node_suite import OnnxNode
-from tasks.judge.plain import get_classic_tolerance
+from tasks.judge.error_metrics import get_classic_tolerance
 from tasks.model import Form, Group, OpClass, get_numpy_dtype, get_wide_dtype, is_inexact_dtype
 
 CATALOG = OnnxNode()

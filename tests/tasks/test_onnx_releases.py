@@ -16,7 +16,7 @@ from tasks.backends import BackendSpec
 from tasks.catalogs.base import CatalogError
 from tasks.catalogs.models.wheels import PinnedWheel
 from tasks.catalogs.onnx import node_suite, releases
-from tasks.judge import verdict
+from tasks.judge import policy_files as verdict
 from tasks.model import Group
 from tasks.prepare import cases
 from tasks.prepare.cases import prepare_group

@@ -10,7 +10,7 @@ import pytest
 
 from tasks.backends import BackendSpec
 from tasks.catalogs.torch.opinfo import TorchOpInfo
-from tasks.judge import verdict
+from tasks.judge import policy_files as verdict
 from tasks.judging import judge_outputs
 from tasks.model import Group, RuntimeInfo, Status, Unsupported
 from tasks.prepare import onnx_export

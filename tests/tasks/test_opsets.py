@@ -15,7 +15,7 @@ from onnx import version_converter
 from farm.report.tables.opsets import count_opset_matrix, list_opset_lines
 from tasks.backends import BackendSpec
 from tasks.backends.base import Backend
-from tasks.judge import verdict
+from tasks.judge import policy_files as verdict
 from tasks.model import Form, Group, Program, Unsupported
 from tasks.prepare.cases import prepare_group
 from tasks.runner import Runner, make_item_of_whole_group

@@ -16,20 +16,20 @@ from tasks import wire
 from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Sample
 from tasks.checks.two_orders import explain_two_orders, explain_two_runs
-from tasks.judge import verdict
+from tasks.judge import policy_files as verdict
 from tasks.judging import Judgement, judge_outputs
 from tasks.model import EPS, Flushes, Form, Group, Leaf, OpClass, RuntimeInfo, Status
 from tasks.model.dtypes import get_numpy_dtype
 from tasks.model.kind import CAUSE_ORDER, KIND_ACCUMULATOR, KIND_ARITHMETIC
 from tasks.passport.adder import SumAdder
 from tasks.passport.bounds import bound_device_sums
-from tasks.passport.explain import read_located_sum
-from tasks.passport.known import KnownSum, Passport, choose_passport
-from tasks.passport.locate import locate_gated_product, locate_order_terms, locate_sum_terms
-from tasks.passport.own import OwnArithmetic, hold_to_bounds
-from tasks.passport.predict import SumModel
-from tasks.passport.reading import NodeRule, SumReading
-from tasks.passport.trees import (
+from tasks.passport.explain_sum import read_located_sum
+from tasks.passport.known_passports import KnownSum, Passport, choose_passport
+from tasks.passport.locate_sum import locate_gated_product, locate_order_terms, locate_sum_terms
+from tasks.passport.own_arithmetic import OwnArithmetic, hold_to_bounds
+from tasks.passport.predict_sum import SumModel
+from tasks.passport.sum_reading import NodeRule, SumReading
+from tasks.passport.sum_trees import (
     Tree,
     encode_tree,
     list_term_blocks,

@@ -13,7 +13,7 @@ import torch
 from tasks.catalogs.models import drawn_inputs, of_file
 from tasks.catalogs.models.drawn_inputs import DrawnInput
 from tasks.catalogs.models.own_models import OwnModelFile
-from tasks.graphs.given import GivenError
+from tasks.graphs.given_model import GivenError
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,8 @@ from tasks.arrays import module_state
 from tasks.backends import BackendSpec
 from tasks.backends.torch import TorchEager
 from tasks.catalogs import user_definitions
-from tasks.graphs import module as modules
-from tasks.judge import verdict
+from tasks.graphs import torch_module as modules
+from tasks.judge import policy_files as verdict
 from tasks.model import Form, Group, Program
 from tasks.model.row import Row
 from tasks.prepare.cases import PreparedGroup, prepare_group

@@ -14,7 +14,7 @@ import torch
 
 from tasks.backends import BackendSpec
 from tasks.gradients import analytic, autograd
-from tasks.judge import verdict
+from tasks.judge import policy_files as verdict
 from tasks.model import Group
 from tasks.prepare.cases import prepare_group
 from tasks.runner import Runner, make_item_of_whole_group

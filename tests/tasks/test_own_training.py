@@ -11,8 +11,8 @@ from tasks.backends.torch import TorchEager
 from tasks.catalogs.training import own
 from tasks.catalogs.training.catalog import Training
 from tasks.catalogs.training.own import OwnTraining
-from tasks.graphs.given import GivenError
-from tasks.judge import verdict
+from tasks.graphs.given_model import GivenError
+from tasks.judge import policy_files as verdict
 from tasks.model import Group, RuntimeInfo
 from tasks.prepare.cases import prepare_group
 from tasks.runner import Runner, make_item_of_whole_group

@@ -19,11 +19,11 @@ from tasks.matrix_units.table import MatrixUnit
 from tasks.model.dtypes import get_numpy_dtype
 from tasks.passport import DeviceSum, NotReadable, SumTerms
 from tasks.passport.adder import SumAdder
-from tasks.passport.passport import make_sum_model, read_device_sum, read_sums_alike
-from tasks.passport.predict import SumModel
-from tasks.passport.reading import NodeRule
-from tasks.passport.reveal import reveal_sum_tree
-from tasks.passport.trees import (
+from tasks.passport.predict_sum import SumModel
+from tasks.passport.read_sum import make_sum_model, read_device_sum, read_sums_alike
+from tasks.passport.reveal_tree import reveal_sum_tree
+from tasks.passport.sum_reading import NodeRule
+from tasks.passport.sum_trees import (
     Tree,
     decode_tree,
     draw_tree_as_svg,

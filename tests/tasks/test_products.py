@@ -14,8 +14,8 @@ from tasks.arrays.pack import PackError
 from tasks.catalogs.base import Sample
 from tasks.checks.base import Observation
 from tasks.graphs import products
-from tasks.graphs.coarse import CoarseProducts, round_to_precision
-from tasks.judge import verdict
+from tasks.graphs.coarse_products import CoarseProducts, round_to_precision
+from tasks.judge import policy_files as verdict
 from tasks.judging import judge_outputs
 from tasks.model import EPS, Group, OpClass, RuntimeInfo, Status
 from tasks.prepare import cases

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from tasks.catalogs.user import dims, fuzzed_samples, interpreted
+from tasks.catalogs.user.declaration_schema import list_declaration_mistakes
 from tasks.catalogs.user.ops import UserOp
-from tasks.catalogs.user.schema import list_declaration_mistakes
 from tasks.draw.choices import DrawnChoices
 from tasks.model import FUZZ
 from tests.tasks.test_user_catalog import FIELDS, declare, outcome, rows  # noqa: F401  declare is a fixture

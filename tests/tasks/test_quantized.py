@@ -16,7 +16,7 @@ from tasks import catalogs
 from tasks.arrays.tree import TensorSpec
 from tasks.backends import BackendSpec
 from tasks.catalogs.base import Catalog, Sample
-from tasks.judge import verdict
+from tasks.judge import policy_files as verdict
 from tasks.model import Form, Group, Leaf, OpClass, Program
 from tasks.prepare import cases
 from tasks.prepare.cases import PreparedGroup, prepare_group
@@ -58,7 +58,7 @@ class Tiny(Catalog):
         return "1"
 
     def samples(self, group: Group, draws: int, skip: Any = ()) -> Iterator[Sample]:
-        from tasks.graphs.evaluate import EvaluatedGraph
+        from tasks.graphs.evaluate_graph import EvaluatedGraph
 
         model, x = perceptron()
         y = EvaluatedGraph(onnx.load_model_from_string(model)).run({"x": x})["y"]

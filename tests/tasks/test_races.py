@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tasks.catalogs.user.accesses import (
+from tasks.catalogs.user.watched_accesses import (
     OUT_OF_BOUNDS,
     RACE,
     AccessOrder,
@@ -269,7 +269,7 @@ from pathlib import Path
 from tasks import zoo
 from tasks.backends import BackendSpec
 from tasks.catalogs import user_definitions
-from tasks.judge import verdict
+from tasks.judge import policy_files as verdict
 from tasks.model import Group
 from tasks.prepare.cases import prepare_group
 from tasks.runner import Runner, make_item_of_whole_group

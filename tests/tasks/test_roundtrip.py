@@ -15,7 +15,7 @@ from tasks.arrays.tree import TensorSpec
 from tasks.backends import BackendSpec
 from tasks.catalogs.base import Catalog, Sample
 from tasks.catalogs.models import exporting
-from tasks.judge import verdict
+from tasks.judge import policy_files as verdict
 from tasks.model import Form, Group, Leaf, OpClass, Oracle, Program
 from tasks.prepare import cases
 from tasks.prepare.cases import PreparedGroup, prepare_group
@@ -53,7 +53,7 @@ def tiny(exported: Any, monkeypatch: pytest.MonkeyPatch) -> None:
             return "1"
 
         def samples(self, group: Group, draws: int, skip: Any = ()) -> Iterator[Sample]:
-            from tasks.graphs.evaluate import EvaluatedGraph
+            from tasks.graphs.evaluate_graph import EvaluatedGraph
 
             x = np.random.default_rng(1).standard_normal((4, 8)).astype(np.float32)
             y = EvaluatedGraph(exported).run({"x": x})["y"]

@@ -12,8 +12,8 @@ import pytest
 from tasks.backends import BackendSpec
 from tasks.checks import batch_invariance, determinism
 from tasks.checks.batch_invariance import BATCHES, _make_batch_of_rows, take_batch_row
-from tasks.checks.same import find_byte_difference
-from tasks.judge import verdict
+from tasks.checks.same_bytes import find_byte_difference
+from tasks.judge import policy_files as verdict
 from tasks.model import Group
 from tasks.prepare.cases import PreparedGroup, prepare_group
 from tasks.runner import Runner, make_item_of_whole_group

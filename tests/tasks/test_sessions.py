@@ -11,10 +11,10 @@ import pytest
 
 from tasks import wire
 from tasks.backends import BackendSpec
-from tasks.catalogs.user import load
+from tasks.catalogs.user import load_kernels as load
+from tasks.catalogs.user.declaration_schema import list_declaration_mistakes
 from tasks.catalogs.user.ops import UserOp
-from tasks.catalogs.user.schema import list_declaration_mistakes
-from tasks.judge import verdict
+from tasks.judge import policy_files as verdict
 from tasks.model import Form, Group, Misbehaviour, Program, Replayed, RuntimeInfo, Unsupported, run_session
 from tasks.model.trace import TraceStep, describe_first_wrong
 from tasks.prepare.cases import PreparedGroup, prepare_group

@@ -18,7 +18,7 @@ from tasks.backends.base import Backend
 from tasks.backends.shared import onnx_graph
 from tasks.catalogs.base import Sample
 from tasks.catalogs.models import exporting
-from tasks.judge import verdict
+from tasks.judge import policy_files as verdict
 from tasks.model import Form, Group, Leaf, Program, RuntimeInfo, Vacuous
 from tasks.prepare.cases import PreparedGroup, prepare_group
 from tasks.prepare.derived import shapes

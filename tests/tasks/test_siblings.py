@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from farm.fleet.child_process import link_tasks_folder
-from tasks.catalogs.user.load import resolve_user_name
+from tasks.catalogs.user.load_kernels import resolve_user_name
 from tests.conftest import here
 
 KERNEL = """
@@ -106,7 +106,7 @@ def test_where_only_tasks_is_farm_op_declares_too(tmp_path: Path) -> None:
     (tmp_path / "k.py").write_text(
         "import farm\n@farm.op(reference=abs, inputs={'x': ['N']}, dims={'N': [4]})\ndef kernel(x):\n    return x\n"
     )
-    text = "from tasks.catalogs.user.load import resolve_user_name as f; print(len(f('k.py:kernel', '.').__farm_ops__))"
+    text = "from tasks.catalogs.user.load_kernels import resolve_user_name as f; print(len(f('k.py:kernel', '.').__farm_ops__))"
     # As in the environment of a runtime: numpy and ml_dtypes, and of the farm the package tasks.
     folders = [str(Path(m.__file__ or "").parents[1]) for m in map(__import__, ["numpy", "ml_dtypes"])]
     code = f"import sys; sys.path += {folders!r}; sys.path.insert(0, {str(link_tasks_folder())!r}); {text}"

@@ -20,9 +20,9 @@ from farm.report.tables.speedups import list_speedup_lines, view_speedups
 from farm.report.tables.view import Report, make_view_cell
 from tasks.arrays.varied import vary_inputs, vary_inputs_by_digest
 from tasks.backends.base import Backend
-from tasks.checks import paired
+from tasks.checks import paired_timing as paired
 from tasks.checks.speedup import BASELINE, PROGRAM, Speedup, SpeedupRace, _make_race_columns, find_hidden_time
-from tasks.judge.plain import Metrics
+from tasks.judge.error_metrics import Metrics
 from tasks.judging import Judgement
 from tasks.model import Form, Misbehaviour, Status, Timed, Unsupported, Vacuous
 from tasks.run_queue import RunQueueClock, subtract_run_queue_seconds

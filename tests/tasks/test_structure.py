@@ -12,12 +12,12 @@ import pytest
 
 from tasks.backends import BackendSpec
 from tasks.catalogs import user_definitions
-from tasks.catalogs.user import samples
+from tasks.catalogs.user import kernel_samples as samples
+from tasks.catalogs.user.declaration_schema import list_declaration_mistakes
 from tasks.catalogs.user.ops import UserOp
-from tasks.catalogs.user.schema import list_declaration_mistakes
 from tasks.draw import structure
 from tasks.draw.structure import KINDS, PLAIN, WORDS, StructuredInput
-from tasks.judge import verdict
+from tasks.judge import policy_files as verdict
 from tasks.model import FUZZ, Group
 from tasks.prepare.cases import prepare_group
 from tasks.runner import Runner, make_item_of_whole_group

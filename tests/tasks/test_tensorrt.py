@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from farm.reproduction.folder import RUN, FindingCase, write_finding_folder
+from farm.reproduction.finding_folder import RUN, FindingCase, write_finding_folder
 from tasks.backends import tensorrt
 from tasks.backends.shared import artefacts, onnx_graph, tensorrt_network
 from tasks.backends.shared.onnx_form import PROBE_MODEL, put_onnx_constants
@@ -23,7 +23,7 @@ from tasks.backends.tensorrt import TensorRt, TensorRtError
 from tasks.backends.tensorrt_rtx import TensorRtRtx
 from tasks.canary import Canary
 from tasks.devices import cuda_driver
-from tasks.judge import verdict
+from tasks.judge import policy_files as verdict
 from tasks.model import Form, Group, Leaf, Unavailable, Unsupported
 from tests.farm.in_process import exit_code
 from tests.tasks import fake_tensorrt

@@ -10,7 +10,7 @@ import pytest
 
 from tasks.catalogs.torch.differentiable import PROCESS, make_output_processing
 from tasks.catalogs.torch.gradient_samples import GradientSampleMaker
-from tasks.judge.plain import compare_outputs
+from tasks.judge.error_metrics import compare_outputs
 from tasks.model import Group, Leaf, OpClass
 from tasks.model.leaf import reorder_leaf_ties
 

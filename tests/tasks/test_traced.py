@@ -14,14 +14,14 @@ import pytest
 from tasks.arrays import torch_tree
 from tasks.arrays.training import Optimiser, TrainingStep
 from tasks.arrays.tree import TensorSpec, encode_tensor_spec
-from tasks.graphs import program as programs
-from tasks.graphs.program import ProgramPart
+from tasks.graphs import traced_program as programs
+from tasks.graphs.traced_program import ProgramPart
 from tasks.hunt.dialogue import Ask, DialoguePiece, NotFailing, Ran
 from tasks.hunt.localise import nodes
 from tasks.hunt.localise.question import CulpritQuestion, SearchClock
 from tasks.hunt.localise.search import Culprit, search_culprit
 from tasks.hunt.torch_program import TorchProgram
-from tasks.judge.plain import compare_outputs
+from tasks.judge.error_metrics import compare_outputs
 from tasks.model import Form, Leaf, OpClass, Unsupported
 from tests.stand_in import driven
 from tests.tiny_module import block

@@ -13,7 +13,7 @@ import torch
 from tasks.arrays.training import Optimiser, TrainingStep
 from tasks.backends.torch import TorchEager
 from tasks.catalogs.models import training
-from tasks.judge import verdict
+from tasks.judge import policy_files as verdict
 from tasks.model import Form, Group, Program
 from tasks.prepare.cases import PreparedGroup, prepare_group
 from tasks.runner import Runner, make_item_of_whole_group

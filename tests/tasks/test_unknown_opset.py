@@ -8,7 +8,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from tasks.graphs.given import GivenError, read_given_model
+from tasks.graphs.given_model import GivenError, read_given_model
 
 
 def model(path: Path, **opsets: int) -> Path:

@@ -17,11 +17,13 @@ from tasks import catalogs
 from tasks.backends import BackendSpec
 from tasks.catalogs import user_definitions
 from tasks.catalogs.base import CatalogError
-from tasks.catalogs.user import samples, scripts, sources
+from tasks.catalogs.user import kernel_samples as samples
+from tasks.catalogs.user import kernel_sources as sources
+from tasks.catalogs.user import reference_scripts as scripts
+from tasks.catalogs.user.declaration_schema import list_declaration_mistakes
 from tasks.catalogs.user.ops import UserOp
-from tasks.catalogs.user.schema import list_declaration_mistakes
 from tasks.gradients.autograd import DeclaredOnce
-from tasks.judge import verdict
+from tasks.judge import policy_files as verdict
 from tasks.judge.policy import GROSS
 from tasks.model import Group, OpClass
 from tasks.prepare.cases import make_pack_key, prepare_group

@@ -10,9 +10,9 @@ import pytest
 
 from tasks.backends import BackendSpec
 from tasks.catalogs import get_catalog, user_definitions
+from tasks.catalogs.user.declaration_schema import list_declaration_mistakes
 from tasks.catalogs.user.ops import UserOp
-from tasks.catalogs.user.schema import list_declaration_mistakes
-from tasks.judge import verdict
+from tasks.judge import policy_files as verdict
 from tasks.model import Group
 from tasks.prepare.cases import prepare_group
 from tasks.runner import Runner, make_item_of_whole_group

@@ -12,7 +12,7 @@ import torch
 
 from tasks import catalogs, checks
 from tasks.backends.torch import TorchEager
-from tasks.judge import verdict
+from tasks.judge import policy_files as verdict
 from tasks.model import Form, Group, Program
 from tasks.prepare.cases import prepare_group
 from tasks.runner import Runner, make_item_of_whole_group

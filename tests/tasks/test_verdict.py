@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tasks.judge import verdict
-from tasks.judge.plain import Metrics, compare_outputs
+from tasks.judge import policy_files as verdict
+from tasks.judge.error_metrics import Metrics, compare_outputs
 from tasks.judge.policy import BAND, DIGIT, GROSS
-from tasks.judge.verdict import Policy, PolicyError, judge_by_policy, load_policy, read_policy_json
+from tasks.judge.policy_files import Policy, PolicyError, judge_by_policy, load_policy, read_policy_json
 from tasks.model import EPS, Leaf, OpClass, Status, get_numpy_dtype
 
 WHY: dict[str, Any] = {"evidence": "measured", "date": "2026-11-20"}

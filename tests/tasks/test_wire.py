@@ -10,7 +10,7 @@ import pytest
 from tasks import wire
 from tasks.backends import BackendSpec
 from tasks.catalogs.base import Entry, Failure
-from tasks.judge import verdict
+from tasks.judge import policy_files as verdict
 from tasks.model import BackendInfo, Group, RuntimeInfo
 from tasks.model.row import COLUMNS, Row
 from tasks.wire import Bad, ToExport, ToPrepare, ToRun

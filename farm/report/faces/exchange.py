@@ -15,7 +15,7 @@ from farm.report.tables.causes import KNOWN, NEW
 from farm.report.tables.coverage import CELL, list_table_lines, make_reproduce_commands, rank_status_column
 from farm.report.tables.gate import CLOSED, OPEN, JudgedGate
 from farm.report.tables.overview import describe_run_size
-from farm.report.tables.since import since
+from farm.report.tables.since_last_run import since
 from farm.report.tables.view import Report
 from farm.version import farm_version
 from tasks.model import Status

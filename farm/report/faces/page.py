@@ -42,7 +42,7 @@ from farm.report.tables.overview import (
     list_run_remarks,
 )
 from farm.report.tables.side_by_side import ReportSides, set_side_by_side
-from farm.report.tables.since import since
+from farm.report.tables.since_last_run import since
 from farm.report.tables.view import Report
 from farm.report.words import DASH
 from tasks import checks

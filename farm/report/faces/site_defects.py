@@ -12,7 +12,7 @@ import pandas as pd
 
 from farm.commandline import clean_line
 from farm.lake.key import RowKey
-from farm.plan.known import WHOSE
+from farm.plan.match_known import WHOSE
 from farm.program import name_farm_program
 from farm.report.faces.html import make_page_slug
 from farm.report.faces.site_runs import make_link_column

@@ -21,8 +21,8 @@ from farm.report.tables.coverage import (
 from farm.report.tables.view import Line, View, ViewCell, ViewColumn, build_number_column, make_text_column
 from farm.report.words import DASH, format_report_number
 from tasks import checks
+from tasks.judge.error_metrics import USUAL_UNITS
 from tasks.judge.fingerprint import measure_signature_distance
-from tasks.judge.plain import USUAL_UNITS
 from tasks.model import FAILED, MEASURED, WITHOUT_NOISE, Status, name_statuses, trace
 from tasks.model.row import EMULATED
 from tasks.nearest import suggest_nearest_names

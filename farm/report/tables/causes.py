@@ -6,14 +6,14 @@ What a page or a script builds on (nothing of it need be worked out again):
   it failed, which is what makes a run's exit code 1, or is imprecise, which is said and fails no run; "known": failed and
   covered; "stale": judged and right where a known failure says otherwise; "" for all else), ``cause`` (the known failure's
   reason, of what is imprecise too; "" where there is none), ``fault`` (of a known failure, whose it is:
-  `farm.plan.model.KnownFailure`; "" for all else), ``only`` (the structure of an input that it takes:
+  `farm.plan.config_models.KnownFailure`; "" for all else), ``only`` (the structure of an input that it takes:
   `farm.report.tables.failing_structures`; "" for none) and ``first_seen`` (whether it failed, or is imprecise, as known failures say
   that were not seen on its backend before).
 - `verdict(rows, run)`: the `RunVerdict`, with its sentence and its counts.
 - `causes(rows)`: failed rows by their known reason, and before them what is new, what is alike in one line.
 - `stale(rows, run)`: the known failures that were not seen: what they name was judged and is right.
 
-`farm.report.tables.ranking` has the ranking of backends, `farm.report.tables.since` what changed since the last run.
+`farm.report.tables.ranking` has the ranking of backends, `farm.report.tables.since_last_run` what changed since the last run.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from farm.plan import known
-from farm.plan.model import KnownFailure
+from farm.plan import match_known as known
+from farm.plan.config_models import KnownFailure
 from farm.program import name_farm_program
-from farm.report.tables import alike, failing_structures
+from farm.report.tables import failing_structures
+from farm.report.tables import failures_alike as alike
 from farm.report.tables.coverage import (
     FAILED_STATUSES,
     JOINED_BY,
@@ -385,9 +386,9 @@ def _describe_failures(line: Mapping[str, Any]) -> str:
 
 
 def stale(rows: pd.DataFrame, run: Mapping[str, Any]) -> pd.DataFrame:
-    """Known failures that were not seen: what they name was judged and is right (`farm.plan.known.Met`).
+    """Known failures that were not seen: what they name was judged and is right (`farm.plan.match_known.Met`).
 
-    Columns: the entry's (`farm.plan.model.KnownFailure`), rows (those with the standing "stale"
+    Columns: the entry's (`farm.plan.config_models.KnownFailure`), rows (those with the standing "stale"
     for it), found (their statuses and counts).
     """
     return match_known_failures(rows, run)[1]

@@ -16,9 +16,9 @@ import pydantic
 from farm import lake as lakes
 from farm.exits import FOUND, INCOMPLETE, OK
 from farm.lake.store import keep_unique_rows
-from farm.plan import known
+from farm.plan import match_known as known
 from farm.plan.config import list_backend_names
-from farm.plan.model import ConfigError, Flaky, Floor, Gate
+from farm.plan.config_models import ConfigError, Flaky, Floor, Gate
 from farm.report.tables.causes import NEW, count_with_noun
 from farm.report.tables.coverage import (
     CELL,
@@ -31,7 +31,7 @@ from farm.report.tables.coverage import (
     rank_status_column,
 )
 from farm.report.tables.known_failures import BAD, list_known_failures
-from farm.report.tables.since import since
+from farm.report.tables.since_last_run import since
 from farm.report.tables.view import Report, View, ViewColumn, make_op_column, make_status_column, make_text_column
 from farm.report.words import format_percent, format_report_number
 from tasks.model import Status

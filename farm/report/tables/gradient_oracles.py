@@ -11,7 +11,7 @@ import pandas as pd
 from farm.report.tables.coverage import MEASURED_STATUSES, PASSED_STATUSES, keep_distinct_rows
 from farm.report.tables.view import Report, View, view
 from tasks import checks
-from tasks.judge.plain import USUAL_UNITS
+from tasks.judge.error_metrics import USUAL_UNITS
 from tasks.model import Status
 from tasks.model.kind import KIND_ORACLE
 

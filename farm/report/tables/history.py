@@ -16,10 +16,10 @@ from packaging.version import InvalidVersion, Version
 
 from farm import lake as lakes
 from farm.lake.store import AnyLake, keep_unique_rows
-from farm.report.tables.along import ALONG
 from farm.report.tables.changes import FIXED, KINDS, ChangeCounts, compare_cells_of_sides, find_change_codes
 from farm.report.tables.changes import READ as COMPARED
 from farm.report.tables.coverage import FAILED_STATUSES, JUDGED_STATUSES, rank_status_column
+from farm.report.tables.history_along import ALONG
 from farm.report.tables.view import (
     Line,
     View,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pandas as pd
 
 from farm.report.tables.view import Report, View, build_number_column, view
-from tasks.judge.plain import USUAL_UNITS
+from tasks.judge.error_metrics import USUAL_UNITS
 from tasks.model import Status
 
 

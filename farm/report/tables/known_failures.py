@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from farm.plan import known
-from farm.plan.model import KnownFailure
-from farm.report.tables import alike
+from farm.plan import match_known as known
+from farm.plan.config_models import KnownFailure
+from farm.report.tables import failures_alike as alike
 from farm.report.tables.coverage import FAILED_STATUSES, JUDGED_STATUSES, list_table_lines
 from farm.report.tables.view import Line, View, ViewColumn, build_number_column, make_text_column
 

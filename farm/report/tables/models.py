@@ -32,7 +32,7 @@ from farm.report.tables.view import (
 )
 from farm.report.words import DASH, format_report_number
 from tasks.checks.serving import Serving
-from tasks.judge.plain import USUAL_UNITS
+from tasks.judge.error_metrics import USUAL_UNITS
 from tasks.model import OpClass, Status
 
 #: A line of the frame.

@@ -14,7 +14,7 @@ from farm.report.tables.view import Line, Report, View, ViewCell, ViewColumn, vi
 from tasks.checks.batch_invariance import BatchInvariance
 from tasks.model import label_op
 from tasks.passport import ARITHMETIC, CODES
-from tasks.passport.trees import TreeKind, decode_tree, name_tree_kind
+from tasks.passport.sum_trees import TreeKind, decode_tree, name_tree_kind
 
 #: What tells passports apart: whose arithmetic, of which versions, on which device.
 WHOSE = ["backend", "runtime_version", "build", "driver_version", "device"]

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from farm.plan.model import ConfigError
+from farm.plan.config_models import ConfigError
 from farm.report.runs import find_early_runs, read_run_start
 from farm.report.tables.causes import HOW, NEW
 from farm.report.tables.coverage import (
@@ -29,7 +29,7 @@ from farm.report.tables.coverage import (
 )
 from farm.report.tables.gate import GATES, judge_run_gate, read_gate_of_run
 from farm.report.tables.overview import describe_run_size
-from farm.report.tables.since import compare_since_run, since
+from farm.report.tables.since_last_run import compare_since_run, since
 from farm.report.tables.view import Report
 from tasks.model import Status, label_op
 
@@ -224,7 +224,7 @@ def _pack_summary_pair(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 
 def find_trend_changes(trends: RunTrends) -> pd.DataFrame:
-    """The cells that changed from a run to the next of the same config (`farm.report.tables.since`), the newest and
+    """The cells that changed from a run to the next of the same config (`farm.report.tables.since_last_run`), the newest and
     worst first: run (its place), earlier (that of the one before, -1 where it is not among the runs), and `CHANGED`."""
     place = {one.facts["run_id"]: at for at, one in enumerate(trends.runs)}
     found = [

@@ -34,7 +34,7 @@ class ViewCell:
     square: LABEL|BACKEND of the page's heat map that it leads to; asks: the filters of the page that the text leads to
     (the square is then led to by the small print); share: of 1, shown as a bar where there are bars; rest: it takes the
     rest of its line; curve: numbers in their order, drawn under the text with a line at ``bound``; tree: the order of a
-    sum (`tasks.passport.trees.encode_tree`), drawn under the text on a page; parts: the text in parts, each with a
+    sum (`tasks.passport.sum_trees.encode_tree`), drawn under the text on a page; parts: the text in parts, each with a
     status that colours it; href: the page that the text leads to; strip: outcomes in their order, as (status, how many,
     words), drawn beside the text; heat: (value, words) in their order, drawn on a page instead of the text as squares
     that are coloured by how far they are from ``bound``, those at the places ``marked`` with a frame; spark: counts in

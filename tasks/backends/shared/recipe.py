@@ -20,7 +20,7 @@ class ProgramRecipe:
     """What calls a runtime.
 
     run: a function that needs the runtime and NumPy alone, whose source a finding contains. It takes the path of an
-    ONNX model and its inputs by name, or a module (`farm.reproduction.program`) and its inputs in order, and returns
+    ONNX model and its inputs by name, or a module (`farm.reproduction.finding_program`) and its inputs in order, and returns
     the outputs as arrays. settings: its other arguments, by name; ``threads`` among them where a caller may choose.
     uses: functions and classes that it calls, copied as well. variables: of the environment, set before anything is
     imported; setup: lines that follow these.

@@ -17,7 +17,7 @@ from tasks.fuzz import table
 from tasks.fuzz.graphs import build
 from tasks.fuzz.onnx import generate, second
 from tasks.fuzz.onnx.generate import GENERATOR, GeneratedNode
-from tasks.graphs.floor import compute_input_floors, list_floor_inputs
+from tasks.graphs.noise_floor import compute_input_floors, list_floor_inputs
 from tasks.graphs.widening import NoOracle
 from tasks.judge import op_classes
 from tasks.model import WITHOUT_NOISE, Group, Leaf, OpClass

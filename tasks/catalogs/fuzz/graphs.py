@@ -9,8 +9,8 @@ from tasks.fuzz.graphs import build
 from tasks.fuzz.graphs.build import FuzzedGraph
 from tasks.fuzz.onnx.second import does_witness_agree
 from tasks.fuzz.table import STEPS
-from tasks.graphs.evaluate import EvaluatedGraph
-from tasks.graphs.floor import reference_and_floor
+from tasks.graphs.evaluate_graph import EvaluatedGraph
+from tasks.graphs.noise_floor import reference_and_floor
 from tasks.model import Leaf, OpClass
 from tasks.operators.table import NAMED
 

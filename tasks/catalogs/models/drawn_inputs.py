@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays import inputs
-from tasks.catalogs.user.samples import draw_uniform_input
-from tasks.graphs.given import GivenError
+from tasks.catalogs.user.kernel_samples import draw_uniform_input
+from tasks.graphs.given_model import GivenError
 from tasks.model import DTYPES, is_complex_dtype, is_inexact_dtype
 from tasks.model.dtypes import DTYPE_OF_ELEMENT, get_integer_range
 from tasks.nearest import suggest_nearest_names

@@ -1,6 +1,6 @@
 """A torch module of the user's as samples: its outputs in float64, their floor, what it holds; no ONNX is made of it.
 
-What is right is what eager torch does with float64: `tasks.graphs.module`. The module is made once, here; every backend
+What is right is what eager torch does with float64: `tasks.graphs.torch_module`. The module is made once, here; every backend
 is given its tensors as bytes.
 """
 
@@ -18,12 +18,12 @@ from tasks.arrays import module_state, noise, torch_tree
 from tasks.catalogs.base import Failure, Sample
 from tasks.catalogs.models import parameters
 from tasks.catalogs.models.own_models import OwnModelFile
-from tasks.graphs import module as modules
 from tasks.graphs import products
-from tasks.graphs.roundings import CastRoundings, Round, compute_jumping_floor, leave_out_cast
+from tasks.graphs import torch_module as modules
+from tasks.graphs.cast_roundings import CastRoundings, Round, compute_jumping_floor, leave_out_cast
 from tasks.graphs.widening import NoOracle
 from tasks.judge import definitions
-from tasks.judge.coarser import SUSPECTS
+from tasks.judge.coarser_precision import SUSPECTS
 from tasks.model import Leaf, OpClass, compute_row_floor, get_numpy_dtype, is_complex_dtype, is_inexact_dtype
 from tasks.model.errors import format_error_essence
 

@@ -12,12 +12,12 @@ from tasks.catalogs.models import parameters
 from tasks.catalogs.models.table import Model
 from tasks.counterparts import by_torch
 from tasks.graphs import adequacy
-from tasks.graphs import module as modules
-from tasks.graphs.coarse import round_product_weights
-from tasks.graphs.evaluate import EvaluatedGraph
-from tasks.graphs.floor import reference_and_floor
+from tasks.graphs import torch_module as modules
+from tasks.graphs.coarse_products import round_product_weights
+from tasks.graphs.evaluate_graph import EvaluatedGraph
+from tasks.graphs.noise_floor import reference_and_floor
 from tasks.graphs.widening import WIDENED, NoOracle
-from tasks.judge.coarser import SUSPECTS
+from tasks.judge.coarser_precision import SUSPECTS
 from tasks.model import Leaf, OpClass, Oracle
 
 __all__ = ["CatalogNetwork", "NoOracle"]

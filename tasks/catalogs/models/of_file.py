@@ -10,8 +10,8 @@ import numpy as np
 
 from tasks.arrays import module_state, torch_tree
 from tasks.catalogs.base import CatalogError
-from tasks.catalogs.user import load
-from tasks.graphs.given import GivenError
+from tasks.catalogs.user import load_kernels as load
+from tasks.graphs.given_model import GivenError
 from tasks.model import errors
 from tasks.model.dtypes import NATIVE, name_numpy_dtype
 from tasks.nearest import suggest_nearest_names

@@ -17,9 +17,9 @@ from tasks.arrays import module_state, torch_tree
 from tasks.catalogs import user_definitions
 from tasks.catalogs.models import drawn_inputs, exporting, of_file, wheels
 from tasks.catalogs.models.inputs import Arrays
-from tasks.catalogs.user import sources
-from tasks.graphs import given
-from tasks.graphs.given import GivenError
+from tasks.catalogs.user import kernel_sources as sources
+from tasks.graphs import given_model as given
+from tasks.graphs.given_model import GivenError
 from tasks.model.errors import format_error_essence
 from tasks.model.row import YOUR_OWN
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.graphs import module as modules
+from tasks.graphs import torch_module as modules
 from tasks.graphs.adequacy import NOTICED, SCALE, compute_row_unit
 
 #: Projections on random signs; and how far beyond the limit one must lie, a random sum being up to so many deviations

@@ -35,7 +35,7 @@ BASIC_PITCH = PinnedWheel(
 @dataclass(frozen=True)
 class TrainedModel:
     """A trained model in ONNX. about: what it does; wheel, path: where its file is; given: its inputs; outputs: what
-    each stands for, by name (see `tasks.judge.meaning`); files: of the wheel that are it in other frameworks, by form,
+    each stands for, by name (see `tasks.judge.model_meaning`); files: of the wheel that are it in other frameworks, by form,
     a folder with a slash at its end."""
 
     about: str

@@ -14,7 +14,7 @@ from tasks.catalogs.models.weights import WEIGHTS
 
 
 class Model(Protocol):
-    """A network. outputs: what each stands for, by name (see `tasks.judge.meaning`); licence: of its weights."""
+    """A network. outputs: what each stands for, by name (see `tasks.judge.model_meaning`); licence: of its weights."""
 
     @property
     def licence(self) -> str: ...

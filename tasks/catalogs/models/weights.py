@@ -33,7 +33,7 @@ _LENGTH = 32
 @dataclass(frozen=True)
 class TrainedWeights:
     """about: what it does; make: the torch module with its weights; given: its inputs; names, outputs: of inputs and
-    outputs in order, the latter with what they stand for (see `tasks.judge.meaning`)."""
+    outputs in order, the latter with what they stand for (see `tasks.judge.model_meaning`)."""
 
     about: str
     wheel: PinnedWheel

@@ -13,8 +13,8 @@ from tasks.catalogs.base import Catalog, CatalogError, Entry, Failure, Sample
 from tasks.catalogs.nodes import folder
 from tasks.catalogs.nodes.folder import FolderError, KeptNode
 from tasks.counterparts import by_torch
-from tasks.graphs.evaluate import EvaluatedGraph
-from tasks.graphs.expected import compute_graph_leaves
+from tasks.graphs.evaluate_graph import EvaluatedGraph
+from tasks.graphs.expected_outputs import compute_graph_leaves
 from tasks.graphs.widening import NoOracle
 from tasks.model import Group, OpClass, Oracle
 from tasks.operators import table as operators

@@ -15,8 +15,8 @@ from tasks.arrays.every_value import FLOAT8
 from tasks.catalogs import mpmath_oracle
 from tasks.catalogs.base import Entry, Sample
 from tasks.counterparts import by_torch
-from tasks.graphs.evaluate import EvaluatedGraph
-from tasks.graphs.expected import compute_graph_leaves
+from tasks.graphs.evaluate_graph import EvaluatedGraph
+from tasks.graphs.expected_outputs import compute_graph_leaves
 from tasks.graphs.widening import NARROW
 from tasks.model import EXHAUSTIVE, Group, OpClass, Oracle, is_inexact_dtype
 from tasks.model.dtypes import DTYPE_OF_ELEMENT, ELEMENT_TYPE

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from tasks.catalogs.base import Sample
-from tasks.graphs.evaluate import EvaluatedGraph
-from tasks.graphs.floor import compute_input_floors, list_floor_inputs
+from tasks.graphs.evaluate_graph import EvaluatedGraph
+from tasks.graphs.noise_floor import compute_input_floors, list_floor_inputs
 from tasks.graphs.widening import WIDENED, NoOracle, is_value_widened, widen_model_value
 from tasks.model import EPS, Leaf, OpClass, Oracle, get_numpy_dtype, get_wide_dtype
 from tasks.older_python import zip_equal
@@ -67,7 +67,7 @@ def _compute_suite_noise(
     op_class: OpClass,
     draws: int,
 ) -> list[np.ndarray | None]:
-    """δ per output (`tasks.graphs.floor`), the stored outputs being what somebody computed in the dtype under test.
+    """δ per output (`tasks.graphs.noise_floor`), the stored outputs being what somebody computed in the dtype under test.
 
     Where moving all inputs changes a shape or is refused (the scales of a Resize), only the first floating one is
     moved.

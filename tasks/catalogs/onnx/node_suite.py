@@ -18,7 +18,7 @@ from tasks.catalogs.base import Catalog, Entry, Failure, Sample, spread_sample_i
 from tasks.catalogs.onnx import every_input, pooling, structured_samples
 from tasks.catalogs.onnx import float64 as onnx_float64
 from tasks.judge import op_classes as classes
-from tasks.judge.plain import get_classic_tolerance
+from tasks.judge.error_metrics import get_classic_tolerance
 from tasks.model import (
     EPS,
     EXHAUSTIVE,

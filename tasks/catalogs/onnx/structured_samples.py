@@ -11,8 +11,8 @@ import numpy as np
 from tasks.catalogs.base import Failure, Sample
 from tasks.draw import structure
 from tasks.draw.seeds import derive_seed
-from tasks.graphs.evaluate import EvaluatedGraph
-from tasks.graphs.expected import compute_graph_leaves
+from tasks.graphs.evaluate_graph import EvaluatedGraph
+from tasks.graphs.expected_outputs import compute_graph_leaves
 from tasks.model import Group, is_inexact_dtype
 
 #: What the specification calls inputs that select.

@@ -10,7 +10,7 @@ from typing import Any
 from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Catalog, Entry, Failure, Sample
 from tasks.catalogs.training import own
-from tasks.graphs.given import GivenError
+from tasks.graphs.given_model import GivenError
 from tasks.model import Group, Leaf, OpClass, OwnKernel, Unsupported
 from tasks.model.row import YOUR_OWN
 from tasks.training import networks

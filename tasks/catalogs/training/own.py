@@ -12,8 +12,9 @@ import numpy as np
 from tasks.arrays import module_state
 from tasks.catalogs import user_definitions
 from tasks.catalogs.base import CatalogError
-from tasks.catalogs.user import load, sources
-from tasks.graphs.given import GivenError
+from tasks.catalogs.user import kernel_sources as sources
+from tasks.catalogs.user import load_kernels as load
+from tasks.graphs.given_model import GivenError
 from tasks.model import errors
 from tasks.training.networks.base import Network
 from tasks.training.recipe import TrainingRecipe

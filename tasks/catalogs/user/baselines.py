@@ -16,7 +16,7 @@ from tasks.catalogs.user.ops import BASELINES, COMPILED, EAGER, ITEMSIZE, NUMPY,
 from tasks.model import Baseline, Form, Unsupported, get_numpy_dtype, is_complex_dtype, is_inexact_dtype
 
 if TYPE_CHECKING:
-    from tasks.catalogs.user.load import DeclaredKernel
+    from tasks.catalogs.user.load_kernels import DeclaredKernel
 
 
 def find_kernel_baseline(one: DeclaredKernel, dtype: str) -> Baseline:

@@ -29,24 +29,24 @@ from tasks.catalogs.user import (
     every_input_of_kernels,
     fuzzed_samples,
     input_layouts,
-    inside,
-    load,
     of_numpy,
     of_torch,
-    promises,
     reference_gradients,
     refused_calls,
-    samples,
-    scripts,
-    sessions,
 )
 from tasks.catalogs.user import dims as sizes
-from tasks.catalogs.user.load import DeclaredKernel
+from tasks.catalogs.user import inside_precision as inside
+from tasks.catalogs.user import kernel_promises as promises
+from tasks.catalogs.user import kernel_samples as samples
+from tasks.catalogs.user import kernel_sessions as sessions
+from tasks.catalogs.user import load_kernels as load
+from tasks.catalogs.user import reference_scripts as scripts
+from tasks.catalogs.user.declaration_schema import read_invariant_key
+from tasks.catalogs.user.load_kernels import DeclaredKernel
 from tasks.catalogs.user.ops import ANY, BETWEEN, UserOp
-from tasks.catalogs.user.schema import read_invariant_key
 from tasks.draw import structure
 from tasks.draw.choices import DrawnChoices
-from tasks.graphs.roundings import CastRoundings, Read, Round
+from tasks.graphs.cast_roundings import CastRoundings, Read, Round
 from tasks.judge import definitions
 from tasks.model import (
     DISTRIBUTIONS,
@@ -82,7 +82,7 @@ Arrays = Mapping[str, np.ndarray]
 
 
 class User(Catalog):
-    """The kernels that this process was told of (`tasks.catalogs.user.load`); any number of samples each.
+    """The kernels that this process was told of (`tasks.catalogs.user.load_kernels`); any number of samples each.
 
     A kernel is called with its inputs and kwargs by name. The expected output is the reference's, on the inputs
     rounded to their dtype and widened to float64 (complex128), with the noise floor of the same reference.
@@ -137,7 +137,7 @@ class User(Catalog):
         ]
 
     def samples(self, group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
-        """Samples 0 … group.samples − 1: sizes by `tasks.catalogs.user.samples.list_sample_sizes`, values of the group's
+        """Samples 0 … group.samples − 1: sizes by `tasks.catalogs.user.kernel_samples.list_sample_sizes`, values of the group's
         distribution.
 
         Raises ValueError for an op or a dtype that is not declared.
@@ -205,7 +205,7 @@ class User(Catalog):
         return _build_fuzzed_sample(self._op(group), group, 0, draws, choose)
 
     def call(self, group: Group) -> Callable[..., Any]:
-        """The kernel on torch tensors, its promises checked (`tasks.catalogs.user.promises`). Raises Unsupported where
+        """The kernel on torch tensors, its promises checked (`tasks.catalogs.user.kernel_promises`). Raises Unsupported where
         its module imports what this environment lacks: another one has prepared it."""
         try:
             one = self._op(group)
@@ -425,7 +425,7 @@ def make_sample_of_inputs(
                     made, _build_gradient_reference(one, group, evaluate), arrays, outputs, group, few
                 )
                 return made
-            # A tolerance takes float32's share of a floor of the inputs' own dtype (`tasks.judge.plain`).
+            # A tolerance takes float32's share of a floor of the inputs' own dtype (`tasks.judge.error_metrics`).
             own = group.dtype in op.tolerances
             within = inside.find_dtype_inside(one, arrays, group.dtype) if draws and not own else ""
             made.expected = _compute_kernel_reference(one, evaluate, arrays, dims, group, draws, within)

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays import inputs
-from tasks.catalogs.user import input_layouts, reference_gradients, samples
+from tasks.catalogs.user import input_layouts, reference_gradients
+from tasks.catalogs.user import kernel_samples as samples
 from tasks.catalogs.user.ops import DECLARED, UserOp
 from tasks.draw.choices import DrawnChoices
 from tasks.draw.seeds import derive_seed

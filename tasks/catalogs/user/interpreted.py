@@ -17,8 +17,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from tasks.catalogs.user import accesses
-from tasks.catalogs.user.accesses import LaunchWatch, watching
+from tasks.catalogs.user import watched_accesses as accesses
+from tasks.catalogs.user.watched_accesses import LaunchWatch, watching
 from tasks.model.errors import list_error_causes
 
 #: What is said where there is no GPU to ask, wherever it is raised: by Triton's driver, by torch.

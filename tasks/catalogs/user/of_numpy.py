@@ -17,8 +17,8 @@ from numpy import array, asarray
 from tasks.arrays import noise
 from tasks.arrays.tree import map_leaves
 from tasks.arrays.watched_arrays import WatchedArray, WatchedRun, unwatch_array
-from tasks.graphs.module import is_array_structural, place_aten_operation
-from tasks.graphs.roundings import Read, Round
+from tasks.graphs.cast_roundings import Read, Round
+from tasks.graphs.torch_module import is_array_structural, place_aten_operation
 from tasks.model import EPS, PART, get_numpy_dtype, get_wide_dtype, is_complex_dtype, is_inexact_dtype, round_to_dtype
 from tasks.model.dtypes import does_dtype_hold, name_numpy_dtype
 

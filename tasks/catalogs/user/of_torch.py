@@ -11,8 +11,8 @@ import numpy as np
 
 from tasks.arrays import noise, torch_tree, widened
 from tasks.gradients import autograd
-from tasks.graphs import module
-from tasks.graphs.roundings import Read, Round
+from tasks.graphs import torch_module as module
+from tasks.graphs.cast_roundings import Read, Round
 from tasks.model import EPS
 
 
@@ -23,7 +23,7 @@ def make_torch_evaluator(
     what is read of that (None: the same): every array is handed over as a tensor, every tensor comes back as one.
 
     Where it casts to fewer digits than float32 has, it rounds, and everything else is computed in float64 all the same
-    (`tasks.graphs.module.evaluate_module_exactly`). rounds: is filled with the dtypes that it casts to.
+    (`tasks.graphs.torch_module.evaluate_module_exactly`). rounds: is filled with the dtypes that it casts to.
     """
     told = [] if rounds is None else rounds
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
 from tasks.arrays.layouts import NAMES
-from tasks.catalogs.user.keys import (
+from tasks.catalogs.user.declaration_keys import (
     COUNT,
     FLAG,
     FUNCTION,
@@ -66,7 +66,7 @@ def list_kernel_input_names(op: UserOp) -> Iterable[str]:
 class UserOp:
     """One op of the `user` catalog. A config and `@op` have these keys, what the client is given become these fields,
     and the table of docs/kernels.md is made of them. What a value says beyond its kind and its names,
-    `tasks.catalogs.user.schema` checks.
+    `tasks.catalogs.user.declaration_schema` checks.
 
     kernel: called as ``kernel(**inputs, **kwargs)`` with tensors of ``framework``; reference: with float64 arrays (or
     tensors of ``reference_framework``) under the same names, integers and bools in their own dtype. backward: called as

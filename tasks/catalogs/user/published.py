@@ -21,7 +21,8 @@ import numpy as np
 
 from tasks.arrays import module_state, torch_tree
 from tasks.catalogs.base import CatalogError
-from tasks.catalogs.user import aten, load
+from tasks.catalogs.user import aten
+from tasks.catalogs.user import load_kernels as load
 from tasks.model import errors, is_inexact_dtype
 
 #: Tensors of an operator that is only named: broadcasting ones, of few sizes.

@@ -11,7 +11,8 @@ import numpy as np
 
 from tasks.arrays import noise
 from tasks.catalogs.base import Failure, Sample
-from tasks.catalogs.user import of_torch, samples
+from tasks.catalogs.user import kernel_samples as samples
+from tasks.catalogs.user import of_torch
 from tasks.catalogs.user.ops import UserOp
 from tasks.gradients import autograd as gradients
 from tasks.gradients import differences, floors, oracle

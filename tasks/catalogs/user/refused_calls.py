@@ -11,8 +11,9 @@ import numpy as np
 from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Failure, Sample
 from tasks.catalogs.user import dims as sizes
-from tasks.catalogs.user import samples, scripts
-from tasks.catalogs.user.load import DeclaredKernel
+from tasks.catalogs.user import kernel_samples as samples
+from tasks.catalogs.user import reference_scripts as scripts
+from tasks.catalogs.user.load_kernels import DeclaredKernel
 from tasks.catalogs.user.ops import UserOp
 from tasks.checks.variants import REFUSED
 from tasks.model import Group, Leaf, OpClass, errors

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tasks.catalogs.user import sources
+from tasks.catalogs.user import kernel_sources as sources
 
 #: Begins the names of packages that stand for folders.
 _PREFIX = "beside_"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tasks.catalogs.user.keys import NAME, KeyKind, KeyNames, declare_key, is_key_list
+from tasks.catalogs.user.declaration_keys import NAME, KeyKind, KeyNames, declare_key, is_key_list
 from tasks.draw.structure import KINDS
 from tasks.model import DTYPES
 

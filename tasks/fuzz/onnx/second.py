@@ -14,7 +14,7 @@ import numpy as np
 from tasks.counterparts import by_torch
 from tasks.fuzz.onnx.generate import GeneratedNode
 from tasks.fuzz.table import SPECS
-from tasks.graphs.evaluate import EvaluatedGraph
+from tasks.graphs.evaluate_graph import EvaluatedGraph
 from tasks.graphs.widening import NoOracle
 from tasks.judge.prepared import compare_two_oracles
 from tasks.model import Leaf, OpClass, Oracle

@@ -13,14 +13,14 @@ from tasks.graphs.widening import NoOracle
 from tasks.hunt.dialogue import Ask, Ran, Search
 from tasks.hunt.localise.question import CulpritQuestion
 from tasks.hunt.program import HuntProgram
-from tasks.judge.plain import compare_outputs
+from tasks.judge.error_metrics import compare_outputs
 from tasks.model import Leaf, OpClass
 from tasks.model.dtypes import name_numpy_dtype
 from tasks.operators import table as operators
 
 #: Error units of a node's own floor beyond which it is suspected: the limit that models are judged by.
 LIMIT = 32.0
-#: Draws of a node's noise floor (`tasks.graphs.floor.compute_node_floor` makes four times as many, nobody having computed the
+#: Draws of a node's noise floor (`tasks.graphs.noise_floor.compute_node_floor` makes four times as many, nobody having computed the
 #: node in its dtype): first where the result is not right without one, then where the node is beyond the limit by the
 #: first, since of a million elements a few lie still through four draws.
 DRAWS = (1, 8)

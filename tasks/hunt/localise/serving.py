@@ -8,7 +8,7 @@ from typing import Any
 from tasks import wire
 from tasks.backends.base import Backend
 from tasks.backends.shared.onnx_form import name_onnx_inputs
-from tasks.graphs import program as programs
+from tasks.graphs import traced_program as programs
 from tasks.graphs.widening import NoOracle
 from tasks.hunt.case import HuntCase
 from tasks.hunt.dialogue import Search, Unfit

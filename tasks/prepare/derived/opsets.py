@@ -140,7 +140,7 @@ def _check_model_inputs(made: Any, culprit: str, how: str, base: Sample) -> None
 
 def _is_proved_same(model: Any, converted: Any, base: Sample, own: int, number: int) -> bool:
     """Whether the converted graph is the same in float64; False where that cannot be told. Raises Spoilt."""
-    from tasks.graphs.evaluate import EvaluatedGraph
+    from tasks.graphs.evaluate_graph import EvaluatedGraph
     from tasks.graphs.widening import NoOracle
 
     try:

@@ -49,7 +49,7 @@ def explain_model_differs(model: bytes, base: Sample) -> str | None:
     nobody can say."""
     import onnx
 
-    from tasks.graphs.evaluate import EvaluatedGraph
+    from tasks.graphs.evaluate_graph import EvaluatedGraph
     from tasks.graphs.widening import NoOracle
 
     if base.definition or base.op_class in (OpClass.RANDOM, OpClass.UNINITIALISED):

@@ -34,7 +34,7 @@ FLIPPED, FLIPS = 1 / 256, 4
 def derive(base: Sample, number: int, group: Group, draws: int) -> Sample:
     """The model of ``base`` in ``number`` bits, with that graph's float64 evaluation.
 
-    The noise floor is the row floor of a model (`tasks.graphs.floor`), and a share, STEP, of two things: the step of an
+    The noise floor is the row floor of a model (`tasks.graphs.noise_floor`), and a share, STEP, of two things: the step of an
     output that comes straight from a DequantizeLinear; and what it does to an output that some elements of every
     quantised tensor fall to the other side of a tie. Raises Spoilt where the tool takes the model not, or makes one
     that cannot be evaluated or has an infinite scale; Vacuous for a model that is not float32, or of which the tool
@@ -42,8 +42,8 @@ def derive(base: Sample, number: int, group: Group, draws: int) -> Sample:
     """
     import onnx
 
-    from tasks.graphs.evaluate import EvaluatedGraph
-    from tasks.graphs.floor import reference_and_floor
+    from tasks.graphs.evaluate_graph import EvaluatedGraph
+    from tasks.graphs.noise_floor import reference_and_floor
     from tasks.graphs.widening import NoOracle
 
     if group.dtype != "float32" or base.definition or base.op_class in _UNSAID:

@@ -67,7 +67,7 @@ def _save_and_load(module: Any, base: Sample, first: Any) -> Any:
 
 def _check_same_function(base: Sample, first: Any, second: Any) -> None:
     """Raise Spoilt where the graphs are not the same in float64; one of them is evaluated by whoever made ``base``."""
-    from tasks.graphs.evaluate import EvaluatedGraph
+    from tasks.graphs.evaluate_graph import EvaluatedGraph
     from tasks.graphs.widening import NoOracle
 
     try:

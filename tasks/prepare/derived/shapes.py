@@ -155,7 +155,7 @@ def _is_valid_at(model: Any, feeds: Mapping[str, np.ndarray]) -> bool:
     and it has a finite float64 evaluation."""
     import onnx
 
-    from tasks.graphs.evaluate import EvaluatedGraph
+    from tasks.graphs.evaluate_graph import EvaluatedGraph
     from tasks.graphs.widening import NoOracle
 
     try:
@@ -175,8 +175,8 @@ def _has_empty_dim(value: Any) -> bool:
 
 
 def _make_shape_sample(base: Sample, number: int, model: Any, sizes: list[dict[str, np.ndarray]], draws: int) -> Sample:
-    from tasks.graphs.evaluate import EvaluatedGraph
-    from tasks.graphs.floor import reference_and_floor
+    from tasks.graphs.evaluate_graph import EvaluatedGraph
+    from tasks.graphs.noise_floor import reference_and_floor
 
     expected: list[Leaf] = []
     for feeds in sizes:

@@ -69,7 +69,7 @@ def know_benchmark(f: Function) -> Kernel:
 
 
 def list_inputs(f: Function) -> list[bytes]:
-    from tasks.catalogs.user import samples
+    from tasks.catalogs.user import kernel_samples as samples
     from tasks.model import Group
 
     found = []
