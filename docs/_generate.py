@@ -115,11 +115,14 @@ def declared(of: str) -> str:
     """The keys of a declaration's class."""
     from dataclasses import fields
 
-    from tasks.catalogs.user import declaration_keys as keys
-    from tasks.catalogs.user import ops, tensors
+    from tasks.catalogs.user import declaration_keys, ops, tensors
 
     rows = (
-        [f"`{keys.name_config_key(one)}`", one.metadata["about"], keys.describe_key_default(one)]
+        [
+            f"`{declaration_keys.name_config_key(one)}`",
+            one.metadata["about"],
+            declaration_keys.describe_key_default(one),
+        ]
         for one in fields(getattr(ops, of, None) or getattr(tensors, of))
     )
     return table(["key", "meaning", "default"], rows)
@@ -127,7 +130,7 @@ def declared(of: str) -> str:
 
 def configured(of: str) -> str:
     """The keys of a part of a config."""
-    from farm.plan import config_models as model
+    from farm.plan import config_models
 
     def default(one: Any) -> str:
         if one.is_required():  # unless what reads it fills it in, by the rule that the field itself tells
@@ -139,7 +142,7 @@ def configured(of: str) -> str:
             "–", "none"
         )
 
-    fields = getattr(model, of).model_fields.items()
+    fields = getattr(config_models, of).model_fields.items()
     return table(["key", "meaning", "default"], ([f"`{key}`", one.description, default(one)] for key, one in fields))
 
 
@@ -262,7 +265,7 @@ def layers() -> str:
 
 
 def deprecated() -> str:
-    from farm.client import minimising as smaller  # what is deprecated is marked where it is defined
+    from farm.client import minimising  # noqa: F401  what is deprecated is marked where it is defined
     from tasks.deprecation import KNOWN
 
     heads = ["name", "use", "warns since", "goes with"]
@@ -384,9 +387,9 @@ def judge() -> str:
 
 
 def limits() -> str:
-    from tasks.judge import policy_files as verdict
+    from tasks.judge import policy_files
 
-    policy = verdict.load_policy("error_units")
+    policy = policy_files.load_policy("error_units")
     rows = []
     for limit in policy.limits:
         if not limit.ops:

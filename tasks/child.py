@@ -26,7 +26,7 @@ from tasks import heap, wire
 from tasks.arrays.pack import PackError
 from tasks.catalogs.user_definitions import USER, announce_definitions, do_definitions_isolate
 from tasks.importing import pause_garbage_collector
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.model import BackendInfo, Unavailable
 from tasks.passport.known_passports import choose_passport
 from tasks.relay import ProgressPage
@@ -136,7 +136,7 @@ class Child:
             self.page.write(number, stage, together)
 
         passport = choose_passport(command.passports, runtime) if command.passports else None
-        policy = command.policy or verdict.load_policy("error_units")
+        policy = command.policy or policy_files.load_policy("error_units")
         return Runner(made, runtime, policy, progress, command.race_s, passport)
 
     def _make_local_runner(self, command: wire.Hello) -> Any:

@@ -216,9 +216,7 @@ def _import_for_children() -> None:
     """What each child imports at its first command, and at its first result that is off. Not with this module: who asks
     for a child needs none of it."""
     from tasks import canary, runner  # noqa: F401
-    from tasks.diagnose import formulas, results
-    from tasks.diagnose import ignored_attributes as ignored
-    from tasks.diagnose import narrow_sums as narrow  # noqa: F401
+    from tasks.diagnose import formulas, ignored_attributes, narrow_sums, results  # noqa: F401
     from tasks.prepare import cases  # noqa: F401
 
 

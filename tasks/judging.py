@@ -19,10 +19,17 @@ from tasks import checks, diagnose
 from tasks.arrays.contiguous import pack_strided_arrays
 from tasks.arrays.tree import TensorSpec, decode_tree_specs, make_contiguous_tensor
 from tasks.checks import Observation
-from tasks.judge import coarser_precision as coarser
-from tasks.judge import error_profile as profile
-from tasks.judge import fingerprint, flushing, invariants, properties, training_phases, training_step
-from tasks.judge import zero_signs as zeros
+from tasks.judge import (
+    coarser_precision,
+    error_profile,
+    fingerprint,
+    flushing,
+    invariants,
+    properties,
+    training_phases,
+    training_step,
+    zero_signs,
+)
 from tasks.judge.error_metrics import (
     USUAL_UNITS,
     Metrics,
@@ -393,7 +400,7 @@ def measure_error_of_outputs(case: JudgedCase, found: Judgement) -> Judgement:
         outputs = case.wide
         metrics = compare_outputs(outputs, case.expected, case.op_class, case.precision, case.dtypes)
         if case.group.check == checks.FORWARD:
-            metrics.zero_signs = zeros.count_wrong_zero_signs(case.group.op, outputs, case.expected)
+            metrics.zero_signs = zero_signs.count_wrong_zero_signs(case.group.op, outputs, case.expected)
         return found.with_metrics(metrics)
     metrics = Metrics()
     check_output_metadata(case.wide, case.expected, metrics, case.dtypes)
@@ -449,7 +456,7 @@ def describe_outputs(case: JudgedCase, found: Judgement) -> Judgement:
         "output_digest": fingerprint.digest_judged_outputs(case.returned[0]),
     }
     if case.elements is not None and case.group.check == checks.FORWARD and not found.metrics.kind and case.wide:
-        columns["profile"] = profile.write_error_profile(case.elements, case.wide[0], case.expected[0])
+        columns["profile"] = error_profile.write_error_profile(case.elements, case.wide[0], case.expected[0])
     if found.status is not Status.PASS and case.record.oracle != "stored" and not case.record.definition:
         # What passed agrees with the reference, and so with whatever else passed: by its digest or within twice the
         # limit.
@@ -519,7 +526,7 @@ def find_unasked_precision(case: JudgedCase, found: Judgement) -> Judgement:
         return found
     asked = EPS[case.precision] if case.precision else 0.0
     twins = {name: outputs[case.part] for name, outputs in case.sample.coarse().items() if EPS[name] > asked}
-    told = coarser.suspect_coarser_precision(
+    told = coarser_precision.suspect_coarser_precision(
         case.outputs, case.expected, twins, case.policy, case.group.label, case.group.dtype
     )
     if told is None:
@@ -844,10 +851,10 @@ def accept_rounded_inputs(case: JudgedCase, found: Judgement) -> Judgement:
         return found
     if form is None or form.kind != "onnx" or form.model is None or form.paired:
         return found
-    from tasks.graphs import coarse_products as coarse
+    from tasks.graphs import coarse_products
 
     expected = case.sample.expected()
-    for results in coarse.evaluate_in_precision(form.model, form.arrays, precision):
+    for results in coarse_products.evaluate_in_precision(form.model, form.arrays, precision):
         if [x.shape for x in results] != [leaf.shape for leaf in expected]:
             break
         leaves = [replace(leaf, reference=x, noise=_scale_noise_floor(leaf, x)) for leaf, x in zip(expected, results)]

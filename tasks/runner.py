@@ -24,7 +24,7 @@ from tasks.backends import BackendSpec
 from tasks.backends.base import Backend
 from tasks.catalogs import user_definitions
 from tasks.catalogs.user_definitions import USER
-from tasks.judge import worst_element as worst
+from tasks.judge import worst_element
 from tasks.judge.error_metrics import Metrics
 from tasks.judge.policy import Policy
 from tasks.judging import Judgement, first_of_worst, judge_outputs, judge_steps
@@ -486,7 +486,7 @@ class Runner:
         def find_beyond(step: checks.Observation) -> list[np.ndarray]:
             leaves = step.expected(expected)
             return [
-                worst.list_elements_beyond(np.asarray(a), x, sample.op_class, limit)
+                worst_element.list_elements_beyond(np.asarray(a), x, sample.op_class, limit)
                 for a, x in zip(step.outputs, leaves)
             ]
 

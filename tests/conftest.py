@@ -81,11 +81,11 @@ def no_environments(monkeypatch: pytest.MonkeyPatch) -> None:
     would be built from an index. In processes that are started plainly they are run in test_reproduce and
     test_findings_folder."""
     from farm.fleet import envs
-    from farm.reproduction import finding_trial as trial
+    from farm.reproduction import finding_trial
     from tests import prepared
 
     monkeypatch.setattr(envs, "build_environment", lambda environment, cache, **how: sys.executable)
-    monkeypatch.setattr(trial, "subprocess", prepared.SILENT)
+    monkeypatch.setattr(finding_trial, "subprocess", prepared.SILENT)
 
 
 @pytest.fixture(scope="module")

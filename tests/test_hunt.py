@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tasks.arrays import torch_tree
-from tasks.catalogs.user import kernel_samples as samples
+from tasks.catalogs.user import kernel_samples
 from tasks.catalogs.user.declaration_schema import list_declaration_mistakes
 from tasks.model import Group
 from tests.hunt import kernels, pointed
@@ -48,8 +48,8 @@ def test_what_points_at_a_fault_shows_it_beside_a_sound_twin(report: object) -> 
     ops = {op.name: op for op in pointed.THEME.__farm_ops__}
     fault, twin = (f"{x.partition(':')[2]}{pointed.MARK}" for x in (report.op, report.twin))  # type: ignore[attr-defined]
     op, differ = ops[fault], False
-    for number, dims in enumerate(samples.list_sample_sizes(op, 0, 8)):
-        arrays = samples.make_sample_arrays(op, dims, Group(f"user:{op.name}", "", op.dtypes[0], 8), number)
+    for number, dims in enumerate(kernel_samples.list_sample_sizes(op, 0, 8)):
+        arrays = kernel_samples.make_sample_arrays(op, dims, Group(f"user:{op.name}", "", op.dtypes[0], 8), number)
 
         def results(name: str, arrays: dict[str, np.ndarray]) -> list[np.ndarray]:
             given = {k: torch_tree.tensor_from_numpy(x.copy()) for k, x in arrays.items()}

@@ -12,8 +12,7 @@ from farm.client.judging import assert_correct
 from farm.client.kernels import ClientError, find_kernel, refuse_negative, split_kernel_arguments
 from farm.client.process import isolate_torch_settings
 from tasks.arrays import torch_tree
-from tasks.catalogs.user import functions, interpreted
-from tasks.catalogs.user import kernel_promises as promises
+from tasks.catalogs.user import functions, interpreted, kernel_promises
 from tasks.catalogs.user.load_kernels import DeclaredKernel
 from tasks.gradients import autograd
 from tasks.judge.error_metrics import USUAL_UNITS
@@ -135,7 +134,7 @@ def _as_tensor_function(
     specs = {name: {"shape": list(x.shape), "dtype": x.dtype.name} for name, x in arrays.items()}
     kernel = find_kernel(function, function, specs, backward=backward or True, framework="numpy", kwargs=others)
     one = DeclaredKernel(kernel.op, (), kernel.root)
-    call = promises.guard_kernel_promises(kernel.op, function, one.backward)
+    call = kernel_promises.guard_kernel_promises(kernel.op, function, one.backward)
 
     def by_position(*tensors: Any) -> Any:
         return call(**dict(zip(arrays, tensors)), **others)

@@ -19,11 +19,10 @@ from tasks.arrays import layouts, torch_tree
 from tasks.arrays.noise import DRAWS
 from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Sample
-from tasks.catalogs.user import catalog, fuzzed_samples, input_layouts
-from tasks.catalogs.user import load_kernels as load
+from tasks.catalogs.user import catalog, fuzzed_samples, input_layouts, load_kernels
 from tasks.catalogs.user.load_kernels import DeclaredKernel
 from tasks.draw.choices import DrawnChoices
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.model import FUZZ, Group, Status
 from tasks.model.row import Row
 
@@ -117,7 +116,7 @@ class Case:
 
     def _judge_output(self, check: str, output: Any) -> Row:
         kernel, cases, group = self.cases.kernel, self.cases, self._group(check)
-        with isolate_torch_settings(), load.lend_op(kernel.op, kernel.root) as one:
+        with isolate_torch_settings(), load_kernels.lend_op(kernel.op, kernel.root) as one:
             made: Sample = catalog.make_sample_of_inputs(
                 one, self.dims, lambda: dict(self.arrays), group, self.index, DRAWS, lambda _: self.places
             )
@@ -150,7 +149,7 @@ class Cases:
     kernel: Kernel
     cases: int = 20
     seed: int = 0
-    policy: verdict.Policy = field(default_factory=lambda: verdict.load_policy("error_units"), repr=False)
+    policy: policy_files.Policy = field(default_factory=lambda: policy_files.load_policy("error_units"), repr=False)
     named: bool = True
     imprecise: bool = True
 
@@ -177,8 +176,8 @@ class Cases:
         assert called is not None
         kernel = find_kernel(called, reference, *shapes, **settings)
         try:
-            return cls(kernel, cases, seed, verdict.load_policy(policy), function is not None, imprecise)
-        except verdict.PolicyError as error:
+            return cls(kernel, cases, seed, policy_files.load_policy(policy), function is not None, imprecise)
+        except policy_files.PolicyError as error:
             raise ClientError(str(error)) from None
 
     @property

@@ -22,8 +22,7 @@ from farm.client.results import Result
 from farm.client.running import KernelRunOptions, run
 from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.user import dims as sizes
-from tasks.catalogs.user import kernel_samples as samples
-from tasks.catalogs.user import load_kernels as load
+from tasks.catalogs.user import kernel_samples, load_kernels
 from tasks.catalogs.user.ops import UserOp
 from tasks.model import FUZZ, is_inexact_dtype
 from tasks.nearest import suggest_nearest_names
@@ -138,9 +137,9 @@ def _infer_dims_of_inputs(op: UserOp, arrays: Mapping[str, Any]) -> dict[str, in
 
 def _refuse_imported_script() -> None:
     """Raises ClientError in a script that is imported for the functions in it: it would do all of its work again."""
-    if load.EXECUTED:
+    if load_kernels.EXECUTED:
         raise ClientError(
-            f"{load.EXECUTED[-1].name} calls the farm while it is imported for its functions: "
+            f"{load_kernels.EXECUTED[-1].name} calls the farm while it is imported for its functions: "
             'put those calls under `if __name__ == "__main__":`'
         )
 
@@ -162,7 +161,7 @@ def build_given_kernel(
         # What a call does not say is as declared.
         told = {k: v for k, v in declared.op.kwargs.items() if k not in arrays}
         dims = _infer_dims_of_inputs(declared.op, arrays)
-        if said := samples.find_declared_contradiction(declared.op, dims, arrays):
+        if said := kernel_samples.find_declared_contradiction(declared.op, dims, arrays):
             raise ClientError(f"inputs: {said}; give values of that kind, or declare another one")
         kwargs = sizes.evaluate_keyword_sizes(told, dims) | kwargs
     if not arrays:

@@ -14,7 +14,7 @@ from farm.plan.request import RunRequest
 from farm.work.launch import make_run_record
 from tasks.backends import BackendSpec
 from tasks.cache import default_cache
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.model import BackendInfo, RuntimeInfo
 from tasks.model.row import Row
 
@@ -42,7 +42,9 @@ class RowKeeper:
         config = configs[0].model_copy(
             update={"catalogs": [c.catalogs[0] for c in configs], "checks": checks, "name": "farm.client"}
         )
-        record = make_run_record(RunRequest(config, verdict.load_policy(config.policy), self.lake, default_cache()))
+        record = make_run_record(
+            RunRequest(config, policy_files.load_policy(config.policy), self.lake, default_cache())
+        )
         run_id = str(record["run_id"])
         spec, node = BackendSpec.parse(self.options.backend), describe_this_node(1)
         answer = BackendInfo(self.info, spec.create().vendor)

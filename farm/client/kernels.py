@@ -17,10 +17,8 @@ from tasks.arrays.pack import name_numpy_dtype
 from tasks.arrays.tree import TensorSpec
 from tasks.cache import default_cache
 from tasks.catalogs.base import CatalogError
-from tasks.catalogs.user import declaration_keys as keys
+from tasks.catalogs.user import declaration_keys, functions, load_kernels
 from tasks.catalogs.user import dims as sizes
-from tasks.catalogs.user import functions
-from tasks.catalogs.user import load_kernels as load
 from tasks.catalogs.user.declaration_schema import list_declaration_mistakes
 from tasks.catalogs.user.load_kernels import DeclaredKernel
 from tasks.catalogs.user.ops import BETWEEN, FUNCTIONS, UserOp
@@ -60,7 +58,7 @@ class Kernel:
     def config(self) -> dict[str, Any]:
         """The catalog of a config that has this op alone."""
         named = self.op.with_functions(lambda _, function: name_kernel_function(function)[0])
-        return {"name": "user", "root": self.root, "kernels": [keys.write_declaration(named)]}
+        return {"name": "user", "root": self.root, "kernels": [declaration_keys.write_declaration(named)]}
 
     def hindrance(self, script: bool = False) -> str:
         """Why another process cannot have the functions; "" if it can. script: that process may import the script that
@@ -214,7 +212,7 @@ def load_function(function: str) -> Any:
     """What "module:function" or "file.py:function" names. Raises ClientError."""
     module, _, name = function.rpartition(":")
     try:
-        found: Any = load.load_user_module(
+        found: Any = load_kernels.load_user_module(
             str(Path(module).resolve()) if module.endswith(".py") else module, str(Path.cwd()), ()
         )
     except CatalogError as error:
@@ -238,7 +236,7 @@ def list_config_kernels() -> dict[str, DeclaredKernel]:
         return {}
     try:
         kernels.announce_config_kernels(configs.load_config(str(path)))
-        return load.load_user_ops()
+        return load_kernels.load_user_ops()
     except configs.ConfigError as error:
         raise ClientError(str(error)) from None
     except CatalogError as error:
@@ -278,7 +276,7 @@ def _check_kernel_declaration(op: UserOp) -> None:
     try:
         for what in FUNCTIONS:
             if what != "reference" or one.script is None:
-                load.check_kernel_call(one, what)
+                load_kernels.check_kernel_call(one, what)
     except CatalogError as error:
         raise ClientError(f"{op.name}: {error}") from None
 

@@ -15,9 +15,7 @@ from farm.client.kernels import ClientError, Kernel, find_kernel, find_kernel_de
 from farm.client.process import isolate_torch_settings
 from tasks.arrays import torch_tree
 from tasks.catalogs.models import drawn_inputs
-from tasks.catalogs.user import functions, of_torch
-from tasks.catalogs.user import kernel_samples as samples
-from tasks.catalogs.user import load_kernels as load
+from tasks.catalogs.user import functions, kernel_samples, load_kernels, of_torch
 from tasks.catalogs.user.ops import UserOp
 from tasks.gradients import autograd
 from tasks.model import EPS, Group, is_inexact_dtype
@@ -62,7 +60,7 @@ def lend_function(name: str, inputs: Sequence[str] = (), dtype: str = "") -> Ite
     else:
         assert not isinstance(function, str)
         kernel, why = _make_unreferenced_op(name, function, given, dtype)
-    with isolate_torch_settings(), load.lend_op(kernel.op, kernel.root):
+    with isolate_torch_settings(), load_kernels.lend_op(kernel.op, kernel.root):
         yield NamedFunction(f"user:{kernel.op.name}", dtype, why)
 
 
@@ -102,7 +100,7 @@ def _make_unreferenced_op(
     settings: dict[str, Any] = {"inputs": specs, "dtypes": [dtype], "backward": True}
     own = functions.find_callable_function(function)
     op = UserOp("op", own, own, specs)
-    arrays = samples.make_sample_arrays(op, {}, Group("user:op", "", "float64", 1), 0)
+    arrays = kernel_samples.make_sample_arrays(op, {}, Group("user:op", "", "float64", 1), 0)
     if not (said := _explain_refusal(own, arrays, _as_tensors)):
         return find_kernel(function, function, reference_framework="torch", **settings), ""
     if also := _explain_refusal(own, arrays, lambda x: x):

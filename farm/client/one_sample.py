@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from farm.fleet import scratch_folders as scratch
+from farm.fleet import scratch_folders
 from farm.reproduction.run_again import Started, read_outputs
 from tasks.backends.base import Backend
 from tasks.catalogs.base import Sample
@@ -37,7 +37,7 @@ def row_passes(row: Row, imprecise: bool = True) -> bool:
 
 def judge_kernel_sample(group: Group, sample: Sample, here: Started, policy: Policy) -> TriedSample:
     """Run a sample on a backend of this process and judge it."""
-    with tempfile.TemporaryDirectory(dir=scratch.make_scratch_folder()) as folder:
+    with tempfile.TemporaryDirectory(dir=scratch_folders.make_scratch_folder()) as folder:
         path = Path(folder, "case.pack")
         save_sample_alone(path, group, sample)
         return judge_prepared_sample(PreparedGroup(path), 0, here, policy, Path(folder))

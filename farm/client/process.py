@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from farm.client.kernels import Kernel
-from farm.fleet import scratch_folders as scratch
+from farm.fleet import scratch_folders
 from tasks.arrays import contiguous
 from tasks.backends.shared import torch_devices, torch_switches
 from tasks.cache import default_cache
@@ -52,7 +52,7 @@ def move_to_process_device(tensor: Any) -> Any:
 def make_passing_cache() -> Path:
     """A cache that lives as long as this process: what is made with functions of its own, nobody else can use. What
     backends answered is that of the lasting one."""
-    path = scratch.make_scratch_folder() / "client"
+    path = scratch_folders.make_scratch_folder() / "client"
     path.mkdir()
     probes = default_cache() / "probes"
     probes.mkdir(parents=True, exist_ok=True)

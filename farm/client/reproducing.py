@@ -30,8 +30,8 @@ from tasks.arrays.noise import DRAWS
 from tasks.arrays.tree import make_contiguous_tensor
 from tasks.backends import BackendSpec
 from tasks.catalogs.base import Sample
-from tasks.catalogs.user import load_kernels as load
-from tasks.judge import policy_files as verdict
+from tasks.catalogs.user import load_kernels
+from tasks.judge import policy_files
 from tasks.model import Group, RuntimeInfo, Status
 from tasks.model.row import Row
 
@@ -44,7 +44,7 @@ class KernelCase:
     kernel: Kernel | None
     group: Group
     sample: Sample
-    policy: verdict.Policy
+    policy: policy_files.Policy
     names: tuple[str, ...]
 
     def describe_version_change(self, info: RuntimeInfo) -> tuple[str, ...]:
@@ -140,11 +140,15 @@ def open_kernel_case(key: str, seed: int | None, results: str | Path, dtype: str
         raise ClientError(f"the record of run {place.run_id} holds no config of this version: {error}") from None
     if row["catalog"] != "user":
         raise ClientError(f"{place} is not your own kernel: farm reproduce '{place}'")
-    policy = verdict.read_policy_json(record["policy"]) if "policy" in record else verdict.load_policy(config.policy)
+    policy = (
+        policy_files.read_policy_json(record["policy"])
+        if "policy" in record
+        else policy_files.load_policy(config.policy)
+    )
     kernel = LIVE.get(place.run_id)
     with isolate_torch_settings():
         kernels.announce_config_kernels(config)
-        with load.lend_op(kernel.op, kernel.root) if kernel else isolate_torch_settings():
+        with load_kernels.lend_op(kernel.op, kernel.root) if kernel else isolate_torch_settings():
             group, sample, names = _remake_case(row, config)
             yield KernelCase(row, kernel, group, sample, policy, names)
 
@@ -153,7 +157,7 @@ def _remake_case(row: dict[str, Any], config: Config) -> tuple[Group, Sample, tu
     place = int(row["sample"])
     group = Group(row["op"], "", row["dtype"], place + 1, row["seed"], row["check"], row["distribution"] or "own")
     try:
-        op = load.load_user_ops()[group.op_name].op
+        op = load_kernels.load_user_ops()[group.op_name].op
         made = list(catalogs.get_catalog("user").samples(group, DRAWS, skip=range(place)))
     except Exception as error:
         raise ClientError(f"{row['case_id']} cannot be made again: {error}") from None

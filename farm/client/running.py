@@ -15,15 +15,15 @@ from farm import lake as lakes
 from farm.client.kernels import ClientError, Kernel
 from farm.client.process import LIVE, isolate_torch_settings, make_passing_cache, name_backend_here
 from farm.client.results import Result, make_kernel_result
-from farm.fleet import scratch_folders as scratch
+from farm.fleet import scratch_folders
 from farm.plan import config as configs
 from farm.plan.config_models import Config
 from farm.plan.request import RunRequest
 from farm.work.launch import launch_request
 from farm.work.progress import show_on_terminal
 from tasks.cache import default_cache
-from tasks.catalogs.user import load_kernels as load
-from tasks.judge import policy_files as verdict
+from tasks.catalogs.user import load_kernels
+from tasks.judge import policy_files
 
 
 @dataclass(frozen=True)
@@ -49,11 +49,11 @@ class KernelRunOptions:
                 {"name": kernel.op.name, "catalogs": [catalog | {"dtypes": ["*"]}], **how, **plan}
             )
             configs.check_config_backend(config.backends[0], "backend")
-            verdict.load_policy(config.policy)
+            policy_files.load_policy(config.policy)
         except pydantic.ValidationError as error:
             first = error.errors()[0]
             raise ClientError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}, not {first['input']!r}") from None
-        except (configs.ConfigError, verdict.PolicyError) as error:
+        except (configs.ConfigError, policy_files.PolicyError) as error:
             raise ClientError(str(error)) from None
         return config
 
@@ -73,7 +73,7 @@ def run(kernel: Kernel, options: KernelRunOptions, **plan: Any) -> Result:
         place = (
             str(results)
             if results is not None
-            else end.enter_context(tempfile.TemporaryDirectory(dir=scratch.make_scratch_folder()))
+            else end.enter_context(tempfile.TemporaryDirectory(dir=scratch_folders.make_scratch_folder()))
         )
         try:
             lake = lakes.open_lake(place)
@@ -83,14 +83,14 @@ def run(kernel: Kernel, options: KernelRunOptions, **plan: Any) -> Result:
         cache = default_cache() if isolate else make_passing_cache()
         request = RunRequest(
             config,
-            verdict.load_policy(config.policy),
+            policy_files.load_policy(config.policy),
             lake,
             cache,
             how="processes" if isolate else "inline",
             dashboard=False,
         )
         if not isolate:
-            end.enter_context(load.lend_op(kernel.op, kernel.root))
+            end.enter_context(load_kernels.lend_op(kernel.op, kernel.root))
         try:
             with show_on_terminal() as tell:
                 rows, record, missing = launch_request(

@@ -15,8 +15,7 @@ import pandas as pd
 
 from farm.client.kernels import ClientError, find_kernel_declaration, name_kernel_function
 from farm.client.process import isolate_torch_settings
-from farm.fleet import detect_vendors as detect
-from farm.fleet import scratch_folders as scratch
+from farm.fleet import detect_vendors, scratch_folders
 from farm.plan import config as configs
 from farm.plan import kernels, submissions
 from farm.plan import matrix as matrices
@@ -32,7 +31,7 @@ from tasks import checks, wire
 from tasks.cache import default_cache
 from tasks.catalogs.user.ops import FUNCTIONS, UserOp
 from tasks.catalogs.user_definitions import get_announced_definitions
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.model import Status
 from tasks.model.kind import KIND_BASELINE
 
@@ -95,7 +94,7 @@ def _find_submission_file(source: str | Path) -> Path:
             raise ClientError(f"{file}: no such file")
         return file.resolve()
     file = (
-        scratch.make_scratch_folder()
+        scratch_folders.make_scratch_folder()
         / "submissions"
         / hashlib.sha256(source.encode()).hexdigest()[:16]
         / "submission.py"
@@ -114,7 +113,7 @@ def _find_submission_config(task: Task, backend: str, samples: int) -> Config:
     else:
         made = _plan_submission_op(task, asked)
     on = [backend, *made.pop("backends", [])]
-    made["backends"] = [next((name for name in on if name), "") or detect.find_eager_backend()]
+    made["backends"] = [next((name for name in on if name), "") or detect_vendors.find_eager_backend()]
     made.setdefault("race_s", RACE_S)
     config = Config.model_validate({"name": "judge", **made})
     configs.check_config_backend(config.backends[0], "backend")
@@ -158,7 +157,7 @@ class _PreparedTask:
             cache=str(default_cache()),
             limits=make_child_limits(self.config),
             backend=backend.spec(),
-            policy=verdict.load_policy(self.config.policy),
+            policy=policy_files.load_policy(self.config.policy),
             kernels=self.announced,
         )
         rows: list[dict[str, Any]] = []

@@ -19,7 +19,7 @@ from farm.client.keeping import RowKeeper
 from farm.client.kernels import ClientError, Kernel, copy_to_array, is_tensor_or_array
 from farm.client.one_sample import TriedSample, have_computed, judge_prepared_sample, row_passes
 from farm.client.running import KernelRunOptions
-from farm.fleet import scratch_folders as scratch
+from farm.fleet import scratch_folders
 from farm.fleet.child_process import Limits
 from farm.plan import kernels
 from farm.work.child_pool import POOL
@@ -29,11 +29,9 @@ from tasks import wire
 from tasks.arrays import torch_tree
 from tasks.arrays.tree import list_tensor_specs, make_contiguous_tensor
 from tasks.backends import BackendSpec
-from tasks.catalogs.user import interpreted
-from tasks.catalogs.user import load_kernels as load
-from tasks.catalogs.user import watched_accesses as accesses
+from tasks.catalogs.user import interpreted, load_kernels, watched_accesses
 from tasks.gradients import autograd
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.model import FORWARD, Form, Group, Misbehaviour
 from tasks.model.row import Row
 from tasks.prepare.cases import PreparedGroup, prepare_group
@@ -118,7 +116,7 @@ def validate(
         try:
             yield found
         except Exception as error:  # an interpreter's, of an access that it was kept from
-            watch.broken = accesses.unwrap_kernel_misbehaviour(error)
+            watch.broken = watched_accesses.unwrap_kernel_misbehaviour(error)
             if watch.broken is None:
                 raise
     if found.output is None and watch.broken is None:
@@ -126,7 +124,7 @@ def validate(
     plain = named.values() if named is not None else inputs if isinstance(inputs, tuple | list) else [inputs]
     options = KernelRunOptions(process.name_backend_of_tensors(plain), policy, results, deadline_s)
     rows = []
-    with process.isolate_torch_settings(), load.lend_op(kernel.op, kernel.root):
+    with process.isolate_torch_settings(), load_kernels.lend_op(kernel.op, kernel.root):
         kernels.announce_config_kernels(options.config(kernel, samples=1))
         for check in kernel.checks:
             group = Group(f"user:{kernel.op.name}", "", kernel.op.dtypes[0], 1, 0, check)
@@ -147,7 +145,7 @@ def _judge_validated_group(
     inputs: Mapping[str, Any],
     output: Any,
     options: KernelRunOptions,
-    watch: accesses.LaunchWatch,
+    watch: watched_accesses.LaunchWatch,
 ) -> TriedSample:
     """watch: of the block; what it did to memory is told of whatever it computed."""
 
@@ -158,10 +156,10 @@ def _judge_validated_group(
         broken.outputs = made if form.check == FORWARD and made else None
         raise broken
 
-    with tempfile.TemporaryDirectory(dir=scratch.make_scratch_folder()) as folder:
+    with tempfile.TemporaryDirectory(dir=scratch_folders.make_scratch_folder()) as folder:
         prepared = _prepare_validated_reference(kernel, group, Path(folder), options.deadline_s)
         given = have_computed(outputs, watch.execution)
-        return judge_prepared_sample(prepared, 0, given, verdict.load_policy(options.policy), Path(folder))
+        return judge_prepared_sample(prepared, 0, given, policy_files.load_policy(options.policy), Path(folder))
 
 
 def _prepare_validated_reference(kernel: Kernel, group: Group, cache: Path, deadline_s: float) -> PreparedGroup:

@@ -15,7 +15,7 @@ from farm.plan import policies
 from farm.policies.calibrate import parse_glob_reasons, propose_policy, table_calibration, write_policy_json
 from farm.policies.rejudge import list_ops_of_rows, print_rejudged_changes, rejudge_rows
 from farm.report.runs import load_rows_and_record
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.judge.policy_files import PolicyError
 from tasks.model import Refusal
 
@@ -40,7 +40,7 @@ def _run_calibrate_command(args: argparse.Namespace, console: Console) -> None:
     if args.out and not args.out.endswith(".json"):
         raise PolicyError(f"--out {args.out}: a .json file")
     reasons = parse_glob_reasons(args.op)
-    policy = verdict.load_policy(args.policy)
+    policy = policy_files.load_policy(args.policy)
     rows, _ = load_rows_and_record(args.results, args.run)
     made, findings = propose_policy(rows, policy, args.backends, args.quantile, reasons)
     if args.out:

@@ -19,7 +19,7 @@ from farm.hunt.minimal_files import ISSUE
 from farm.hunt.minimise_row import check_case_to_minimise, minimise_row
 from farm.lake import minimal
 from farm.options.findings import make_parser
-from farm.plan import match_known as known
+from farm.plan import match_known
 from farm.plan.config import load_known_failures
 from farm.plan.config_models import KnownFailure
 from farm.report.faces import terminal
@@ -37,7 +37,7 @@ from farm.report.tables.defects import (
 from farm.reproduction.find_case import ReproduceError, RowKey, load_stored_case
 from farm.reproduction.finding_folder import CALL, RUN
 from farm.work.child_pool import POOL
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.model import Refusal
 from tasks.model.kind import KIND_BIASED
 from tasks.nearest import suggest_nearest_names
@@ -84,7 +84,11 @@ def _read_run_records(results: lakes.Lake, wanted: str, entries: Sequence[KnownF
     there = lakes.list_known_runs(results)
     names = there if wanted == "all" else [there[-1] if wanted == "last" else wanted]
     read = {name: lakes.read_run(results, name) for name in names}
-    return {name: known.put_known_entries(run, entries) for name, run in read.items()} if entries is not None else read
+    return (
+        {name: match_known.put_known_entries(run, entries) for name, run in read.items()}
+        if entries is not None
+        else read
+    )
 
 
 def _read_rows_of_runs(results: lakes.Lake, uri: str, runs: Mapping[str, Any]) -> pd.DataFrame:
@@ -109,7 +113,7 @@ def _minimise_groups_for_findings(
             case = check_case_to_minimise(load_stored_case(key, results, None, cache))
             show.print_case_to_minimise(case)
             found = minimise_row(case, results, budget=args.budget)
-        except (ReproduceError, lakes.LakeError, verdict.PolicyError) as error:
+        except (ReproduceError, lakes.LakeError, policy_files.PolicyError) as error:
             print(f"{key}: {error}")
             continue
         if found.error:

@@ -35,7 +35,7 @@ from farm.work.work_left import WorkLeft
 from tasks import catalogs
 from tasks.cache import default_cache
 from tasks.catalogs.critical import DTYPES
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.model import Refusal
 from tasks.nearest import suggest_nearest_names
 from tasks.passport import ARITHMETIC
@@ -103,7 +103,7 @@ def _ask_readings(args: Any, backends: Sequence[BackendConfig], lake: lakes.Lake
     )
     request = RunRequest(
         config,
-        verdict.load_policy(config.policy),
+        policy_files.load_policy(config.policy),
         lake,
         default_cache(),
         "",

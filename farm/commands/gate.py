@@ -8,7 +8,7 @@ from typing import Any
 from farm.commandline import refuse_in_a_line
 from farm.options.gate import make_parser
 from farm.plan import config as configs
-from farm.plan import match_known as known
+from farm.plan import match_known
 from farm.plan.config_models import Gate
 from farm.report.faces import terminal
 from farm.report.faces.exchange import write_junit, write_sarif
@@ -67,8 +67,8 @@ def _add_config_known_failures(run: dict[str, Any], file: str | None) -> dict[st
     listed = configs.load_config(file).known_failures if file else []
     if not listed:
         return run
-    own = known.parse_known_entries(run)
+    own = match_known.parse_known_entries(run)
     if own != list(listed):
         words = "no record of its own" if own is None else f"{len(own)} of the run"
         print(f"known failures: {len(listed)} of {file}, instead of {words}")
-    return known.put_known_entries(run, listed)
+    return match_known.put_known_entries(run, listed)

@@ -18,14 +18,13 @@ from farm.commandline import refuse_in_a_line
 from farm.exits import FOUND, OK
 from farm.lake import minimal
 from farm.options.known import make_parser
-from farm.plan import known_lists as listing
-from farm.plan import match_known as known
+from farm.plan import known_lists, match_known
 from farm.plan.config import load_known_failures
 from farm.plan.config_models import ConfigError, KnownFailure
 from farm.plan.whose import FOLDER
 from farm.report.faces import terminal
 from farm.report.runs import load_rows_and_record
-from farm.report.tables import failures_alike as alike
+from farm.report.tables import failures_alike
 from farm.report.tables.causes import count_with_noun
 from farm.report.tables.coverage import keep_distinct_rows
 from farm.report.tables.known_failures import BAD, NOT_TRIED, STATES, list_known_failures, view_known_failures_life
@@ -54,22 +53,22 @@ def _add_known_failures(args: argparse.Namespace) -> int:
     mine = table[pd.concat([table[name] == value for name, value in same], axis=1).all(axis=1)].to_dict("records")
     mine = [line for line in mine if describe_failure_manner(line) == describe_failure_manner(row)]
     told = {name: getattr(args, name) for name in ("reason", "owner", "link", "versions", "expires", "fault")}
-    entry = listing.check_known_entry(
-        listing.write_known_entry(row, mine, {**_read_reduced_case(results, row), **told})
+    entry = known_lists.check_known_entry(
+        known_lists.write_known_entry(row, mine, {**_read_reduced_case(results, row), **told})
     )
-    named = listing.find_known_list(Path(str(record.get("path") or "")), key.backend)
+    named = known_lists.find_known_list(Path(str(record.get("path") or "")), key.backend)
     usual = FOLDER / f"{key.backend}.yaml" if FOLDER.is_dir() else Path("known.yaml")
     file = args.file or named or usual
-    listed = [*(known.parse_known_entries(record) or []), *(load_known_failures(file) if file.exists() else [])]
+    listed = [*(match_known.parse_known_entries(record) or []), *(load_known_failures(file) if file.exists() else [])]
     rows = _add_reduced_ops(pd.DataFrame([row]), results, [*listed, entry])
-    if (place := int(known.match_known_to_rows(rows, listed).entry[0])) >= 0:
+    if (place := int(match_known.match_known_to_rows(rows, listed).entry[0])) >= 0:
         raise ConfigError(f"{key} is known already: {listed[place].reason}; change that entry, or name another case")
-    if known.match_known_to_rows(rows, [entry]).entry[0] < 0:
+    if match_known.match_known_to_rows(rows, [entry]).entry[0] < 0:
         raise ConfigError(
-            f"it would not cover {key}: check --versions and --expires (the row is of {row['runtime_version']}, {known.find_day_of_time(row['started_at'])})"
+            f"it would not cover {key}: check --versions and --expires (the row is of {row['runtime_version']}, {match_known.find_day_of_time(row['started_at'])})"
         )
-    listing.append_known_entry(file, entry)
-    covered = known.match_known_to_rows(_add_reduced_ops(table, results, [entry]), [entry]).entry
+    known_lists.append_known_entry(file, entry)
+    covered = match_known.match_known_to_rows(_add_reduced_ops(table, results, [entry]), [entry]).entry
     print(
         f"{file}: {entry.op} on {entry.backend}, which covers {count_with_noun(int((covered >= 0).sum()), 'row')} of the run"
     )
@@ -82,7 +81,7 @@ def _add_known_failures(args: argparse.Namespace) -> int:
 
 def _add_reduced_ops(rows: pd.DataFrame, results: lakes.Lake, entries: Sequence[KnownFailure]) -> pd.DataFrame:
     rows.attrs["results"] = results.uri
-    return alike.add_reduced_column(rows, entries)
+    return failures_alike.add_reduced_column(rows, entries)
 
 
 def _read_reduced_case(results: lakes.Lake, row: dict[str, Any]) -> dict[str, Any]:
@@ -104,7 +103,7 @@ def _read_known_run(args: argparse.Namespace) -> tuple[pd.DataFrame, dict[str, A
     """The distinct rows of the run, its record, and the known failures that are asked about. Raises ConfigError."""
     listed = [x for path in args.lists for x in load_known_failures(path)]  # a list that is not there is said first
     rows, run = load_rows_and_record(args.results, args.run)
-    entries = listed if args.lists else known.parse_known_entries(run)
+    entries = listed if args.lists else match_known.parse_known_entries(run)
     if entries is None:
         raise ConfigError(f"the record of run {run.get('run_id')} does not list known failures; name a list")
     return keep_distinct_rows(rows), run, entries
@@ -112,14 +111,14 @@ def _read_known_run(args: argparse.Namespace) -> tuple[pd.DataFrame, dict[str, A
 
 def _mark_known_seen(args: argparse.Namespace) -> int:
     rows, run, entries = _read_known_run(args)
-    met = known.match_known_to_rows(alike.add_reduced_column(rows, entries), entries)
-    asked = known.make_pattern_matcher([args.backend])
+    met = match_known.match_known_to_rows(failures_alike.add_reduced_column(rows, entries), entries)
+    asked = match_known.make_pattern_matcher([args.backend])
     news: dict[int, set[str]] = {}
     for k, backend in zip(met.entry[met.first].tolist(), rows["backend"][met.first]):
         if asked([backend]):
             news.setdefault(k, set()).add(backend)
     place = _find_known_entries(args.lists or [Path(str(run.get("path") or ""))])
-    files: dict[Path, dict[listing.EntryPlace, tuple[KnownFailure, list[str]]]] = {}
+    files: dict[Path, dict[known_lists.EntryPlace, tuple[KnownFailure, list[str]]]] = {}
     for k, backends in sorted(news.items()):
         entry = entries[k]
         if (at := place.get(_strip_known_seen(entry))) is None:
@@ -128,14 +127,14 @@ def _mark_known_seen(args: argparse.Namespace) -> int:
         files.setdefault(at.file, {})[at] = (entry, names)
         print(f"{at}: {entry.op} on {entry.backend}: seen on {', '.join(names)}")
     for file, those in files.items():
-        listing.add_backends_seen(file, those)
+        known_lists.add_backends_seen(file, those)
     print(f"{count_with_noun(len(news), 'known failure')} of run {run.get('run_id')} seen on another backend")
     return OK
 
 
 def _show_or_check_known(args: argparse.Namespace) -> int:
     rows, run, entries = _read_known_run(args)
-    entries = [k for k in entries if known.make_pattern_matcher([args.backend])([k.backend])]
+    entries = [k for k in entries if match_known.make_pattern_matcher([args.backend])([k.backend])]
     place = _find_known_entries(args.lists or [Path(str(run.get("path") or ""))])
     frame = list_known_failures(rows, entries).assign(place=[str(place.get(_strip_known_seen(k), "")) for k in entries])
     checking = args.command == "check"
@@ -166,11 +165,11 @@ def _strip_known_seen(entry: KnownFailure) -> KnownFailure:
     return entry.model_copy(update={"seen": ()})
 
 
-def _find_known_entries(files: Sequence[Path]) -> dict[KnownFailure, listing.EntryPlace]:
+def _find_known_entries(files: Sequence[Path]) -> dict[KnownFailure, known_lists.EntryPlace]:
     """Where the entries (`_strip_known_seen`) of files stand; of a config that the run's record names only what can still be
     read."""
-    found: dict[KnownFailure, listing.EntryPlace] = {}
+    found: dict[KnownFailure, known_lists.EntryPlace] = {}
     for file in files:
         with contextlib.suppress(OSError, ValueError, yaml.YAMLError):
-            found |= {_strip_known_seen(entry): at for entry, at in listing.find_known_places(file).items()}
+            found |= {_strip_known_seen(entry): at for entry, at in known_lists.find_known_places(file).items()}
     return found

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from farm import lake as lakes
 from farm.commandline import refuse_in_a_line
-from farm.fleet import scratch_folders as scratch
+from farm.fleet import scratch_folders
 from farm.hunt.show_culprit import print_case_of_culprit, print_located_culprit
 from farm.options.localise import make_parser
 from farm.program import name_farm_program
-from farm.reproduction import write_finding as writing
+from farm.reproduction import write_finding
 from farm.reproduction.find_case import ReproduceError, StoredCase, load_stored_case, parse_row_key
 from farm.reproduction.run_again import ask_backend_of_case, make_job_of_case, run_case_in_child
 from farm.work.child_pool import POOL
@@ -48,7 +48,7 @@ def _localise_command_case(case: StoredCase, seconds: float, out: str | None) ->
     sys.stdout.flush()
     began = time.monotonic()
     with tempfile.TemporaryDirectory(
-        prefix="localise-", dir=scratch.make_folder_for_child(case.cache, case.spec.launcher)
+        prefix="localise-", dir=scratch_folders.make_folder_for_child(case.cache, case.spec.launcher)
     ) as folder:
         found = _run_culprit_search(case, seconds, Path(folder))
         if found.error:
@@ -62,7 +62,7 @@ def _localise_command_case(case: StoredCase, seconds: float, out: str | None) ->
                     f"no folder: {what} {why}; farm reproduce '{case.key}' --out FOLDER writes the whole case"
                 )
             alone = case.of_item(found.item, f"{found.columns['culprit']} of {case.key.case_id}")
-            writing.write_finding(alone, run_case_in_child(alone), Path(out))
+            write_finding.write_finding(alone, run_case_in_child(alone), Path(out))
     return NAMED if found.columns.get("culprit") else UNNAMED
 
 

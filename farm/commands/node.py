@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from farm.commandline import print_folded, refuse_in_a_line
 from farm.exits import FOUND, OK
-from farm.fleet import node
-from farm.fleet import visible_devices as visible
+from farm.fleet import node, visible_devices
 from farm.fleet.detect_vendors import VENDOR_LABEL, VendorFinding, check_vendor, detect_vendors
 from farm.options.node import make_parser
 from farm.program import name_farm_program
@@ -109,7 +108,7 @@ def _print_node(findings: Mapping[str, VendorFinding]) -> int:
     """What was found, the node that it makes, and what to type next."""
     offered = node.make_ray_node(node.find_devices_here([], findings))
     for label, found in findings.items():
-        limit = visible.count_visible_devices(found.vendor, there=found.count) if found.count else None
+        limit = visible_devices.count_visible_devices(found.vendor, there=found.count) if found.count else None
         bound = f"; ${limit[1]} is {os.environ[limit[1]]!r}: offering {limit[0] or 'none'}" if limit else ""
         print_folded(f"{label:11} {found.words}{bound * bool(limit and limit[0] < found.count)}", 12)
     print(" ".join([*_set_node_variables(offered.variables), "ray start", shlex.join(offered.arguments())]))

@@ -12,7 +12,7 @@ from farm.options.rejudge import make_parser
 from farm.plan import policies
 from farm.policies import rejudge as again
 from farm.report.runs import load_rows_and_record
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.judge.policy_files import PolicyError
 from tasks.model import Refusal
 
@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if out is not None and out.suffix not in (".parquet", ".csv"):
             raise PolicyError(f"--out {out}: a .parquet or a .csv file")
-        policy = verdict.load_policy(args.policy)
+        policy = policy_files.load_policy(args.policy)
         rows, _ = load_rows_and_record(args.results, args.run)
         policies.check_policy_ops(policy, args.policy, again.list_ops_of_rows(rows))
         judged = again.rejudge_rows(rows, policy)

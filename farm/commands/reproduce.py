@@ -16,9 +16,7 @@ from farm.fleet.ask_backends import explain_no_device
 from farm.fleet.child_process import make_child_environment
 from farm.fleet.envs import Environment
 from farm.options.reproduce import make_parser
-from farm.reproduction import device_places as places
-from farm.reproduction import pinned_versions as versions
-from farm.reproduction import write_finding as writing
+from farm.reproduction import device_places, pinned_versions, write_finding
 from farm.reproduction.find_case import StoredCase, load_stored_case, parse_row_key
 from farm.reproduction.run_again import run_case_here, run_case_in_child
 from farm.reproduction.show_case import (
@@ -69,11 +67,11 @@ def _choose_environment_option(case: StoredCase, environment: Environment) -> st
 
 def _reproduce_command_case(args: argparse.Namespace) -> int:
     results = lakes.open_lake(args.results)
-    case = versions.place_in_versions(
+    case = pinned_versions.place_in_versions(
         load_stored_case(parse_row_key(args.key, results), results, args.backend, args.cache), args.packages
     )
     if args.device is not None:
-        places.choose_device_of_row(case, args.device)
+        device_places.choose_device_of_row(case, args.device)
     print_reproduced_case(case)
     child = args.child or case.environment is not None
     if case.environment:
@@ -95,21 +93,21 @@ def _reproduce_command_case(args: argparse.Namespace) -> int:
         )
     sys.stdout.flush()
     outcome = run_case_in_child(case) if child else run_case_here(case)
-    device = places.name_devices_now(case)
+    device = device_places.name_devices_now(case)
     print_reproduced_outcome(case, outcome, device)
     shown, refused = True, None
     if args.out:
         try:
             if outcome.row["status"] == Status.UNAVAILABLE:
                 raise NoProgram(f"no folder: {case.spec.name} is unavailable here: {outcome.row['error']}")
-            write = writing.write_in_fork if args.child else writing.write_finding
+            write = write_finding.write_in_fork if args.child else write_finding.write_finding
             shown = write(case, outcome, Path(args.out))
         except NoProgram as error:
             refused = error
     same, said = conclude_reproduction(case, outcome.row, device)
     print(said)
     found = outcome.info.runtime_version if outcome.info else ""
-    if other := "" if args.packages else versions.describe_other_version(case, found):
+    if other := "" if args.packages else pinned_versions.describe_other_version(case, found):
         print_name_and_text("version", other)
     if refused:
         print(f"{'finding':13} {refused}")

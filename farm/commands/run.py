@@ -22,7 +22,7 @@ from farm import lake as lakes
 from farm.commandline import refuse_in_a_line
 from farm.exits import FOUND, INCOMPLETE, OK, allow_interrupts
 from farm.fitting import TableHead, fit_table
-from farm.fleet import detect_vendors as detect
+from farm.fleet import detect_vendors
 from farm.options.run import make_parser
 from farm.plan import matrix as matrices
 from farm.plan import request as requests
@@ -134,7 +134,7 @@ def _make_run_request(args: argparse.Namespace) -> RunRequest:
             "drawn": args.input,
         }
         if args.config and Path(args.config).is_dir():
-            more["here"] = detect.find_eager_backend()
+            more["here"] = detect_vendors.find_eager_backend()
         request = requests.make_run_request(args.config or "", lake, samples=args.samples, **more)
     else:
         raise ConfigError("a config is needed, e.g. farm run configs/quick.yaml, or a model of your own (--model)")

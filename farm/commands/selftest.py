@@ -17,7 +17,7 @@ from farm.policies.selftest import (
     select_planted_faults,
     table_faults,
 )
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 
 #: Exit codes.
 ALL_CAUGHT, MISSED, BAD_INPUT, INCOMPLETE = 0, 1, 2, 3
@@ -30,7 +30,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = make_parser().parse_args(argv)
     policies = {
         p.id: p
-        for p in map(verdict.load_policy, [args.policy, *(n for n in verdict.list_policy_names() if n != args.policy)])
+        for p in map(
+            policy_files.load_policy, [args.policy, *(n for n in policy_files.list_policy_names() if n != args.policy)]
+        )
     }
     faults = select_planted_faults(args.ops)
     rows = run_planted_faults(faults, args.results, args.on)

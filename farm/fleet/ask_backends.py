@@ -11,10 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from farm.fleet import detect_vendors as detect
-from farm.fleet import envs, fork_server
-from farm.fleet import probe_answers as probing
-from farm.fleet import visible_devices as visible
+from farm.fleet import detect_vendors, envs, fork_server, probe_answers, visible_devices
 from farm.fleet.channel import LAUNCHER, Interpreter
 from farm.fleet.child_process import ChildDeath, ChildProcess, Limits, name_compiler_caches
 from farm.fleet.inventory import UNBUILT, Answers
@@ -62,7 +59,7 @@ class BackendAsking:
     ) -> None:
         # Who stands behind a launcher is asked by it anyway, which may take long: not here.
         asked = [] if fresh else [s for s in specs if not s.launcher]
-        known = {s.name: (s, probing.read_probe_answer(s, cache)) for s in asked}
+        known = {s.name: (s, probe_answers.read_probe_answer(s, cache)) for s in asked}
         self.answers: Answers = {name: add_device_exclusion(s, a) for name, (s, a) in known.items() if a is not None}
         self._names = {s.name for s in specs}
         self._cache, self._env, self._given_up = cache, env, threading.Event()
@@ -80,7 +77,7 @@ class BackendAsking:
                 self.answers[spec.name] = wire.Refused(reason, absent=find_absent_vendor(spec, labels))
                 continue
             built = environment.label if environment else ""
-            key: tuple[str, ...] = (spec.runtime, built, str(visible.build_variables_for_child(spec)))
+            key: tuple[str, ...] = (spec.runtime, built, str(visible_devices.build_variables_for_child(spec)))
             families.setdefault(key, []).append(spec)
             unbuilt |= {key} if missing else set()
         self._left: queue.SimpleQueue[list[BackendSpec]] = queue.SimpleQueue()
@@ -155,7 +152,11 @@ class BackendAsking:
             if child is None:
                 began = time.monotonic()
                 # What it compiles to be tried, the child that runs cases need not compile again.
-                env = name_compiler_caches(self._cache) | visible.build_variables_for_child(spec) | (self._env or {})
+                env = (
+                    name_compiler_caches(self._cache)
+                    | visible_devices.build_variables_for_child(spec)
+                    | (self._env or {})
+                )
                 imports = fork_server.list_early_imports(spec)
                 child, said = ChildProcess.start_and_ask(
                     python, Limits(), env, wire.Hello(spec), PROBE_DEADLINE_S, imports
@@ -170,7 +171,7 @@ class BackendAsking:
                 answers[spec.name] = said
                 continue
             info = replace(said.info, start_s=round(start_s, 3), environment=envs.label_environment(spec))
-            probing.keep_probe_answer(spec, info, self._cache)
+            probe_answers.keep_probe_answer(spec, info, self._cache)
             answers[spec.name] = add_device_exclusion(spec, info)
         if child is not None:
             child.close()
@@ -179,7 +180,7 @@ class BackendAsking:
 
 def _is_device_exclusive(spec: BackendSpec) -> bool:
     """Whether only one process at a time may open the backend's device here."""
-    return detect.allows_one_process(visible.build_variables_for_child(spec)[DEVICE_VENDOR])
+    return detect_vendors.allows_one_process(visible_devices.build_variables_for_child(spec)[DEVICE_VENDOR])
 
 
 def add_device_exclusion(spec: BackendSpec, info: BackendInfo) -> BackendInfo:
@@ -189,11 +190,15 @@ def add_device_exclusion(spec: BackendSpec, info: BackendInfo) -> BackendInfo:
 def find_absent_vendor(spec: BackendSpec, labels: Mapping[str, str] | None) -> str:
     """The vendor of a backend's device, where this node has no trace of any; "" where it has, or the backend needs
     none."""
-    with contextlib.suppress(detect.UnknownVendor, PluginError):
+    with contextlib.suppress(detect_vendors.UnknownVendor, PluginError):
         made = spec.create()
         if spec.launcher:
             return ""
-        if made.device_vendor and not made.emulated and detect.has_no_trace_of_vendor(made.device_vendor, labels):
+        if (
+            made.device_vendor
+            and not made.emulated
+            and detect_vendors.has_no_trace_of_vendor(made.device_vendor, labels)
+        ):
             return BY_LABEL[made.device_vendor].name
     return ""
 
@@ -206,9 +211,9 @@ def explain_no_device(spec: BackendSpec, labels: Mapping[str, str] | None) -> st
     try:
         made = spec.create()
         return (
-            detect.explain_missing_vendor(made.device_vendor, labels)
+            detect_vendors.explain_missing_vendor(made.device_vendor, labels)
             if made.device_vendor and not made.emulated
             else ""
         )
-    except (detect.UnknownVendor, PluginError) as error:
+    except (detect_vendors.UnknownVendor, PluginError) as error:
         return str(error)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from farm import ONE_THREAD
-from farm.fleet import scratch_folders as scratch
+from farm.fleet import scratch_folders
 from farm.fleet.channel import LAUNCHER, Channel, InheritedChannel, Interpreter, LaunchedChild, describe_child_exit
 from tasks import variables, wire
 from tasks.backends import needs
@@ -102,7 +102,7 @@ class ChildProcess:
         # Appending, so that a flood can be cut off at any time: what is written next starts at the new end.
         fcntl.fcntl(self._stderr, fcntl.F_SETFL, fcntl.fcntl(self._stderr, fcntl.F_GETFL) | os.O_APPEND)
         #: What runtimes leave in their temporary folder when they die goes with the process.
-        self._folder = tempfile.mkdtemp(prefix="child-", dir=scratch.make_scratch_folder())
+        self._folder = tempfile.mkdtemp(prefix="child-", dir=scratch_folders.make_scratch_folder())
         words, with_ = self._stderr.fileno(), python if isinstance(python, Interpreter) else Interpreter(python)
         self.channel: Channel
         if with_.launcher:
@@ -325,7 +325,7 @@ def drop_farm_folders(path: str) -> str:
 
 def link_tasks_folder() -> Path:
     """A folder that holds `tasks` and nothing else: beside an installed farm stand packages of another Python."""
-    folder = scratch.make_scratch_folder() / "alone"
+    folder = scratch_folders.make_scratch_folder() / "alone"
     folder.mkdir(exist_ok=True)
     with contextlib.suppress(FileExistsError):
         (folder / "tasks").symlink_to(ROOT / "tasks")

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from farm.fleet import detect_vendors as detect
+from farm.fleet import detect_vendors
 from farm.fleet.node import RayNode, name_vendor_resource
 from farm.program import name_farm_program
 from tasks.backends import BackendSpec
@@ -203,12 +203,12 @@ def check_node_placement(offer: BackendOffer, node: dict[str, Any]) -> str:
             return f"the node is {has}"
     if not node["resources"].get(resource):
         return f"the node offers no Ray resource {resource}"
-    label = labels.get(detect.VENDOR_LABEL)
+    label = labels.get(detect_vendors.VENDOR_LABEL)
     if (
         not vendor
         or not label
         or resource != offer.resource
-        or detect.COUNT_LABEL + vendor in labels
+        or detect_vendors.COUNT_LABEL + vendor in labels
         or label == vendor
     ):
         return ""

@@ -9,8 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from farm.fleet import detect_vendors as detect
-from farm.fleet import visible_devices as visible
+from farm.fleet import detect_vendors, visible_devices
 from farm.fleet.detect_vendors import COUNT_LABEL, OVERRIDE, VENDOR_LABEL, VendorFinding, check_vendor
 from tasks.devices import DEVICES, Device
 from tasks.model import Refusal
@@ -84,7 +83,7 @@ def make_ray_node(devices: Mapping[str, NodeDevices]) -> RayNode:
         else:
             made.resources[vendor.resource] = float(count)
     if any(one.vendor.nested for one in devices.values()):
-        made.variables |= visible.make_variables_for_ray()
+        made.variables |= visible_devices.make_variables_for_ray()
     return made
 
 
@@ -134,7 +133,9 @@ def find_devices_here(values: Sequence[str], findings: Mapping[str, VendorFindin
     for label, number in named.items():
         vendor, found = check_vendor(label, "--vendor"), have.get(label)
         # A number that was given knows more than what was found.
-        limit = visible.count_visible_devices(vendor, there=found.count if found and number is None else sys.maxsize)
+        limit = visible_devices.count_visible_devices(
+            vendor, there=found.count if found and number is None else sys.maxsize
+        )
         if number is not None:
             if limit and number > limit[0]:
                 raise ValueError(
@@ -143,7 +144,7 @@ def find_devices_here(values: Sequence[str], findings: Mapping[str, VendorFindin
             made[label] = NodeDevices(vendor, number)
             continue
         if found:
-            visible.check_visible_devices(vendor, found.count, found.uuids)
+            visible_devices.check_visible_devices(vendor, found.count, found.uuids)
         count = min(found.count if found else 1, limit[0] if limit else sys.maxsize)
         models, ids = (found.models, found.uuids if found.parts else ()) if found else ((), ())
         made[label] = NodeDevices(vendor, count, models, ids)
@@ -154,6 +155,6 @@ def describe_this_machine() -> RayNode:
     """What a run on this machine alone offers. Raises Refusal where a variable that names devices or vendors cannot be
     read."""
     try:
-        return make_ray_node(find_devices_here([], detect.detect_this_machine()))
+        return make_ray_node(find_devices_here([], detect_vendors.detect_this_machine()))
     except ValueError as error:
         raise Refusal(str(error)) from error

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from farm.fleet import ask_backends as asking
-from farm.fleet import envs, inventory
+from farm.fleet import ask_backends, envs, inventory
 from farm.fleet.inventory import BackendOffer, join_node_offers
 from tasks import backends
 from tasks.backends import BackendSpec
@@ -52,7 +51,7 @@ def keep_backends_of_machine(specs: Sequence[BackendSpec], cache: Path, fresh: b
     """What this machine offers, asked anew; not ``fresh``: what is known to work as it is installed now is not asked
     again."""
     node = inventory.describe_this_node(1)
-    return join_node_offers(specs, [node], {node["id"]: asking.probe_backends(specs, cache, fresh=fresh)})
+    return join_node_offers(specs, [node], {node["id"]: ask_backends.probe_backends(specs, cache, fresh=fresh)})
 
 
 def list_roster_lines(
@@ -70,7 +69,7 @@ def list_roster_lines(
     def at_once(spec: BackendSpec) -> bool:
         environment = envs.find_environment(spec)
         built = environment is None or environment.there(cache)
-        return built or (not elsewhere and bool(asking.explain_no_device(spec, None)))
+        return built or (not elsewhere and bool(ask_backends.explain_no_device(spec, None)))
 
     asked = [s for s in specs if build or at_once(s)]
     known = ask(asked) if ask else {}

@@ -13,7 +13,7 @@ from farm.plan.request import RunRequest, narrow_config_backends, narrow_config_
 from farm.plan.whose import FOLDER
 from tasks.cache import default_cache
 from tasks.catalogs.fuzz import GENERATED
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.model import FORWARD
 
 
@@ -56,7 +56,7 @@ def make_fuzz_request(
         )
     if backends:
         config = narrow_config_backends(config, backends)
-    policy = verdict.load_policy(config.policy)
+    policy = policy_files.load_policy(config.policy)
     return RunRequest(config, policy, lake, default_cache(), path, tuple(ops), False, left_out=left_out, **more)
 
 

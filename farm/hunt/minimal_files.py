@@ -13,8 +13,7 @@ from farm import lake as lakes
 from farm.fleet import envs
 from farm.fleet.envs import Environment
 from farm.hunt import issue_text as issue
-from farm.reproduction import find_case as find
-from farm.reproduction import finding_trial as trial
+from farm.reproduction import find_case, finding_trial
 from farm.reproduction.find_case import RowKey, StoredCase
 from farm.reproduction.finding_folder import CALL, RUN, round_exact_leaf, write_finding_folder
 from farm.reproduction.finding_requirements import (
@@ -57,7 +56,7 @@ def make_minimal_files(case: StoredCase, found: Found, record: dict[str, Any], r
     record["files"] = []
     files: dict[str, bytes] = {}
     keys = [RowKey(case.key.run_id, case_id, case.key.backend) for case_id in record["after"]]
-    earlier = [find.load_stored_case(key, results, None, case.cache) for key in keys]
+    earlier = [find_case.load_stored_case(key, results, None, case.cache) for key in keys]
     shown, record["script_said"] = _write_finding_folder(minimal, outcome, record, earlier)
     files |= shown
     files[ISSUE] = issue.write_issue(record, (files.get(CALL) or files.get(RUN, b"")).decode(), sorted(shown)).encode()
@@ -97,7 +96,7 @@ def _format_minimal_values(x: np.ndarray | None, places: np.ndarray | None = Non
 
 def _run_other_backends(case: StoredCase, results: lakes.Lake) -> dict[str, str]:
     """What other backends of the run made of the stored case."""
-    rows = find.find_row_of_key(case.key, results)[1]
+    rows = find_case.find_row_of_key(case.key, results)[1]
     return {row["backend"]: row["status"] for row in rows if row["backend"] != case.key.backend}
 
 
@@ -128,8 +127,8 @@ def _write_finding_folder(
             python = envs.build_interpreter(Environment(tuple(packages), launcher=minimal.spec.launcher), minimal.cache)
     except envs.EnvError as error:
         return {}, f"none: cannot build its clean environment ({listed}): {error}"
-    with trial.write_temporary_script(files) as folder:
+    with finding_trial.write_temporary_script(files) as folder:
         patience_s = minimal.config.deadline_s * (1 if outcome.row["status"] == Status.TIMEOUT or times > 1 else 4)
-        good, what = trial.try_finding(folder, outcome.row, patience_s, python, times)
+        good, what = finding_trial.try_finding(folder, outcome.row, patience_s, python, times)
     said = f"run in a clean environment ({listed}): it {what}"
     return (files, said) if good else ({}, f"none: {said}")

@@ -13,12 +13,12 @@ import numpy as np
 import pyarrow.compute as pc
 
 from farm import lake as lakes
-from farm.fleet import scratch_folders as scratch
+from farm.fleet import scratch_folders
 from farm.hunt.earlier_cases import find_earlier_cases
 from farm.hunt.minimal_files import make_minimal_files
 from farm.hunt.minimal_record import describe_minimal, keep_minimal_record
 from farm.hunt.minimise_search import HANG_S, find_version_to_minimise, run_minimise_search
-from farm.reproduction import pinned_versions as versions
+from farm.reproduction import pinned_versions
 from farm.reproduction.find_case import ReproduceError, StoredCase
 from farm.work.sequences import read_sequence_crash
 from tasks.hunt.minimise.same import SOUGHT
@@ -48,7 +48,7 @@ def check_case_to_minimise(case: StoredCase, packages: Sequence[str] = (), here:
             f"{key.case_id} is {status} on {key.backend}: only failed or imprecise cases can be reduced; "
             f"farm report --run {key.run_id} lists what failed"
         )
-    case = versions.place_in_versions(case, packages)
+    case = pinned_versions.place_in_versions(case, packages)
     stored = case.row["runtime_version"]
     try:
         found = find_version_to_minimise(case)
@@ -56,9 +56,9 @@ def check_case_to_minimise(case: StoredCase, packages: Sequence[str] = (), here:
         if packages or case.environment or not stored:  # it is that environment that cannot be had
             raise
         raise ReproduceError(
-            f"{error}; the row is of {stored}: {versions.suggest_packages_of_row(case, stored)}"
+            f"{error}; the row is of {stored}: {pinned_versions.suggest_packages_of_row(case, stored)}"
         ) from None
-    if (other := versions.describe_other_version(case, found)) and not here:
+    if (other := pinned_versions.describe_other_version(case, found)) and not here:
         raise ReproduceError(f"{other}, --here uses the installed one")
     return replace(case, row={**case.row, "runtime_version": found})
 
@@ -84,7 +84,7 @@ def minimise_row(case: StoredCase, results: lakes.Lake, strategy: str = ALL, bud
     """Make a `check_case_to_minimise` case small, and keep what is left in the lake; where that cannot be written, a search of
     minutes is not lost. Raises ReproduceError, LakeError."""
     with tempfile.TemporaryDirectory(
-        prefix="minimise-", dir=scratch.make_folder_for_child(case.cache, case.spec.launcher)
+        prefix="minimise-", dir=scratch_folders.make_folder_for_child(case.cache, case.spec.launcher)
     ) as folder:
         earlier = find_earlier_cases(case, results)
         sys.stdout.flush()

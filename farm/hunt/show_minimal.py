@@ -11,7 +11,7 @@ import pandas as pd
 from farm.commandline import clean_line
 from farm.report.tables.agreement import format_row_units, get_row_units
 from farm.report.words import format_report_number
-from farm.reproduction import finding_trial as trial
+from farm.reproduction import finding_trial
 from farm.reproduction.find_case import StoredCase
 from farm.reproduction.finding_folder import CALL
 from farm.reproduction.show_case import format_reproduced_status, print_name_and_text
@@ -81,7 +81,7 @@ def print_minimal_case(record: Mapping[str, Any], files: Mapping[str, bytes], ou
     if CALL in files:
         print(f"\n{files[CALL].decode().rstrip()}\n")
     if out:
-        trial.write_finding_files(files, Path(out))
+        finding_trial.write_finding_files(files, Path(out))
         print_name_and_text("written", ", ".join(str(Path(out) / name) for name in files) or "nothing: no finding")
 
 

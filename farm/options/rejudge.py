@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from farm.commandline import CommandParser, add_results_option
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 
 
 def make_parser() -> CommandParser:
@@ -17,7 +17,7 @@ def make_parser() -> CommandParser:
         "--policy",
         required=True,
         metavar="P",
-        help=f"{', '.join(verdict.list_policy_names())} or a path/to/policy.json",
+        help=f"{', '.join(policy_files.list_policy_names())} or a path/to/policy.json",
     )
     add_results_option(parser)
     parser.add_argument("--run", default="last", help="id of a run, last (default), or all: the newest of every case")

@@ -28,7 +28,7 @@ from farm.plan.config_models import (
 )
 from tasks import catalogs, checks
 from tasks.backends import BackendSpec, list_backends
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.model import DISTRIBUTIONS, DTYPES, get_numpy_dtype
 from tasks.model.dtypes import NATIVE
 from tasks.nearest import find_near_names, suggest_nearest_names
@@ -332,13 +332,13 @@ def _check_config_names(config: Config, place: Any) -> None:
         if name not in (valid := checks.list_check_names()):
             raise ConfigError(f"{place(*key)}: checks: unknown check {name!r}{suggest_nearest_names(name, valid)}")
     _check_config_dtypes(config.dtypes, lambda k: str(place("dtypes", k)))
-    if not config.policy.endswith(".json") and config.policy not in verdict.list_policy_names():
+    if not config.policy.endswith(".json") and config.policy not in policy_files.list_policy_names():
         raise ConfigError(
-            f"{place('policy')}: policy: unknown {config.policy!r}{suggest_nearest_names(config.policy, verdict.list_policy_names())}"
+            f"{place('policy')}: policy: unknown {config.policy!r}{suggest_nearest_names(config.policy, policy_files.list_policy_names())}"
         )
     try:
-        verdict.load_policy(config.policy)
-    except verdict.PolicyError as error:
+        policy_files.load_policy(config.policy)
+    except policy_files.PolicyError as error:
         raise ConfigError(f"{place('policy')}: policy: {error}") from None
     for i, catalog in enumerate(config.catalogs):
         if catalog.name not in catalogs.list_catalogs():

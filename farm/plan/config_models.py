@@ -18,8 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import InitErrorDetails
 
 from tasks.backends import PYTHON_VERSION, BackendSpec
-from tasks.catalogs.user import declaration_keys as keys
-from tasks.catalogs.user import kernel_sources as sources
+from tasks.catalogs.user import declaration_keys, kernel_sources
 from tasks.catalogs.user.ops import UserOp
 from tasks.model import JUDGED, RACE_S, Refusal, name_statuses
 from tasks.model.errors import mask_error_details
@@ -63,18 +62,18 @@ def _read_config_kernel(given: Any) -> UserOp:
     if not isinstance(given, Mapping):
         raise ValueError(f"keys and values are needed, e.g. {{name: …}}, not {given!r}")
     wrong = []
-    for key, text in keys.read_declared_keys(UserOp, given):
+    for key, text in declaration_keys.read_declared_keys(UserOp, given):
         of_catalog = key[0] in CatalogConfig.model_fields and key[0] not in UserOp.__dataclass_fields__
         told = ValueError("it is a key of the catalog, not of a kernel" if of_catalog else text)
         wrong.append(InitErrorDetails(type="value_error", loc=key, input=given.get(key[0]), ctx={"error": told}))
     if wrong:
         raise pydantic.ValidationError.from_exception_data("kernel", wrong)
-    return keys.make_declaration(UserOp, given)
+    return declaration_keys.make_declaration(UserOp, given)
 
 
 #: A kernel of the catalog `user`. What its values may be is `tasks.catalogs.user.declaration_schema`'s.
 KernelConfig = Annotated[
-    UserOp, pydantic.PlainValidator(_read_config_kernel), pydantic.PlainSerializer(keys.write_declaration)
+    UserOp, pydantic.PlainValidator(_read_config_kernel), pydantic.PlainSerializer(declaration_keys.write_declaration)
 ]
 
 
@@ -205,7 +204,7 @@ class BackendConfig(_Model):
     def spec(self) -> BackendSpec:
         made = BackendSpec.parse(self.name, self.like, self.options, self.packages, self.python, self.launcher)
         return (
-            replace(made, kernel=self.kernel, digest=sources.digest_source_files([Path(self.kernel)]))
+            replace(made, kernel=self.kernel, digest=kernel_sources.digest_source_files([Path(self.kernel)]))
             if self.kernel
             else made
         )

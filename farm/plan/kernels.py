@@ -11,8 +11,7 @@ from typing import Any
 from farm.plan.config_models import CatalogConfig, Config, OwnModel
 from tasks.catalogs import user_definitions
 from tasks.catalogs.models import classes, drawn_inputs, of_file, table
-from tasks.catalogs.user import declaration_keys as keys
-from tasks.catalogs.user import kernel_sources as sources
+from tasks.catalogs.user import declaration_keys, kernel_sources
 from tasks.catalogs.user.declaration_schema import list_declaration_mistakes
 from tasks.catalogs.user.ops import BASELINES, FUNCTIONS
 from tasks.nearest import suggest_nearest_names
@@ -193,7 +192,7 @@ def check_config_kernels(
 
 
 def _check_module_exists(module: str, root: str, key: tuple[Any, ...], refuse: Refuse, elsewhere: bool = False) -> None:
-    file = sources.locate_module_source(module, root)
+    file = kernel_sources.locate_module_source(module, root)
     if file is None:
         if elsewhere:
             return
@@ -207,13 +206,13 @@ def _read_module_names(given: str, root: str, key: tuple[Any, ...], refuse: Refu
     """The names at the top of the file of a "module:name", None where its source does not show them. Refuses one whose
     source shows that it cannot be imported, or that there is no such name in it."""
     module, _, name = given.rpartition(":")
-    file = sources.locate_module_source(module, root)
+    file = kernel_sources.locate_module_source(module, root)
     assert file is not None
     try:
-        if lacking := sources.find_first_lacking_import(file, root):
+        if lacking := kernel_sources.find_first_lacking_import(file, root):
             line, package = lacking
             refuse(key, f"{file}:{line}: there is no module {package!r} here: install it beside the farm")
-        names = sources.list_names_at_top(file)
+        names = kernel_sources.list_names_at_top(file)
         there = classes.find_model_classes(file).whole
     except SyntaxError as error:
         refuse(key, f"{file}:{error.lineno}: {error.msg}")
@@ -233,7 +232,7 @@ def _check_model_arguments(
     """Refuse inputs that the source shows not to fit the arguments of forward. beside: names at the top of the model's
     file."""
     module, _, name = own.model.rpartition(":")
-    file = sources.locate_module_source(module, root)
+    file = kernel_sources.locate_module_source(module, root)
     taken = classes.read_forward_arguments(file, name) if file is not None else None
     if taken is None or taken.more or own.files:
         return
@@ -263,7 +262,12 @@ def announce_config_kernels(config: Config, home: str = "", hidden: Sequence[str
     environment the user's modules are imported, "" for the farm's own; hidden: folders that a kernel's process is not
     to read."""
     found = [
-        {"at": i, "root": c.root, "modules": c.modules, "kernels": [keys.write_declaration(k) for k in c.kernels]}
+        {
+            "at": i,
+            "root": c.root,
+            "modules": c.modules,
+            "kernels": [declaration_keys.write_declaration(k) for k in c.kernels],
+        }
         for i, c in enumerate(config.catalogs)
         if c.name == "user"
     ]

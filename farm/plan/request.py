@@ -21,7 +21,7 @@ from farm.plan.left_out import LeftOut
 from farm.plan.submissions import Refused, read_submissions_folder
 from tasks.cache import default_cache
 from tasks.checks import list_check_names as known_checks
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.judge.policy_files import Policy
 from tasks.nearest import suggest_nearest_names
 
@@ -136,7 +136,7 @@ def make_run_request(
     if checks:
         config = _select_config_checks(config, checks)
     whole = not (ops or dtypes or backends or checks or model)
-    policy = verdict.load_policy(config.policy)
+    policy = policy_files.load_policy(config.policy)
     return RunRequest(config, policy, lake, default_cache(), path, tuple(ops), whole, model=model, **more)
 
 
@@ -157,8 +157,8 @@ def read_run_request(run_id: str, lake: Lake, path: str | None = None, **more: A
         raise ConfigError(f"{where}: its record has no {missing[0]!r}; start a new run")
     try:
         config = Config.model_validate(record["config"])
-        policy = verdict.read_policy_json(record["policy"])
-    except (pydantic.ValidationError, verdict.PolicyError) as error:
+        policy = policy_files.read_policy_json(record["policy"])
+    except (pydantic.ValidationError, policy_files.PolicyError) as error:
         text = str(error).replace("\n", " ")
         raise ConfigError(f"{where}: its record is of another version ({text}); start a new run") from None
     for backend in config.backends:

@@ -21,10 +21,9 @@ from farm.plan import kernels
 from farm.plan.config_models import CatalogConfig, Config, ConfigError
 from farm.plan.published import Read, find_published_tasks
 from tasks import checks
-from tasks.catalogs.user import declaration_keys as keys
-from tasks.catalogs.user import kernel_sources as sources
+from tasks.catalogs.user import declaration_keys, kernel_sources
 from tasks.catalogs.user.ops import UserOp
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.model import DISTRIBUTIONS
 from tasks.nearest import suggest_nearest_names
 
@@ -170,8 +169,8 @@ def _declare_folder_task(folder: Path, prefix: str) -> _Task:
     made = read_task_config(folder / TASK)
     reference = made["catalogs"][0]["kernels"][0]["reference"]
     module = reference if reference.endswith(".py") else reference.rpartition(":")[0]
-    place = sources.locate_module_source(module, str(folder)) if module else None
-    own = set(sources.list_imported_files(place, str(folder))) if place else set()
+    place = kernel_sources.locate_module_source(module, str(folder)) if module else None
+    own = set(kernel_sources.list_imported_files(place, str(folder))) if place else set()
     return _Task(folder / TASK, prefix, made, _list_submission_files(folder, own))
 
 
@@ -179,7 +178,9 @@ def read_task_config(file: Path, asked: Mapping[str, Any] | None = None) -> dict
     """The config of a task, without submissions. asked: settings (`plan_task`) instead of its own. Raises ConfigError
     at the key that is wrong."""
     _, data = configs.read_config_yaml(file)
-    op_keys = {name for one in keys.fields(UserOp) for name in (one.name, keys.name_config_key(one))}
+    op_keys = {
+        name for one in declaration_keys.fields(UserOp) for name in (one.name, declaration_keys.name_config_key(one))
+    }
     own = {"samples", "distributions"}
     of_run = {*Config.model_fields} - op_keys - {"include", "catalogs", "known_failures", "gate", "skip"}
 
@@ -191,9 +192,9 @@ def read_task_config(file: Path, asked: Mapping[str, Any] | None = None) -> dict
             refuse((name,), f"unknown key{suggest_nearest_names(str(name), sorted(op_keys | own | of_run))}")
     given = {"name": file.parent.resolve().name, "kernel": ""}
     given |= {name: value for name, value in data.items() if name in op_keys}
-    for key, text in keys.read_declared_keys(UserOp, given):
+    for key, text in declaration_keys.read_declared_keys(UserOp, given):
         refuse(key, text)
-    op: UserOp = keys.make_declaration(UserOp, given)
+    op: UserOp = declaration_keys.make_declaration(UserOp, given)
     own_settings = {name: value for name, value in data.items() if name not in op_keys}
     return plan_task(op, file.parent, own_settings | dict(asked or {}), refuse)
 
@@ -215,7 +216,7 @@ def plan_task_ops(
     for name, known in (
         ("checks", checks.list_check_names()),
         ("distributions", DISTRIBUTIONS),
-        ("policy", verdict.list_policy_names()),
+        ("policy", policy_files.list_policy_names()),
     ):
         value = settings.get(name, ())
         for one in [value] if isinstance(value, str) else value if isinstance(value, list) else ():

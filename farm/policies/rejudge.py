@@ -21,7 +21,7 @@ from farm.work import catalog_lists
 from tasks import catalogs
 from tasks.cache import default_cache
 from tasks.judge import op_classes as classes
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.judge.error_metrics import Metrics
 from tasks.judge.policy import has_stored_oracle_only
 from tasks.judge.policy_files import Policy
@@ -140,7 +140,7 @@ def _rejudge_row(row: Mapping[str, Any], policy: Policy) -> tuple[str, tuple[str
         numel=int(row["numel"]),
         classic=bool(row["classic"]),
     )
-    status, kind = verdict.judge_by_policy(
+    status, kind = policy_files.judge_by_policy(
         metrics, policy, label, name, dtype, oracle, precision, has_own_tolerance(row)
     )
     # What explains the numbers is no matter of policy; within its limit a lost cast is imprecise (`tasks.judging`).

@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import socket
 
-from farm.fleet import detect_vendors as detect
-from farm.fleet import node
-from farm.fleet import visible_devices as visible
+from farm.fleet import detect_vendors, node, visible_devices
 from farm.reproduction.find_case import ReproduceError, StoredCase
 from tasks.devices import BY_LABEL
 from tasks.plugins import PluginError
@@ -21,24 +19,24 @@ def choose_device_of_row(case: StoredCase, number: int) -> None:
     if vendor is None:
         raise ReproduceError(f"--device {number}: {case.spec.name} computes on the CPU")
     try:
-        here = node.find_devices_here([], detect.detect_this_machine()).get(label)
+        here = node.find_devices_here([], detect_vendors.detect_this_machine()).get(label)
     except ValueError as error:  # also of a variable or a vendor that cannot be read
         raise ReproduceError(f"--device {number}: {error}") from None
     ids = here.ids if here and not any(name in os.environ for name in vendor.visible) else ()
-    names = ids or [visible.name_visible_devices(label, [str(n)])[0] for n in range(here.count if here else 0)]
+    names = ids or [visible_devices.name_visible_devices(label, [str(n)])[0] for n in range(here.count if here else 0)]
     counted = [name if name.isdigit() else str(n) for n, name in enumerate(names)]
     if str(number) not in counted:
         there = f"device{'s' * (len(counted) > 1)} {', '.join(counted)}" if counted else "none"
-        limit = visible.count_visible_devices(vendor)
+        limit = visible_devices.count_visible_devices(vendor)
         by = f" (${limit[1]} is {os.environ[limit[1]]!r})" if limit else ""
         raise ReproduceError(f"--device {number}: this process has {there} of {vendor.name}{by}")
     at = counted.index(str(number))
-    os.environ.update(visible.build_visible_variables(label, [ids[at] if ids else str(at)]))
+    os.environ.update(visible_devices.build_visible_variables(label, [ids[at] if ids else str(at)]))
 
 
 def name_devices_now(case: StoredCase) -> str:
     """What the devices are called that a case is run on here; "" of the CPU's."""
-    return visible.name_first_visible_device(case.spec)
+    return visible_devices.name_first_visible_device(case.spec)
 
 
 def describe_device_place(host: str | None, device: str | None) -> str:

@@ -30,7 +30,7 @@ from tasks.catalogs import user_definitions
 from tasks.catalogs.base import Entry, GeneratingCatalog
 from tasks.catalogs.user import fuzzed_samples
 from tasks.catalogs.user.ops import FUNCTIONS
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.judge.policy import Policy
 from tasks.model import FUZZ, Group, Refusal, Status
 from tasks.model.trace import TraceStep
@@ -238,7 +238,11 @@ def load_stored_case(key: RowKey, results: lakes.Lake, backend: str | None, cach
     ):
         exported = str(_export_forms_again(made, cache, max(_count_exported_samples(config, record, group), place + 1)))
     asked = ToRun(group, made.pack.path, (place,), exported)
-    policy = verdict.read_policy_json(record["policy"]) if "policy" in record else verdict.load_policy(config.policy)
+    policy = (
+        policy_files.read_policy_json(record["policy"])
+        if "policy" in record
+        else policy_files.load_policy(config.policy)
+    )
     sample = sample.on(made_of.torch_device)
     steps = lakes.read_trace_steps(results, key.run_id, key.case_id, key.backend)
     return StoredCase(key, row, stored, record, config, policy, spec, group, cache, sample, asked, environment, steps)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from farm.fleet.envs import OWN_PACKAGES
-from farm.reproduction import finding_checks as checks
+from farm.reproduction import finding_checks
 from farm.reproduction.bounds import list_expected_arrays
 from farm.reproduction.call_script import write_call_script
 from farm.reproduction.finding_definition import write_definition
@@ -28,7 +28,7 @@ from tasks.backends.base import Backend
 from tasks.backends.shared import torch_run
 from tasks.backends.shared.onnx_form import name_onnx_inputs
 from tasks.backends.shared.recipe import NoProgram, ProgramRecipe
-from tasks.catalogs.user import load_kernels as load
+from tasks.catalogs.user import load_kernels
 from tasks.checks.determinism import THREADS
 from tasks.judge import properties
 from tasks.judge.error_metrics import BIAS
@@ -228,7 +228,7 @@ class _FindingFolder:
 
     def _compare(self, check: _FindingCheck) -> str:
         """The text of compare.py: how a case is read, and what its result is held to."""
-        functions: tuple[Callable[..., Any], ...] = (checks.load_case, *check.uses, check.function)
+        functions: tuple[Callable[..., Any], ...] = (finding_checks.load_case, *check.uses, check.function)
         sources = [inspect.getsource(x).rstrip() for x in functions]
         typed = ["from typing import Any"] * any("Any" in x for x in sources)
         head = ['"""How the result of run.py is judged."""', "", "from __future__ import annotations", ""]
@@ -241,7 +241,7 @@ class _FindingFolder:
         """How a run of it is judged. Raises NoProgram."""
         row = self.case.row
         if self.status not in (Status.WRONG, Status.IMPRECISE, Status.PASS):
-            return _FindingCheck(checks.find_no_error, ("run", "inputs"), {})
+            return _FindingCheck(finding_checks.find_no_error, ("run", "inputs"), {})
         if (made := self._make_behaviour_check(form)) is not None:
             return made
         if row["kind"] == KIND_PROPERTY:
@@ -253,21 +253,21 @@ class _FindingFolder:
         or in a batch."""
         row, kind = self.case.row, self.case.row["kind"]
         if kind == "mutation":
-            op = load.load_user_ops()[self.case.group.op_name].op if self.case.group.catalog == "user" else None
+            op = load_kernels.load_user_ops()[self.case.group.op_name].op if self.case.group.catalog == "user" else None
             names = [name for name, _ in form.kwargs["v"]]
             held = [k for k, name in enumerate(names) if name not in op.mutates] if op and op.mutates else None
-            return _FindingCheck(checks.find_changed_inputs, ("run", "inputs", repr(held)), {})
+            return _FindingCheck(finding_checks.find_changed_inputs, ("run", "inputs", repr(held)), {})
         if kind == "aliasing":
-            return _FindingCheck(checks.find_shared_memory, ("run", "inputs"), {})
+            return _FindingCheck(finding_checks.find_shared_memory, ("run", "inputs"), {})
         if kind == "nondeterministic":
-            return _FindingCheck(checks.compare_runs, ("run", "inputs", f"times={_RUNS}"), {})
+            return _FindingCheck(finding_checks.compare_runs, ("run", "inputs", f"times={_RUNS}"), {})
         if kind == KIND_ACCEPTED:
-            return _FindingCheck(checks.find_result, ("run", "inputs"), {})
+            return _FindingCheck(finding_checks.find_result, ("run", "inputs"), {})
         if kind in ("process", "threads"):
             if "threads" not in self.case.backend.recipe(form).settings:
                 raise NoProgram("no folder: the runtime is told no number of threads")
             counts = [1, 1] if kind == "process" else [1, *THREADS]
-            return _FindingCheck(checks.compare_processes, ("run", "inputs", repr(counts)), {})
+            return _FindingCheck(finding_checks.compare_processes, ("run", "inputs", repr(counts)), {})
         if kind == "batch":
             where = flags.read_row_flags(row).get("row", "")
             if not where or form.kind not in ("torch", "onnx"):
@@ -277,7 +277,9 @@ class _FindingFolder:
             if form.kind == "onnx":
                 rows = [list(name_onnx_inputs(form))[k] for k in rows]
             return _FindingCheck(
-                checks.compare_batches, ("run", "inputs", _format_script_literal(rows), str(place), str(count)), {}
+                finding_checks.compare_batches,
+                ("run", "inputs", _format_script_literal(rows), str(place), str(count)),
+                {},
             )
         return None
 
@@ -294,15 +296,15 @@ class _FindingFolder:
         )
         x, values = "list(inputs.values())[0]" if form.kind == "onnx" else "inputs[0]", list(map(repr, found.values))
         made: Mapping[str, tuple[Callable[..., int], list[str]]] = {
-            "rising": (checks.find_disorder, [x, "1", repr(eps), repr(smallest)]),
-            "falling": (checks.find_disorder, [x, "-1", repr(eps), repr(smallest)]),
-            "odd": (checks.find_asymmetry, [x, "-1"]),
-            "even": (checks.find_asymmetry, [x, "1"]),
-            "bounds": (checks.find_outside, [x, *(f"float({v!r})" for v in values)]),
-            "point": (checks.find_missed_point, [x, *values]),
-            "again": (checks.find_other_twice, [x, "inverse=False"]),
-            "inverse": (checks.find_other_twice, [x, "inverse=True"]),
-            "commutative": (checks.find_order_asymmetry, []),
+            "rising": (finding_checks.find_disorder, [x, "1", repr(eps), repr(smallest)]),
+            "falling": (finding_checks.find_disorder, [x, "-1", repr(eps), repr(smallest)]),
+            "odd": (finding_checks.find_asymmetry, [x, "-1"]),
+            "even": (finding_checks.find_asymmetry, [x, "1"]),
+            "bounds": (finding_checks.find_outside, [x, *(f"float({v!r})" for v in values)]),
+            "point": (finding_checks.find_missed_point, [x, *values]),
+            "again": (finding_checks.find_other_twice, [x, "inverse=False"]),
+            "inverse": (finding_checks.find_other_twice, [x, "inverse=True"]),
+            "commutative": (finding_checks.find_order_asymmetry, []),
         }
         if found.code not in made:
             raise NoProgram(f"no folder: none is known for the promise {found.code!r}")
@@ -315,14 +317,14 @@ class _FindingFolder:
         got, op_class = "run(inputs)", OpClass(row["op_class"] or OpClass.COMPOSITE)
         before, uses = list[str](), tuple[Callable[..., Any], ...]()
         if form.paired:
-            got, uses = "got", (checks.join_pairs,)
+            got, uses = "got", (finding_checks.join_pairs,)
             before = [f"got = join_pairs(run(inputs), {list(form.paired)!r})"]
         leaves = list(case.expected)
         if case.derived is None and (kind in ("shape", "dtype") or op_class in (OpClass.RANDOM, OpClass.UNINITIALISED)):
             finite = [k for k, leaf in enumerate(leaves) if op_class is OpClass.RANDOM and _is_leaf_finite(leaf)]
             told = [(leaf.dtype, tuple(int(n) for n in leaf.shape)) for leaf in leaves]
             return _FindingCheck(
-                checks.compare_shapes, [got, _format_script_literal(told), repr(finite)], {}, before, uses
+                finding_checks.compare_shapes, [got, _format_script_literal(told), repr(finite)], {}, before, uses
             )
         if case.derived is not None:
             if form.paired:
@@ -337,11 +339,11 @@ class _FindingFolder:
         if any(leaf.reference is None for leaf in leaves):
             raise NoProgram("no folder: an output is defined only by its shape")
         if any(leaf.dtype == "str" for leaf in leaves):
-            function: Callable[..., int] = checks.compare_equal
+            function: Callable[..., int] = finding_checks.compare_equal
         else:
             by_kind: Mapping[str, Callable[..., int]]
-            by_kind = {KIND_BIASED: checks.compare_bias, KIND_ZERO: checks.compare_signs}
-            function = by_kind.get(kind, checks.compare_output)
+            by_kind = {KIND_BIASED: finding_checks.compare_bias, KIND_ZERO: finding_checks.compare_signs}
+            function = by_kind.get(kind, finding_checks.compare_output)
         more = [f"bound={BIAS}"] if kind == KIND_BIASED else []
         arrays = list_expected_arrays(leaves, row, case.policy, kind)
         return _FindingCheck(function, [got, "case", *more], arrays, before, uses)

@@ -8,13 +8,13 @@ from collections.abc import Collection, Iterable, Mapping
 from importlib import metadata
 
 from farm.fleet.envs import OWN_PACKAGES
-from farm.reproduction import pinned_versions as versions
+from farm.reproduction import pinned_versions
 from farm.reproduction.find_case import StoredCase
 from farm.reproduction.in_torch import OP_DB
 from tasks.backends.torch import TorchEager
 from tasks.catalogs import user_definitions
 from tasks.catalogs.models.architectures import ARCHITECTURES
-from tasks.catalogs.user import load_kernels as load
+from tasks.catalogs.user import load_kernels
 from tasks.devices import TorchDevice
 from tasks.model import Group
 from tasks.packages import TORCH_CATALOG, pin_package
@@ -26,15 +26,17 @@ def list_finding_requirements(case: StoredCase) -> list[str]:
     backend = case.spec.create()
     if case.environment and case.environment.existing:
         stored = str((case.stored or case.row)["runtime_version"] or "")
-        own = [x for pin in versions.pin_stored_packages(stored, case.spec.runtime).values() for x in pin]
+        own = [x for pin in pinned_versions.pin_stored_packages(stored, case.spec.runtime).values() for x in pin]
     elif case.environment:
         own = list(case.environment.packages)
     else:
-        own = list(pin_module_requirements({case.spec.runtime, versions.MODULES.get(case.spec.runtime, "")}))
+        own = list(pin_module_requirements({case.spec.runtime, pinned_versions.MODULES.get(case.spec.runtime, "")}))
         known = backend.known if isinstance(backend, TorchEager) else TorchDevice()
-        if known.distribution and versions.is_package_installed(known.distribution):  # else it is none of a package's
+        if known.distribution and pinned_versions.is_package_installed(
+            known.distribution
+        ):  # else it is none of a package's
             plugged = [x for x in known.packages if x not in TORCH_CATALOG]
-            own += [x for x in versions.pin_installed_packages(plugged) if x not in own]
+            own += [x for x in pinned_versions.pin_installed_packages(plugged) if x not in own]
     own += [x for x in pin_module_requirements(_list_imported_packages(case.group)) if x not in own]
     if "onnx" in backend.forms and not any(x.startswith("onnx=") for x in own):
         record = case.environment.record(case.cache) if case.environment else None
@@ -52,7 +54,7 @@ def describe_interpreter_of_case(case: StoredCase) -> str:
 def _list_imported_packages(group: Group) -> Collection[str]:
     if user_definitions.find_home_backend(group.catalog):  # what it imports, the backend's environment has
         return ()
-    if group.catalog == user_definitions.USER and (one := load.find_user_op(group.op_name)):
+    if group.catalog == user_definitions.USER and (one := load_kernels.find_user_op(group.op_name)):
         return one.outside()
     network = ARCHITECTURES.get(group.op_name)
     return ("transformers",) if network and network.module else ()

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from farm.fleet import scratch_folders as scratch
+from farm.fleet import scratch_folders
 from farm.fleet.channel import Interpreter
 from farm.fleet.child_process import TICK, drop_farm_folders, is_child_overdue
 from farm.reproduction.finding_folder import RUN
@@ -78,7 +78,7 @@ def run_finding_alone(folder: Path, timeout_s: float, python: str | Interpreter,
     env = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
     env |= {"PYTHONPATH": folders} if folders else {}
     with tempfile.TemporaryDirectory(
-        prefix="empty-", dir=scratch.make_folder_for_child(start.shared, start.launcher)
+        prefix="empty-", dir=scratch_folders.make_folder_for_child(start.shared, start.launcher)
     ) as elsewhere:
         env["TMPDIR"] = elsewhere
         if start.launcher:
@@ -125,7 +125,7 @@ def _wait_for_script(process: subprocess.Popen[bytes], timeout_s: float) -> bool
 @contextlib.contextmanager
 def write_temporary_script(files: Mapping[str, bytes]) -> Iterator[Path]:
     """The files of a finding in a folder that goes at the end."""
-    with tempfile.TemporaryDirectory(prefix="finding-", dir=scratch.make_scratch_folder()) as folder:
+    with tempfile.TemporaryDirectory(prefix="finding-", dir=scratch_folders.make_scratch_folder()) as folder:
         write_finding_files(files, Path(folder))
         yield Path(folder)
 

@@ -20,7 +20,7 @@ from tasks.backends import BackendSpec
 from tasks.cache import default_cache
 from tasks.catalogs.base import Entry
 from tasks.gradients import differences
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.model import EPS, Group, Refusal, Status
 from tasks.nearest import suggest_nearest_names
 from tasks.prepare.cases import PreparedGroup, PreparedSample, prepare_group
@@ -97,7 +97,7 @@ def check_op_gradients(question: OpGradientQuestion, cache: Path | None = None) 
         )
     asked = replace(make_item_of_whole_group(prepared), positions=tuple(places))
     try:
-        judged = list(run_samples(asked, spec, verdict.load_policy("error_units"), cache))
+        judged = list(run_samples(asked, spec, policy_files.load_policy("error_units"), cache))
     except NotHere as error:
         raise GradcheckError(f"--backend: {spec.name} is unavailable: {error}") from None
     rows = pd.DataFrame(judged).reindex(columns=_COLUMNS)

@@ -11,9 +11,7 @@ from tasks.arrays import module_state, torch_tree
 from tasks.backends.shared.recipe import NoProgram
 from tasks.catalogs.models import of_file
 from tasks.catalogs.models.own_models import OwnModelFile
-from tasks.catalogs.user import functions
-from tasks.catalogs.user import kernel_sources as sources
-from tasks.catalogs.user import load_kernels as load
+from tasks.catalogs.user import functions, kernel_sources, load_kernels
 from tasks.model import FORWARD, Form, Group
 
 #: In place of the farm's package: of it, a kernel's file needs the decorators alone, and these say nothing of how it
@@ -56,7 +54,7 @@ def program(*x):
 
 def define_kernel_program(form: Form, group: Group) -> tuple[list[str], dict[str, bytes]]:
     """(parts of the text of a program that calls a user's kernel, the files that it takes). Raises NoProgram."""
-    one = load.load_user_ops()[group.op_name]
+    one = load_kernels.load_user_ops()[group.op_name]
     if one.op.steps:
         raise NoProgram(f"no folder: {group.op} is a session, which is called step by step")
     kernel = one.function("kernel")
@@ -96,7 +94,7 @@ def _copy_kernel_files(file: str, root: str) -> tuple[dict[str, bytes], str]:
     """(a file and those that it imports, by their names in a finding; the module that the first one is there). Raises
     NoProgram."""
     path = Path(file).resolve()
-    every = sources.list_imported_files(path, root)
+    every = kernel_sources.list_imported_files(path, root)
     home = Path(root).resolve()
     if not all(x.is_relative_to(home) for x in every):
         home = path.parent
@@ -124,7 +122,7 @@ def define_module_program(one: OwnModelFile, form: Form) -> tuple[list[str], dic
     """(parts of the text of a program that makes a module of the user's, OP, and gives it the tensors that were judged,
     the files that it takes). Raises NoProgram."""
     name, _, function = one.source.rpartition(":")
-    found = load.load_user_module(name, one.root, ())
+    found = load_kernels.load_user_module(name, one.root, ())
     if not found.__file__:
         raise NoProgram(f"no folder: {one.name} is in no file")
     files, module = _copy_kernel_files(found.__file__, one.root)

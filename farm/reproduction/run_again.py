@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from farm.fleet import envs
-from farm.fleet import scratch_folders as scratch
+from farm.fleet import envs, scratch_folders
 from farm.fleet.child_process import ChildDeath, Limits
 from farm.program import name_farm_program
 from farm.reproduction.find_case import ReproduceError, StoredCase
@@ -144,7 +143,7 @@ def _make_unavailable_outcome(why: str) -> ReproducedOutcome:
 def _keep_case_outputs(case: StoredCase) -> Iterator[ToRun]:
     """The case, its outputs to be kept in a file that goes at the end."""
     with tempfile.TemporaryDirectory(
-        prefix="outputs-", dir=scratch.make_folder_for_child(case.cache, case.spec.launcher)
+        prefix="outputs-", dir=scratch_folders.make_folder_for_child(case.cache, case.spec.launcher)
     ) as folder:
         yield replace(case.asked, keep=f"{folder}/outputs.pack")
 

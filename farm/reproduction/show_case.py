@@ -14,7 +14,7 @@ import pandas as pd
 
 from farm.plan.config_models import KnownFailure
 from farm.plan.match_known import REDUCED, WHOSE, match_known_to_rows, was_known_seen_on
-from farm.reproduction import device_places as places
+from farm.reproduction import device_places
 from farm.reproduction.find_case import ReproduceError, StoredCase
 from farm.reproduction.run_again import ReproducedOutcome
 from tasks.arrays.pack import name_numpy_dtype
@@ -128,8 +128,12 @@ def print_reproduced_outcome(case: StoredCase, outcome: ReproducedOutcome, devic
             "device", _describe_reproduced_change(case.stored and case.stored["device"], outcome.info.device)
         )
         if device:
-            on = places.describe_device_place(case.stored["node"], case.stored["device_ids"]) if case.stored else ""
-            print_name_and_text("ran on", _describe_reproduced_change(on, places.describe_device_here(device)))
+            on = (
+                device_places.describe_device_place(case.stored["node"], case.stored["device_ids"])
+                if case.stored
+                else ""
+            )
+            print_name_and_text("ran on", _describe_reproduced_change(on, device_places.describe_device_here(device)))
         if outcome.info.driver_version:
             print_name_and_text(
                 "driver",
@@ -273,7 +277,7 @@ def conclude_reproduction(case: StoredCase, now: dict[str, Any], device: str = "
             if now["status"] == Status.UNAVAILABLE and now.get("error")
             else ""
         )
-        where = f"; {said}" if (said := places.describe_other_device(case, device)) else ""
+        where = f"; {said}" if (said := device_places.describe_other_device(case, device)) else ""
         return (
             False,
             f"NOT reproduced: stored {there['status']}, now {now['status']}{_strip_control_characters(why)}{where}",

@@ -7,7 +7,7 @@ import signal
 import sys
 from pathlib import Path
 
-from farm.reproduction import finding_trial as trial
+from farm.reproduction import finding_trial
 from farm.reproduction.find_case import ReproduceError, StoredCase
 from farm.reproduction.finding_folder import BEHAVIOURS, FindingCase, FindingDefinition, write_finding_folder
 from farm.reproduction.finding_requirements import (
@@ -59,10 +59,10 @@ def write_finding(case: StoredCase, outcome: ReproducedOutcome, folder: Path) ->
     if not case.environment and (more := [x for x in pin_import_requirements(files) if x not in packages]):
         files = write_finding_folder(make_finding_case(case, outcome, backend, title), [*packages, *more])
     try:
-        trial.write_finding_files(files, folder)
+        finding_trial.write_finding_files(files, folder)
     except OSError as error:
         raise ReproduceError(f"the finding cannot be written: {error}") from None
-    shown, text = trial.try_finding(folder, outcome.row, case.config.deadline_s * 4, case.interpreter)
+    shown, text = finding_trial.try_finding(folder, outcome.row, case.config.deadline_s * 4, case.interpreter)
     print(f"{'finding':13} {folder}: {text}")
     return shown
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from farm import lake as lakes
-from farm.fleet import ask_backends as asking
+from farm.fleet import ask_backends
 from farm.fleet.child_process import ChildDeath, Limits
 from farm.fleet.inventory import BackendOffer, join_node_offers
 from farm.lake import Origin, beside
@@ -24,7 +24,7 @@ from farm.work.launch import make_run_record
 from tasks import wire
 from tasks.backends import BackendSpec
 from tasks.devices import TORCH_DEVICES
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.model import UNASKED, BackendInfo, Status
 from tasks.model.row import Row
 from tasks.model.trace import TraceStep
@@ -84,7 +84,7 @@ def make_screening_request(lake: lakes.Lake, specs: Sequence[BackendSpec], **whe
         catalogs=[{"name": SCREEN}],  # type: ignore[list-item]
         backends=[BackendConfig(name=s.name) for s in specs],
     )
-    return RunRequest(config, verdict.load_policy("error_units"), lake, **where)
+    return RunRequest(config, policy_files.load_policy("error_units"), lake, **where)
 
 
 def ask_screening_backends(
@@ -94,7 +94,7 @@ def ask_screening_backends(
     if executor.asks_nodes(Setup(request.address)):
         answers = executor.probe(specs, str(request.cache), request.fresh)
     else:
-        here = asking.probe_backends(specs, request.cache, fresh=request.fresh, build=build)
+        here = ask_backends.probe_backends(specs, request.cache, fresh=request.fresh, build=build)
         answers = {node["id"]: here for node in executor.nodes}
     return join_node_offers(specs, executor.nodes, answers)
 

@@ -11,8 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from farm.fleet import envs
-from farm.fleet import visible_devices as visible
+from farm.fleet import envs, visible_devices
 from farm.fleet.ask_backends import explain_no_device
 from farm.fleet.channel import Interpreter
 from farm.fleet.child_process import ChildDeath, ChildProcess, Limits, find_default_python
@@ -145,7 +144,7 @@ def _ask_for_catalog_list(name: str, deadline_s: float, inline: bool = False, py
     command = wire.List(name, get_announced_definitions())
     if inline:
         return DirectChild().ask(command)
-    env, imports = visible.build_variables_for_child(None), catalogs.get_catalog(name).imports
+    env, imports = visible_devices.build_variables_for_child(None), catalogs.get_catalog(name).imports
     child, answer = ChildProcess.start_and_ask(
         python or find_default_python(), Limits(), env, command, deadline_s, imports
     )

@@ -8,8 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from farm.fleet import detect_vendors as detect
-from farm.fleet import envs, fork_server
+from farm.fleet import detect_vendors, envs, fork_server
 from farm.fleet import visible_devices as visible
 from farm.fleet.child_process import ChildDeath, ChildProcess, name_compiler_caches
 from farm.work.job import Job
@@ -232,7 +231,7 @@ def _is_item_cached(item: ToPrepare | ToExport | ToRun, cache: Path) -> bool:
 
 
 def _is_device_exclusive(answer: Any) -> bool:
-    return isinstance(answer, wire.Ready) and detect.allows_one_process(answer.info.device_vendor)
+    return isinstance(answer, wire.Ready) and detect_vendors.allows_one_process(answer.info.device_vendor)
 
 
 def _is_child_spinning(child: ChildProcess) -> bool:

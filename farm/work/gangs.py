@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from farm.fleet import envs
-from farm.fleet import visible_devices as visible
+from farm.fleet import envs, visible_devices
 from farm.fleet.child_process import make_child_environment, name_compiler_caches
 from farm.work.child_pool import POOL
 from farm.work.job import Job
@@ -125,9 +124,9 @@ def _lend_device_to_gang(job: Job, vendor: str, token: str) -> Iterator[tuple[st
     start = envs.build_interpreter_of_backend(job.backend, cache)
     given = (
         name_compiler_caches(cache)
-        | visible.build_variables_for_child(job.backend)
+        | visible_devices.build_variables_for_child(job.backend)
         | job.env
-        | (visible.build_visible_variables(vendor, devices) if vendor else {})
+        | (visible_devices.build_visible_variables(vendor, devices) if vendor else {})
     )
     host = RankHost(
         ray.util.get_node_ip_address(), token, start.python, make_child_environment(given, start.python, start.folders)

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from farm import lake as lakes
 from farm.exits import allow_interrupts
-from farm.fleet import envs
-from farm.fleet import visible_devices as visible
+from farm.fleet import envs, visible_devices
 from farm.fleet.ask_backends import BackendAsking
 from farm.fleet.inventory import AWAITED, Answers, BackendOffer, join_node_offers
 from farm.lake import Lake
@@ -165,7 +164,7 @@ def _await_backend_answers(plan: RunPlan, asking: BackendAsking, awaits: Callabl
 
 def _make_executor_setup(request: RunRequest) -> Setup:
     devices = any(
-        b.labels or visible.build_variables_for_child(b.spec())[DEVICE_VENDOR] for b in request.config.backends
+        b.labels or visible_devices.build_variables_for_child(b.spec())[DEVICE_VENDOR] for b in request.config.backends
     )
     return Setup(request.address, request.cpus, request.dashboard, devices)
 

@@ -14,11 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from farm.fleet import ask_backends as asking
-from farm.fleet import detect_vendors as detect
-from farm.fleet import envs, inventory
-from farm.fleet import probe_answers as probing
-from farm.fleet import visible_devices as visible
+from farm.fleet import ask_backends, detect_vendors, envs, inventory, probe_answers, visible_devices
 from farm.fleet.ask_backends import add_device_exclusion, explain_no_device, find_absent_vendor
 from farm.fleet.child_process import name_compiler_caches
 from farm.fleet.inventory import Answers, BackendOffer
@@ -86,12 +82,14 @@ class ChildProcesses(Executor):
         is."""
         count = int(self.nodes[0]["resources"][resource])
         vendor = offer.device_vendor if offer and offer.resource == resource else ""
-        if detect.COUNT_LABEL + vendor not in self.nodes[0]["labels"]:
+        if detect_vendors.COUNT_LABEL + vendor not in self.nodes[0]["labels"]:
             return [LaneCapacity(float(count))]
         numbers = [str(n) for n in range(count)]
         return [
             LaneCapacity(
-                1.0, Place(HERE.node, _name_local_device(vendor, n)), visible.build_visible_variables(vendor, [n])
+                1.0,
+                Place(HERE.node, _name_local_device(vendor, n)),
+                visible_devices.build_visible_variables(vendor, [n]),
             )
             for n in numbers
         ]
@@ -116,7 +114,7 @@ class ChildProcesses(Executor):
 def _join_local_devices(vendor: str, numbers: range, parts: tuple[LaneCapacity, ...]) -> LaneCapacity:
     """Several devices at once."""
     place = Place(HERE.node, ",".join(part.place.device for part in parts))
-    return LaneCapacity(0.0, place, visible.build_visible_variables(vendor, [str(n) for n in numbers]), parts)
+    return LaneCapacity(0.0, place, visible_devices.build_visible_variables(vendor, [str(n) for n in numbers]), parts)
 
 
 def _find_local_resource(offer: BackendOffer | None) -> str:
@@ -126,7 +124,7 @@ def _find_local_resource(offer: BackendOffer | None) -> str:
 
 def _name_local_device(vendor: str, number: str) -> str:
     """What the vendor's variable calls a device, as rows say it; its number where it has no such name."""
-    return ",".join(visible.name_visible_devices(vendor, [number])) or number
+    return ",".join(visible_devices.name_visible_devices(vendor, [number])) or number
 
 
 class InlineExecutor(Executor):
@@ -155,13 +153,13 @@ class InlineExecutor(Executor):
 
     def probe(self, specs: Sequence[BackendSpec], cache: str, fresh: bool = True) -> dict[str, Answers]:
         apart = [spec for spec in specs if not (spec.name in self._running or envs.find_environment(spec))]
-        answers: Answers = asking.probe_backends(apart, Path(cache), fresh=fresh) if apart else {}
+        answers: Answers = ask_backends.probe_backends(apart, Path(cache), fresh=fresh) if apart else {}
         return {HERE.node: {s.name: answers.get(s.name) or self._ask(s, Path(cache), fresh) for s in specs}}
 
     def _ask(self, spec: BackendSpec, cache: Path, fresh: bool) -> BackendInfo | wire.Refused:
         if envs.find_environment(spec):
             return wire.Refused(explain_no_device(spec, None) or ALONE, absent=find_absent_vendor(spec, None))
-        answer = None if fresh else probing.read_probe_answer(spec, cache)
+        answer = None if fresh else probe_answers.read_probe_answer(spec, cache)
         if answer is None:
             began = time.monotonic()
             said = self.children.greet(wire.Hello(spec, kernels=get_announced_definitions()), cache)[1]

@@ -16,9 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from farm.fleet import ask_backends as asking
-from farm.fleet import envs
-from farm.fleet import visible_devices as visible
+from farm.fleet import ask_backends, envs, visible_devices
 from farm.fleet.inventory import Answers, BackendOffer
 from farm.fleet.node import NODE_ENV, count_usable_cpus, describe_this_machine
 from farm.lake.origin_columns import digest_lake_columns
@@ -76,7 +74,7 @@ class RayCluster(Executor):
             os.environ.setdefault(name, value)
         if address is None:
             os.environ.setdefault(monitoring.REPORT_VARIABLE, str(int(monitoring.REPORT_S * 1000)))
-        os.environ.update(visible.make_variables_for_ray())
+        os.environ.update(visible_devices.make_variables_for_ray())
         import ray
 
         self._ray = ray
@@ -423,7 +421,7 @@ def _run_supervisor_task(job: Job, names: dict[str, str], vendor: str, resource:
 def _run_supervised_job(job: Job, names: dict[str, str], vendor: str, gang: gangs.DeviceGang) -> Iterator[Any]:
     node, devices = gangs.find_ray_node_here()
     numbers = [*devices, *gang.near]
-    called = ",".join(visible.name_visible_devices(vendor, numbers) or numbers) if vendor else ""
+    called = ",".join(visible_devices.name_visible_devices(vendor, numbers) or numbers) if vendor else ""
     job = replace(job, host=names.get(node, ""), device=called)
     place = Place(node, job.device)
     if place in job.avoid:
@@ -440,7 +438,7 @@ def _run_supervised_job(job: Job, names: dict[str, str], vendor: str, gang: gang
         yield wire.Stopped(str(error))
         return
     if vendor:
-        job = replace(job, env=job.env | visible.build_visible_variables(vendor, devices))
+        job = replace(job, env=job.env | visible_devices.build_visible_variables(vendor, devices))
     # Ray takes about a millisecond for an item of a stream: small ones travel together.
     together: list[Any] = []
     since = time.monotonic()
@@ -486,4 +484,4 @@ def _probe_backends_on_node(
     specs: list[BackendSpec], token: str, cache: str, fresh: bool, labels: dict[str, str]
 ) -> tuple[Answers, bool]:
     """(answers of this node's backends, whether it sees the driver's cache)."""
-    return asking.probe_backends(specs, Path(cache), fresh=fresh, labels=labels), Path(token).exists()
+    return ask_backends.probe_backends(specs, Path(cache), fresh=fresh, labels=labels), Path(token).exists()

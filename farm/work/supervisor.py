@@ -12,9 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from farm.fleet import envs
-from farm.fleet import scratch_folders as scratch
-from farm.fleet import visible_devices as visible
+from farm.fleet import envs, scratch_folders, visible_devices
 from farm.fleet.child_process import KILLS, ChildDeath
 from farm.lake import Origin, beside, make_row_stream, read_row_stream
 from farm.work.child_pool import POOL, PooledChildren
@@ -306,7 +304,7 @@ def _localise_held_rows(batch: _JobBatch, children: PooledChildren) -> Iterator[
 
 
 def _make_job_folder(job: Job) -> Path:
-    return scratch.make_folder_for_child(Path(job.cache), job.backend.launcher if job.backend else ())
+    return scratch_folders.make_folder_for_child(Path(job.cache), job.backend.launcher if job.backend else ())
 
 
 def _take_child_death(
@@ -352,7 +350,7 @@ class _JobBatch:
         self._since = time.monotonic()
         self._node = job.host or socket.gethostname()
         # Ray numbers no devices of a node's second vendor, and a run without Ray gives none by number.
-        self._device = job.device or visible.name_first_visible_device(job.backend, os.environ | job.env)
+        self._device = job.device or visible_devices.name_first_visible_device(job.backend, os.environ | job.env)
 
     @property
     def remaining(self) -> list[int]:

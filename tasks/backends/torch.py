@@ -43,7 +43,7 @@ from tasks.backends.shared.torch_devices import (
 )
 from tasks.backends.shared.torch_modes import CONVOLUTION, SDPA, TorchModes
 from tasks.backends.shared.torch_session import TorchSession
-from tasks.catalogs.user import watched_accesses as accesses
+from tasks.catalogs.user import watched_accesses
 from tasks.devices import BY_LABEL, CALLED, TORCH_DEVICES, find_driver_version
 from tasks.gradients import autograd
 from tasks.model import Chain, Form, Program, RuntimeInfo, TensorSession, TimedCalls, Unavailable
@@ -295,11 +295,11 @@ class TorchEager(Backend):
             )
 
             def run() -> list[Any]:
-                before = accesses.count_watched_launches()
+                before = watched_accesses.count_watched_launches()
                 try:
                     return [torch_tree.make_output_array(torch_tree.dense(x)) for x in watched(compute, program)]
                 finally:
-                    if accesses.count_watched_launches() != before:
+                    if watched_accesses.count_watched_launches() != before:
                         program.execution = INTERPRETED
 
             return run

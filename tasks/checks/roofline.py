@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays.tree import list_tensor_specs
-from tasks.checks import paired_timing as paired
+from tasks.checks import paired_timing
 from tasks.model import Form, is_inexact_dtype
 
 MEMORY = "memory"
@@ -90,7 +90,7 @@ def find_roofline_share(
     if not least:
         return None
     shortest, bound = max(least)
-    found = paired.compute_speed_ratio([shortest] * len(seconds), seconds)
+    found = paired_timing.compute_speed_ratio([shortest] * len(seconds), seconds)
     return None if found is None else RooflineShare(found.value, found.low, found.high, bound)
 
 

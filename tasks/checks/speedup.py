@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tasks.arrays.varied import vary_inputs, vary_inputs_by_digest
-from tasks.checks import paired_timing as paired
-from tasks.checks import roofline
+from tasks.checks import paired_timing, roofline
 from tasks.checks.base import Check, Observation
 from tasks.model import (
     Chain,
@@ -144,7 +143,7 @@ class Speedup(Check):
         first = program.run()
         yield Observation("the first run", [np.array(x) for x in first])
         watch = _RaceWatch(program, form)
-        taken = paired.race_arms(
+        taken = paired_timing.race_arms(
             watch.arms,
             watch.check_outputs,
             budget_s=form.race_s,
@@ -309,7 +308,7 @@ class _RaceWatch:
         seed, begin, found = self.begin + 2 * turn + (arm != PROGRAM), time.perf_counter(), None
         if self.draws and self.form.fresh is not None and self.program.alike:
             found = self.form.fresh(seed)
-            self.draws = (time.perf_counter() - begin) * paired.FEWEST < self.form.race_s / 2
+            self.draws = (time.perf_counter() - begin) * paired_timing.FEWEST < self.form.race_s / 2
         fresh = self.given[arm] = found or vary_inputs(self.form.arrays, seed, self.moved)
         return fresh, fresh if self.program.alike else vary_inputs(self.program.arrays, seed, self.moved)
 
@@ -326,7 +325,7 @@ class _RaceWatch:
             self.least[name] = min(calls[name].wall_s, self.least.get(name, math.inf))
         if not turn and COLD + PROGRAM in calls:
             once = sum(min(calls[name].wall_s, calls[COLD + name].wall_s) for name in ARMS)
-            self.cold = 2 * once * paired.FEWEST < self.form.race_s
+            self.cold = 2 * once * paired_timing.FEWEST < self.form.race_s
 
     def _read_results(self, arm: str, found: Timed) -> list[list[np.ndarray]]:
         """The outputs of each of an arm's calls. Raises Misbehaviour."""
@@ -491,7 +490,7 @@ def _measure_finite_distance(a: np.ndarray, b: np.ndarray) -> tuple[float, float
     return float(np.count_nonzero(off > _OFF)) / off.size, float(off.max())
 
 
-def _make_race_columns(program: SpeedupRace, taken: paired.RaceTimes, busy: bool) -> dict[str, list[float]]:
+def _make_race_columns(program: SpeedupRace, taken: paired_timing.RaceTimes, busy: bool) -> dict[str, list[float]]:
     """Seconds of each arm's calls by the wall clock, as far as they are believed; columns and flags of a race; of each
     clock none while the null arm's interval excludes 1. Of a call that is so short that more may be hidden than it says
     it takes, the time and the speedup count that in: nobody is believed more than what the judge's clocks bear out."""
@@ -521,11 +520,13 @@ def _make_race_columns(program: SpeedupRace, taken: paired.RaceTimes, busy: bool
     for name in rest:
         times, which = clocks[name]
         its = times[which + BASELINE]
-        null, found = (paired.compute_speed_ratio(its, times[which + arm]) for arm in (NULL, PROGRAM))
+        null, found = (paired_timing.compute_speed_ratio(its, times[which + arm]) for arm in (NULL, PROGRAM))
         if name in short:
             times[which + PROGRAM] = [x + rest[name] for x in times[which + PROGRAM]]
-            least = paired.compute_speed_ratio(its, times[which + PROGRAM])
-            found = None if found is None or least is None else paired.SpeedRatio(least.value, least.low, found.high)
+            least = paired_timing.compute_speed_ratio(its, times[which + PROGRAM])
+            found = (
+                None if found is None or least is None else paired_timing.SpeedRatio(least.value, least.low, found.high)
+            )
         program.flags = flags.join_row_flags(program.flags, **{f"{name}_null": null})
         if null is not None and found is not None and not null.certain:
             program.columns |= {name: found.value, f"{name}_low": found.low, f"{name}_high": found.high}
@@ -567,8 +568,8 @@ def find_hidden_time(
         if {arm, its} <= told.keys() & clock.keys():
             own, other = (np.subtract(clock[name], told[name]).tolist() for name in (arm, its))
             surely, most = (
-                max(surely, paired.compute_time_difference(own, other)[0]),
-                max(most, paired.compute_time_difference(own, other, BOUND)[1]),
+                max(surely, paired_timing.compute_time_difference(own, other)[0]),
+                max(most, paired_timing.compute_time_difference(own, other, BOUND)[1]),
             )
     return surely, most
 
@@ -583,7 +584,7 @@ def _does_race_hide_work(
         return False
     hidden = {arm: np.subtract(outer[arm], inner[arm]) for arm in (PROGRAM, BASELINE)}
     more = min(float(np.median(hidden[PROGRAM]) - np.median(hidden[BASELINE])), most)
-    apart = paired.compute_speed_ratio(
+    apart = paired_timing.compute_speed_ratio(
         [max(x, 1e-9) for x in hidden[PROGRAM]], [max(x, 1e-9) for x in hidden[BASELINE]]
     )
     told, gained = (float(np.median(inner[arm])) for arm in (PROGRAM, BASELINE))
@@ -603,7 +604,7 @@ def _judge_roofline_share(
     program: SpeedupRace,
     form: Form,
     outputs: Sequence[np.ndarray],
-    taken: paired.RaceTimes,
+    taken: paired_timing.RaceTimes,
     believed: Mapping[str, list[float]],
 ) -> None:
     """Columns of the share of the roofline, of the seconds that are believed. Raises Misbehaviour, kind "roofline",

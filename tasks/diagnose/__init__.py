@@ -55,9 +55,7 @@ def find_error_model(
     """
     if sum(x.size for x in inputs) > LARGE or len(actual) != len(expected):
         return ErrorCause()
-    from tasks.diagnose import ignored_attributes as ignored
-    from tasks.diagnose import lost_casts as casts
-    from tasks.diagnose import results
+    from tasks.diagnose import ignored_attributes, lost_casts, results
 
     whole = op_class is OpClass.MODEL
     with np.errstate(all="ignore"):
@@ -70,13 +68,13 @@ def find_error_model(
             if not result.off.any():
                 continue
             if uncast:
-                return _choose_best_model(iter([casts.model_lost_cast(uncast[place])]), result)
+                return _choose_best_model(iter([lost_casts.model_lost_cast(uncast[place])]), result)
             told = functools.partial(_find_best_error_model, inputs=inputs, result=result, elementwise=elementwise)
             found = ErrorCause() if whole else told(functools.partial(_iterate_error_models, elementwise=elementwise))
             if not found.words and (graph := model()):
-                found = _choose_best_model(casts.models(graph, inputs, place), result)
+                found = _choose_best_model(lost_casts.models(graph, inputs, place), result)
                 if not found.words and not whole:
-                    found = _choose_best_model(ignored.models(graph, inputs, result, place), result)
+                    found = _choose_best_model(ignored_attributes.models(graph, inputs, result, place), result)
             return found if found.words or whole else told(results.find_result_models)
     return ErrorCause()
 
@@ -104,10 +102,10 @@ def explain_narrow_sums(
     be they within the noise floor or not; none where they did not, or nothing is known of them."""
     if sum(x.size for x in (*inputs, *actual)) > LARGE:
         return ErrorCause()
-    from tasks.diagnose import narrow_sums as narrow
+    from tasks.diagnose import narrow_sums
 
     words = next(
-        filter(None, (narrow.explain_narrow_rounding(inputs, a, leaf) for a, leaf in zip(actual, expected))), ""
+        filter(None, (narrow_sums.explain_narrow_rounding(inputs, a, leaf) for a, leaf in zip(actual, expected))), ""
     )
     return ErrorCause(words, CAUSE_ARITHMETIC) if words else ErrorCause()
 
@@ -122,12 +120,12 @@ def explain_lost_cast(
     compensates for."""
     if sum(x.size for x in (*inputs, *actual)) > LARGE or len(actual) != len(expected):
         return ErrorCause()
-    from tasks.diagnose import lost_casts as casts
+    from tasks.diagnose import lost_casts
 
     with np.errstate(all="ignore"):
         return (
-            ErrorCause(casts.MISSING, CAUSE_CAST)
-            if casts.is_cast_missing(graph, inputs, actual, expected)
+            ErrorCause(lost_casts.MISSING, CAUSE_CAST)
+            if lost_casts.is_cast_missing(graph, inputs, actual, expected)
             else ErrorCause()
         )
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.graphs import moved_tensors as moving
+from tasks.graphs import moved_tensors
 from tasks.graphs.evaluate_graph import EvaluatedGraph, GraphRun, Move, Values
 from tasks.graphs.graph_nodes import GraphNode
 from tasks.graphs.products import Change
@@ -94,7 +94,7 @@ def list_product_weights(graph: EvaluatedGraph) -> frozenset[str]:
         name = left.pop()
         if name in graph.movable:
             found.add(name)
-        elif name in made_by and moving.class_graph_node(made_by[name]) is OpClass.EXACT:
+        elif name in made_by and moved_tensors.class_graph_node(made_by[name]) is OpClass.EXACT:
             left += made_by[name].inputs[:1]
     return frozenset(found)
 

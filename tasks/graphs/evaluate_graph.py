@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.graphs import graph_nodes as nodes
-from tasks.graphs import moved_tensors as moving
+from tasks.graphs import graph_nodes, moved_tensors
 from tasks.graphs.cast_roundings import Round
 from tasks.graphs.graph_nodes import GraphBlock, GraphNode
 from tasks.graphs.widening import NARROW, NoOracle, widen_model_value
@@ -52,23 +51,23 @@ class EvaluatedGraph:
     def __init__(self, model: Any, operators: Mapping[str, Evaluate] = EVALUATED) -> None:
         """``model``: a ModelProto that the checker takes. Raises NoOracle for one that cannot be held."""
         self._operators = operators
-        self.block, self.dtypes = nodes.read_graph_nodes(model)
+        self.block, self.dtypes = graph_nodes.read_graph_nodes(model)
         self.nodes, self.inputs, self.outputs = self.block.nodes, self.block.inputs, self.block.outputs
         self.weights = self.block.weights
-        self.fixed = moving.find_fixed_tensors(self.block, self.dtypes)
-        self.movable = moving.list_moved_weights(self.block, self.dtypes, self.fixed)
+        self.fixed = moved_tensors.find_fixed_tensors(self.block, self.dtypes)
+        self.movable = moved_tensors.list_moved_weights(self.block, self.dtypes, self.fixed)
         every = [*self.inputs, *self.block.all_weights(), *(x for node in self.block.walk() for x in node.outputs)]
         self.places = {name: place for place, name in enumerate(dict.fromkeys(every), 1)}
         self._by_name = {node.name: node for node in self.block.walk()}
-        self._rounding = {node.name: moving.does_node_round(node, self.dtypes) for node in self.block.walk()}
+        self._rounding = {node.name: moved_tensors.does_node_round(node, self.dtypes) for node in self.block.walk()}
         #: By the name of a node that casts to a narrower dtype: that dtype.
-        self.casts = moving.list_narrowing_casts(self.block, self.dtypes)
-        self._given = moving.find_exact_tensors(self.block, self.dtypes)
-        self._still = moving.list_tensors_of_casts(self.block, self.dtypes, self.casts) - self.fixed
+        self.casts = moved_tensors.list_narrowing_casts(self.block, self.dtypes)
+        self._given = moved_tensors.find_exact_tensors(self.block, self.dtypes)
+        self._still = moved_tensors.list_tensors_of_casts(self.block, self.dtypes, self.casts) - self.fixed
         if self._still:
             self._still |= frozenset(self.inputs)
         self._composes = {
-            node.name: self._rounding[node.name] and moving.class_graph_node(node) not in WITHOUT_NOISE
+            node.name: self._rounding[node.name] and moved_tensors.class_graph_node(node) not in WITHOUT_NOISE
             for node in self.block.walk()
         }
         self._foreign: dict[tuple[str, ...], Any] = {}
@@ -208,7 +207,7 @@ class EvaluatedGraph:
         if not isinstance(value, np.ndarray) or value.dtype.name not in NARROW:
             return value
         floats = any(isinstance(x, np.ndarray) and x.dtype == np.float64 for x in inputs)
-        if floats or (not node.operator.draws and moving.class_graph_node(node) is not OpClass.EXACT):
+        if floats or (not node.operator.draws and moved_tensors.class_graph_node(node) is not OpClass.EXACT):
             raise NoOracle(f"node {node.name!r}: onnx computes {node.op} in {value.dtype.name}")
         return value.astype(np.float64)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.graphs import moved_tensors as moving
+from tasks.graphs import moved_tensors
 from tasks.graphs.evaluate_graph import EvaluatedGraph
 from tasks.graphs.harvest import find_tensor_dtype
 from tasks.graphs.noise_floor import compute_node_floor, raise_graph_floor, reference_and_floor
@@ -21,14 +21,14 @@ def compute_graph_leaves(graph: EvaluatedGraph, feeds: Mapping[str, Any], draws:
     values: list[tuple[Any, np.ndarray | None]]
     if len(graph.nodes) == 1 and not graph.nodes[0].blocks:
         (node,) = graph.nodes
-        op_class = moving.class_graph_node(node)
+        op_class = moved_tensors.class_graph_node(node)
         given = [_evaluate_tensor(graph, feeds, name) for name in node.inputs]
         exact = dict(zip(node.outputs, graph.run_node(node, given)))
         floors = dict(zip(node.outputs, compute_node_floor(graph, node, given, draws)))
         values = [(exact[name], floors[name]) for name in graph.outputs]
     else:
         op_class = OpClass.COMPOSITE
-        if not any(moving.does_node_round(node, graph.dtypes) for node in graph.block.walk()):
+        if not any(moved_tensors.does_node_round(node, graph.dtypes) for node in graph.block.walk()):
             op_class = OpClass.EXACT
         references, element_floors, *_ = reference_and_floor(graph, dict(feeds), draws)
         ops = {node.op for node in graph.nodes}

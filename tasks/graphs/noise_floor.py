@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tasks.arrays import noise
-from tasks.graphs import moved_tensors as moving
+from tasks.graphs import moved_tensors
 from tasks.graphs.cast_roundings import CastRoundings, Round, compute_jumping_floor
 from tasks.graphs.evaluate_graph import EvaluatedGraph, Move
 from tasks.graphs.graph_nodes import GraphNode
@@ -194,7 +194,7 @@ def compute_node_floor(graph: EvaluatedGraph, node: GraphNode, inputs: Sequence[
     references = [np.asarray(y) for y in graph.run_node(node, wide)]
     given = [
         FloorInput(x, 0.0, ())
-        if not _is_tensor_wide(x) or moving.is_input_structural(node, place) or node.inputs[place] in graph.fixed
+        if not _is_tensor_wide(x) or moved_tensors.is_input_structural(node, place) or node.inputs[place] in graph.fixed
         else FloorInput(x, graph.eps(node.inputs[place]), (graph.places[node.inputs[place]],))
         for place, x in enumerate(wide)
     ]
@@ -203,7 +203,9 @@ def compute_node_floor(graph: EvaluatedGraph, node: GraphNode, inputs: Sequence[
         return graph.run_node(node, moved, make_graph_mover(graph, draw))
 
     dtypes = [graph.dtypes.get(name) or "float32" for name in node.outputs]
-    found = compute_input_floors(references, outputs, given, (node.op,), dtypes, moving.class_graph_node(node), draws)
+    found = compute_input_floors(
+        references, outputs, given, (node.op,), dtypes, moved_tensors.class_graph_node(node), draws
+    )
     return [np.zeros(y.shape) if delta is None else delta for y, delta in zip(references, found)]
 
 

@@ -30,7 +30,7 @@ from tasks.arrays.tree import (
 from tasks.catalogs.base import CANDIDATES, Failure, Sample
 from tasks.catalogs.user_definitions import USER
 from tasks.graphs import traced_program as programs
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.judge.policy import GROSS
 from tasks.judge.prepared import (
     bfloat16_would_pass,
@@ -303,8 +303,8 @@ def _measure_excused_by_noise(sample: Sample, group: Group) -> float:
 
 
 @functools.cache
-def _load_default_policy() -> verdict.Policy:
-    return verdict.load_policy("error_units")
+def _load_default_policy() -> policy_files.Policy:
+    return policy_files.load_policy("error_units")
 
 
 def _is_loosely_judged(group: Group, sample: Sample, other: Sample) -> bool:

@@ -153,9 +153,9 @@ def _make_products_of_graph(sample: Sample) -> Run:
 def _has_product_nodes(model: bytes | None) -> bool:
     import onnx
 
-    from tasks.graphs import graph_nodes as nodes
+    from tasks.graphs import graph_nodes
 
-    block, _ = nodes.read_graph_nodes(onnx.load_from_string(model))
+    block, _ = graph_nodes.read_graph_nodes(onnx.load_from_string(model))
     return any(node.operator.multiplies for node in block.walk())
 
 

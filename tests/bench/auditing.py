@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tasks.backends import BackendSpec
 from tasks.catalogs import user_definitions
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.model import Group, Status
 from tasks.prepare.cases import prepare_group
 from tasks.runner import Runner, make_item_of_whole_group
@@ -75,7 +75,7 @@ def auditing(folder: Path, size: Size) -> Result:
     text = json.dumps({"sources": [{"at": 0, "root": str(folder), "modules": [], "kernels": told}]})
     user_definitions.announce_definitions(text)
     backend = make_remote_backend(Nursery(serve_as_stranger), StrangerRooms(BackendSpec.parse("torch-cpu"), text))
-    runner = Runner(backend, backend.start(), verdict.load_policy("error_units"), lambda *step: None)
+    runner = Runner(backend, backend.start(), policy_files.load_policy("error_units"), lambda *step: None)
     figures: dict[str, float] = {}
     words = []
     for name in size["kernels"]:

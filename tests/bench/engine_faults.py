@@ -16,7 +16,7 @@ from tasks.catalogs.engine import catalog
 from tasks.catalogs.engine.catalog import CHECK, DECODERS
 from tasks.checks.engine_greedy import OP as GREEDY
 from tasks.checks.engine_relations import RELATIONS
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.model import Group, Unavailable
 from tasks.model.row import Row
 from tasks.prepare.cases import prepare_group
@@ -64,7 +64,7 @@ def list_groups(
 
 def judge_backend(backend: Backend, groups: Iterable[Group], cache: Path) -> Iterator[Row]:
     """Rows of a backend of engines."""
-    runner = Runner(backend, backend.start(), verdict.load_policy("error_units"), lambda *at: None)
+    runner = Runner(backend, backend.start(), policy_files.load_policy("error_units"), lambda *at: None)
     try:
         for group in groups:
             for done in runner.run([make_item_of_whole_group(prepare_group(group, cache)[1])]):

@@ -13,7 +13,7 @@ from farm.plan import config as configs
 from farm.plan.match_known import drop_known_rows
 from farm.policies.rejudge import rejudge_rows
 from tasks.judge import policy as rules
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.model import FAILED, MEASURED, NOT_VALID, Status, name_statuses
 from tasks.zoo import PRECISION, faults
 from tests.bench.record import ROOT, Result
@@ -49,7 +49,7 @@ def bands(rows: pd.DataFrame) -> dict[str, list[str]]:
     """By the width of the band beyond the limit: the faults of logic, each in a dtype, that it makes merely
     imprecise."""
     logic = {f"user:{name}" for name, fault in faults().items() if fault.kind not in PRECISION}
-    rows, policy = rows[rows["op"].isin(logic)], verdict.load_policy("error_units")
+    rows, policy = rows[rows["op"].isin(logic)], policy_files.load_policy("error_units")
 
     def failed(band: float, digit: float) -> set[str]:
         with mock.patch.multiple(rules, BAND=band, DIGIT=digit):

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from tasks import heap
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.judge.error_metrics import does_error_lean
 from tasks.judging import judge_outputs
 from tasks.model import EXHAUSTIVE, Group, RuntimeInfo, Status, get_numpy_dtype
@@ -35,7 +35,7 @@ def inputs(folder: Path, size: Size) -> Result:
     from planted_inputs import FAULTS
 
     heap.keep_freed_memory()  # as in a child
-    policy, info = verdict.load_policy("error_units"), RuntimeInfo("1", "cpu")
+    policy, info = policy_files.load_policy("error_units"), RuntimeInfo("1", "cpu")
     caught: dict[str, Counter[str]] = {}
     spent: dict[str, list[float]] = {"passing": [], "failing": []}
     blamed, faults = set(), FAULTS[:: size["every"]]

@@ -20,8 +20,8 @@ import numpy as np
 from tasks.backends import BackendSpec
 from tasks.backends.base import Backend
 from tasks.catalogs import user_definitions
-from tasks.catalogs.user import load_kernels as load
-from tasks.judge import policy_files as verdict
+from tasks.catalogs.user import load_kernels
+from tasks.judge import policy_files
 from tasks.model import Form, Group, Program
 from tasks.model.named import Named
 from tasks.prepare.cases import prepare_group
@@ -69,10 +69,10 @@ def isolation(folder: Path, size: Size) -> Result:
     # Looking at a kernel's files again for each case takes longer than all else, in either process, and would hide what
     # is measured.
     once: dict[str, Any] = {
-        "listing_digest": functools.cache(load.digest_user_listing),
-        "load": functools.cache(load.load_user_module),
+        "listing_digest": functools.cache(load_kernels.digest_user_listing),
+        "load": functools.cache(load_kernels.load_user_module),
     }
-    with mock.patch.multiple(load, **once):
+    with mock.patch.multiple(load_kernels, **once):
         figures = _measure(folder, text, int(str(size["rounds"])))
     words = ", ".join(f"{name}: {x:.3g}" for name, x in figures.items())
     return Result(figures, f"A kernel in a process of its own: {words}.")
@@ -264,7 +264,7 @@ def _measure_wide(rounds: int) -> float:
 
 
 def _runner(backend: Backend) -> Runner:
-    return Runner(backend, backend.start(), verdict.load_policy("error_units"), lambda *step: None)
+    return Runner(backend, backend.start(), policy_files.load_policy("error_units"), lambda *step: None)
 
 
 def _compare(arms: dict[str, Runner], items: list[ToRun], rounds: int, waiting: Waiting) -> dict[str, float]:

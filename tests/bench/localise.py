@@ -21,7 +21,7 @@ from tasks.hunt.localise.search import Culprit, search_culprit
 from tasks.hunt.localise.serving import list_backend_settings, make_culprit_question, read_onnx_form
 from tasks.hunt.localise.windows import WIDEST
 from tasks.hunt.onnx_program import OnnxProgram
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.model import Form, Group, RuntimeInfo
 from tasks.prepare.cases import prepare_group
 from tests import stand_in
@@ -103,7 +103,7 @@ def _load(name: str) -> Loaded:
     form = sample.form("onnx")
     program = read_onnx_form(form, "float32")
     question = make_culprit_question(
-        sample, program, form, verdict.load_policy("error_units"), RuntimeInfo("", ""), BOUND_S
+        sample, program, form, policy_files.load_policy("error_units"), RuntimeInfo("", ""), BOUND_S
     )
     return Loaded(name, form, program, question)
 

@@ -86,7 +86,7 @@ def farm(cache: str) -> dict[str, float]:
     torch.set_num_threads(1)
     import tasks.catalogs as catalogs
     from tasks.backends import BackendSpec
-    from tasks.judge import policy_files as verdict
+    from tasks.judge import policy_files
     from tasks.model import Group
     from tasks.prepare.cases import prepare_group
     from tasks.runner import Runner, make_item_of_whole_group
@@ -94,7 +94,7 @@ def farm(cache: str) -> dict[str, float]:
     entries = catalogs.get_catalog("torch").entries()[::EVERY]
     backend = BackendSpec.parse("torch-cpu").create()
     info = backend.start()
-    runner = Runner(backend, info, verdict.load_policy("error_units"), lambda number, stage, span: None)
+    runner = Runner(backend, info, policy_files.load_policy("error_units"), lambda number, stage, span: None)
     begin, preparing, cases = time.process_time(), 0.0, 0
     for entry in entries:
         for dtype in DTYPES:
@@ -120,7 +120,7 @@ def noise(cache: str, draws: str, out: str) -> dict[str, float]:
     from tasks.backends import BackendSpec
     from tasks.catalogs.torch.arguments import widen_torch_argument
     from tasks.catalogs.torch.samples import OpInfoSampleMaker
-    from tasks.judge import policy_files as verdict
+    from tasks.judge import policy_files
     from tasks.model import Group
     from tasks.prepare.cases import prepare_group
     from tasks.runner import Runner, make_item_of_whole_group
@@ -149,7 +149,7 @@ def noise(cache: str, draws: str, out: str) -> dict[str, float]:
 
     maker._noise, maker._compute_perturbed = timed_noise, counted
     backend = BackendSpec.parse("torch-cpu").create()
-    runner = Runner(backend, backend.start(), verdict.load_policy("error_units"), lambda number, stage, span: None)
+    runner = Runner(backend, backend.start(), policy_files.load_policy("error_units"), lambda number, stage, span: None)
     statuses: dict[str, str] = {}
     for entry in catalogs.get_catalog("torch").entries()[::EVERY]:
         for dtype in DTYPES:

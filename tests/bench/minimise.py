@@ -13,7 +13,7 @@ from tasks.backends import BackendSpec
 from tasks.hunt.dialogue import Ask, DialoguePiece, NotFailing, Ran
 from tasks.hunt.graph_case import GraphCase
 from tasks.hunt.minimise.search import MinimalCase, search_minimal_case
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.model import Group
 from tasks.model.row import Row
 from tasks.prepare.cases import PreparedGroup, save_sample_alone
@@ -82,7 +82,9 @@ def _made_small(folder: Path, lines: list[str], device: str) -> MinimalCase | No
     feeds = {x.name: random_.uniform(-2, 2, (4, 6)).astype(np.float32) for x in model.graph.input}
     case = GraphCase(model, feeds, Group("onnx:bench", "", "float32", 1), 4)
     backend = BackendSpec.parse(device).create()
-    runner = Runner(backend, backend.start(), verdict.load_policy("error_units"), lambda number, stage, together: None)
+    runner = Runner(
+        backend, backend.start(), policy_files.load_policy("error_units"), lambda number, stage, together: None
+    )
 
     def judged(asked: Ask) -> Row:
         assert not isinstance(asked.case, DialoguePiece)

@@ -13,7 +13,7 @@ import numpy as np
 from tasks.backends import BackendSpec
 from tasks.backends.base import Backend
 from tasks.cache import default_cache
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.judging import Judgement, judge_outputs
 from tasks.model import Group, Leaf, RuntimeInfo, Status, Unsupported, is_inexact_dtype, round_to_dtype
 from tasks.prepare.cases import PreparedSample, prepare_group
@@ -64,7 +64,7 @@ class Tally:
 def models(folder: Path, size: Size) -> Result:
     """Zeros, another sample's outputs and a backend's own rounded to bfloat16 must be wrong, a floor of NaN invalid;
     what the backends return themselves must pass, and bfloat16 that nobody asked for must be said."""
-    tally, policy = Tally(), verdict.load_policy("error_units")
+    tally, policy = Tally(), policy_files.load_policy("error_units")
     backends = [_started(name, {}) for name in size["backends"]]
     coarse = _started("openvino-cpu", {"inference_precision": "default"})
     for label in size["models"]:
@@ -111,7 +111,7 @@ def _of_backend(
     samples: Sequence[PreparedSample],
     backend: Backend,
     info: RuntimeInfo,
-    policy: verdict.Policy,
+    policy: policy_files.Policy,
     told: str,
 ) -> None:
     found = [(x, y) for x in samples if (y := _run(x, backend, tally)) is not None]
@@ -141,7 +141,7 @@ def _told(
     samples: Sequence[PreparedSample],
     backend: Backend,
     info: RuntimeInfo,
-    policy: verdict.Policy,
+    policy: policy_files.Policy,
     label: str,
 ) -> None:
     """A runtime in its default precision, judged as if it had said nothing of it."""

@@ -36,7 +36,7 @@ from farm.work.run_state import RunState
 from farm.work.state import RunPlan
 from farm.work.supervisor import CHUNK_ROWS, CHUNK_S
 from tasks import wire
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.model import BackendInfo, Group, RuntimeInfo, Status
 from tasks.model.row import Row
 from tests.bench.record import Result
@@ -290,7 +290,9 @@ def simulate(
     answers: dict[str, inventory.Answers] = {
         cluster.nodes[0]["id"]: {s.name: BackendInfo(RuntimeInfo("", "d"), start_s=0.1) for s in specs}
     }
-    request = RunRequest(config, verdict.load_policy("error_units"), lake.open_lake(folder / "lake"), folder / "cache")
+    request = RunRequest(
+        config, policy_files.load_policy("error_units"), lake.open_lake(folder / "lake"), folder / "cache"
+    )
     offers = inventory.join_node_offers(specs, cluster.nodes, answers)
     real = time.monotonic
     time.monotonic = clock.now  # type: ignore[assignment]

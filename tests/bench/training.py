@@ -10,7 +10,7 @@ import numpy as np
 
 from farm.report.tables.training import list_training_steps
 from tasks.cache import default_cache
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.judging import judge_outputs
 from tasks.model import Group, RuntimeInfo, Status, round_to_dtype
 from tasks.prepare.cases import PreparedSample, prepare_group
@@ -83,5 +83,5 @@ def _with(outputs: list[np.ndarray], place: int, other: np.ndarray) -> list[np.n
 def status(sample: PreparedSample, outputs: list[np.ndarray]) -> Status:
     """What the judge says of outputs."""
     return judge_outputs(
-        sample, [list(outputs)], verdict.load_policy("error_units"), RuntimeInfo("exact", "cpu")
+        sample, [list(outputs)], policy_files.load_policy("error_units"), RuntimeInfo("exact", "cpu")
     ).status

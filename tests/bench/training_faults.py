@@ -12,7 +12,7 @@ from tasks import checks
 from tasks.backends.base import Backend
 from tasks.backends.torch import TorchEager
 from tasks.checks.train import measure_training_slopes
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.judging import Judgement, judge_steps
 from tasks.model import Form, Group, OwnKernel, RuntimeInfo, Status
 from tasks.prepare.cases import PreparedSample, prepare_group
@@ -53,7 +53,7 @@ def judge_form(sample: PreparedSample, backend: Backend, form: Form) -> tuple[Ju
     """The same of a form on a backend."""
     program, check = backend.build(form), checks.get_check("train")
     stages = list(check.stages(program, form))
-    found = judge_steps(sample, stages, verdict.load_policy("error_units"), RuntimeInfo("planted", "cpu"), form)
+    found = judge_steps(sample, stages, policy_files.load_policy("error_units"), RuntimeInfo("planted", "cpu"), form)
     concluded = check.conclude(stages, found, sample)
     assert concluded is not None
     return concluded, max((abs(x.score) for x in measure_training_slopes(stages, sample)), default=0.0)

@@ -18,7 +18,7 @@ import numpy as np
 from tasks.arrays.contiguous import call_with_packed_arrays, pack_strided_arrays
 from tasks.backends import BackendSpec
 from tasks.backends.shared.network import complete_torch_form
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.judging import judge_outputs
 from tasks.model import Flushes, Group
 from tasks.passport import SumReading
@@ -52,7 +52,7 @@ class Judged:
 
 def judge_without_exceptions(name: str, op: str, variant: str, dtype: str, samples: int = SAMPLES) -> Judged:
     """The samples of an op on a backend, with the reading of the first that can be read as its passport."""
-    backend, policy = BackendSpec.parse(name).create(), verdict.load_policy("error_units")
+    backend, policy = BackendSpec.parse(name).create(), policy_files.load_policy("error_units")
     info = backend.start()
     plain = replace(info, accumulators=(), compute_precision="", of_products=False)
     found = Judged(Counter(), Counter(), Counter(), Counter())

@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 
 from farm.plan import config as configs
-from farm.plan import match_known as known
+from farm.plan import match_known
 from farm.plan.config import load_known_failures
 from farm.plan.config_models import KnownFailure
 from farm.policies.rejudge import rejudge_rows
@@ -33,8 +33,7 @@ from tasks.catalogs.torch import opinfo
 from tasks.catalogs.torch.opinfo import OnDevice
 from tasks.devices import nvidia
 from tasks.diagnose import products
-from tasks.judge import definitions
-from tasks.judge import policy_files as verdict
+from tasks.judge import definitions, policy_files
 from tasks.judge.error_metrics import find_error_unit_parts
 from tasks.judging import judge_outputs
 from tasks.model import Group, OpClass, RuntimeInfo
@@ -217,7 +216,7 @@ def accumulators_of_the_device(row: Row) -> str | None:
     for product, name in itertools.product(products._fit_product_formulas(given, exact), names):
         with contextlib.suppress(ValueError):
             output = product.added_in(accumulators.ACCUMULATORS[name], given).astype(np.float32)
-            again = judge_outputs(found, [[output]], verdict.load_policy("error_units"), info)
+            again = judge_outputs(found, [[output]], policy_files.load_policy("error_units"), info)
             units = again.metrics.error_units
             if units is not None and abs(units - row["error_units"]) <= 1e-4 * units:
                 return again.status.value
@@ -235,7 +234,7 @@ def _by_policy(row: Row, precision: str) -> str:
     """The status of a row's numbers by the default policy, in a declared precision."""
     found = pd.DataFrame([dict(row) | ({"compute_precision": precision} if precision else {})])
     found = found.assign(limit=None, max_diff=np.nan, strict_units=None, second_units=None)
-    return str(rejudge_rows(found, verdict.load_policy("error_units"))["status"][0])
+    return str(rejudge_rows(found, policy_files.load_policy("error_units"))["status"][0])
 
 
 # -- known failures ----------------------------------------------------------------------------------------------
@@ -249,7 +248,7 @@ def _entries() -> tuple[KnownFailure, ...]:
 def standing(rows: pd.DataFrame) -> list[str]:
     """Of each row "known", "first seen" or "new", by configs/known; "" of what is no failure. rows: with today's
     status."""
-    met = known.match_known_to_rows(rows, _entries())
+    met = match_known.match_known_to_rows(rows, _entries())
     bad = rows["status"].isin(["wrong", "imprecise", "error", "crash", "timeout", "oom"])
     said = np.where(met.entry < 0, "new", np.where(met.first, "first seen", "known"))
     return [str(x) if b else "" for x, b in zip(said, bad)]

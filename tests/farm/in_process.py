@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from farm.reproduction import finding_trial as trial
+from farm.reproduction import finding_trial
 from farm.reproduction.finding_folder import COMPARE, DEFINITION, PROGRAM
 
 
@@ -21,7 +21,7 @@ def exit_code(files: Mapping[str, bytes]) -> int:
     before, own = set(sys.modules), [Path(x).stem for x in (COMPARE, PROGRAM, DEFINITION)]
     path = list(sys.path)
     with tempfile.TemporaryDirectory() as folder:
-        trial.write_finding_files(files, Path(folder))
+        finding_trial.write_finding_files(files, Path(folder))
         try:
             with pytest.raises(SystemExit) as end:
                 runpy.run_path(f"{folder}/run.py", run_name="__main__")

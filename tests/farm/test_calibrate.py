@@ -13,7 +13,7 @@ from farm import lake
 from farm.commands.calibrate import BAD_INPUT, main
 from farm.policies import calibrate
 from farm.policies.calibrate import FEWEST_OPS, LEAST, LEAST_ROUNDED_ONCE, round_to_power_of_two
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.model.row import Row
 
 RUN = "20260101-000000-aaaa"
@@ -66,9 +66,9 @@ def make(path: Path, *more: dict[str, Any], rows: list[dict[str, Any]] = ROWS) -
     return str(path)
 
 
-def run(results: str, out: Path, *more: str) -> verdict.Policy:
+def run(results: str, out: Path, *more: str) -> policy_files.Policy:
     assert main(["--results", results, "--backends", "torch-cpu", "--out", str(out), *more]) == 0
-    return verdict.load_policy(str(out))
+    return policy_files.load_policy(str(out))
 
 
 def found(
@@ -148,7 +148,7 @@ def test_every_line_has_value_evidence_and_date_and_the_version_goes_up(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     results = make(tmp_path / "lake")
-    before, first = verdict.load_policy("error_units"), run(results, tmp_path / "1.json")
+    before, first = policy_files.load_policy("error_units"), run(results, tmp_path / "1.json")
     again = run(results, tmp_path / "2.json", "--policy", str(tmp_path / "1.json"))
     assert (first.version, again.version) == (before.version + 1, before.version + 2)
     assert again.limits == first.limits  # the lines of an earlier calibration are replaced, not added to
@@ -162,9 +162,9 @@ def test_every_line_has_value_evidence_and_date_and_the_version_goes_up(
     assert {"units", "evidence", "date", "classes", "dtypes"} == set(
         next(x for x in data["limits"] if x.get("classes") == ["reduction"] and x["evidence"] == line.evidence)
     )
-    assert verdict.load_policy(str(tmp_path / "1.json")).limit("torch:exp", "elementary", "float32") == before.limit(
+    assert policy_files.load_policy(str(tmp_path / "1.json")).limit(
         "torch:exp", "elementary", "float32"
-    )
+    ) == before.limit("torch:exp", "elementary", "float32")
 
 
 def test_what_would_change_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,9 +22,7 @@ import torch
 
 import farm
 from farm import lake
-from farm.client import minimising as smaller
-from farm.client import one_sample as trying
-from farm.client import process
+from farm.client import minimising, one_sample, process
 from farm.commands.report import main as report
 from farm.commands.reproduce import main as command
 from farm.hunt import minimise_search as searching
@@ -32,8 +30,7 @@ from farm.lake.key import RowKey
 from tasks.backends.shared import torch_devices
 from tasks.backends.torch import TorchEager
 from tasks.catalogs import user_definitions
-from tasks.catalogs.user import fuzzed_samples
-from tasks.catalogs.user import load_kernels as load
+from tasks.catalogs.user import fuzzed_samples, load_kernels
 from tests.kernels import called, norms
 from tests.kernels.norms import DIMS, INPUTS, Norm, WrongNorm, exact, exact_in_torch, refuses, rms_norm, tail_lost
 
@@ -87,7 +84,7 @@ def test_a_finding_is_shown_again_by_its_seed_by_its_key_and_by_the_command(caps
         pq.write_table(table.set_column(place, field, pa.array(["torch 2.0.0"] * len(table), field.type)), file)
     for again in (farm.reproduce(found.key), farm.minimise(found.key)):
         assert "the row is of torch 2.0.0, here is torch" in again.told[-1]
-    load._load_declared_kernels.cache_clear()
+    load_kernels._load_declared_kernels.cache_clear()
     for named in (found.key, f"seed:{found.seed}"):
         assert command([named]) == 0 and "reproduced" in capsys.readouterr().out
     assert command(["seed:x"]) == 2 and "'seed:x' is no seed: seed:NUMBER" in capsys.readouterr().err
@@ -214,9 +211,9 @@ def test_a_kernel_that_hangs_while_it_is_made_small_is_interrupted(
     def slow(group: Any, sample: Any, *more: Any) -> Any:
         if sample.arrays[0].size < 20:
             time.sleep(600)
-        return trying.judge_kernel_sample(group, sample, *more)
+        return one_sample.judge_kernel_sample(group, sample, *more)
 
-    monkeypatch.setattr(smaller, "judge_kernel_sample", slow if judged else trying.judge_kernel_sample)
+    monkeypatch.setattr(minimising, "judge_kernel_sample", slow if judged else one_sample.judge_kernel_sample)
     monkeypatch.setattr(searching, "HANG_S", 0.3)
     monkeypatch.setattr(searching, "LEAST_S", 0.3)
     more = {"inputs": {"x": ["n"]}, "dims": {"n": (60, 60)}, "cases": 1}
@@ -590,9 +587,10 @@ def test_a_script_that_calls_the_farm_where_it_is_imported_is_told_so(tmp_path: 
         "farm.fuzz(double, double, {'x': ['n']}, {'n': (1, 4)}, cases=1, results=None)\n"
     )
     with pytest.raises(
-        load.CatalogError, match=r"script.py:6: .*script.py calls the farm while it is imported .* under `if __name__"
+        load_kernels.CatalogError,
+        match=r"script.py:6: .*script.py calls the farm while it is imported .* under `if __name__",
     ):
-        load.load_user_module("script.py", str(tmp_path), ())
+        load_kernels.load_user_module("script.py", str(tmp_path), ())
 
 
 def test_a_kernel_is_judged_on_the_device_that_is_here_whosever_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,7 @@ import torch
 
 import farm
 from farm.client.cases import Case, Cases
-from tasks.catalogs.user import catalog
-from tasks.catalogs.user import load_kernels as load
+from tasks.catalogs.user import catalog, load_kernels
 from tasks.model import FUZZ, Group
 
 INPUTS = {"x": ["n", 4], "expert": {"shape": ["n"], "dtype": "int64", "is": "index", "low": 0, "below": 8}}
@@ -55,7 +54,7 @@ def test_a_fault_at_equal_indices_is_found_by_a_tests_cases_and_its_twin_passes(
 def test_a_case_of_a_test_is_the_sample_that_fuzz_draws_from_its_seed() -> None:
     cases = Cases.of(honest, right, cases=30, seed=5, op_class="reduction", **HOW)
     group = Group(f"user:{cases.kernel.op.name}", "", "float32", 30, 5, "forward", FUZZ)
-    with load.lend_op(cases.kernel.op, cases.kernel.root) as one:
+    with load_kernels.lend_op(cases.kernel.op, cases.kernel.root) as one:
         drawn = [catalog._build_fuzzed_sample(one, group, i, 0) for i in range(30)]
     structures = set()
     for case, sample in zip(cases, drawn):

@@ -10,7 +10,7 @@ import pytest
 
 import farm
 from farm.plan.config_models import Config
-from tasks.catalogs.user import declaration_keys as keys
+from tasks.catalogs.user import declaration_keys
 from tasks.catalogs.user.declaration_schema import list_declaration_mistakes
 from tasks.catalogs.user.ops import UserOp
 
@@ -62,7 +62,9 @@ def test_every_mistake_of_a_config_is_placed() -> None:
 
 def test_a_record_of_an_earlier_release_is_read_and_a_new_one_says_what_is_not_by_default() -> None:
     whole = {
-        one.name: keys.find_key_default(one) for one in fields(UserOp) if keys.find_key_default(one) is not MISSING
+        one.name: declaration_keys.find_key_default(one)
+        for one in fields(UserOp)
+        if declaration_keys.find_key_default(one) is not MISSING
     }
     plain = {k: list(v) if isinstance(v, tuple) else v for k, v in whole.items()} | KERNEL | {"op_class": "exact"}
     (op,) = read(**plain).catalogs[0].kernels
@@ -74,5 +76,5 @@ def test_a_record_of_an_earlier_release_is_read_and_a_new_one_says_what_is_not_b
 
 def test_every_key_says_what_it_is() -> None:
     for one in fields(UserOp):
-        assert one.metadata["about"] and isinstance(one.metadata["kind"], keys.KeyKind), one.name
-        assert keys.describe_key_default(one) or keys.find_key_default(one) is MISSING, one.name
+        assert one.metadata["about"] and isinstance(one.metadata["kind"], declaration_keys.KeyKind), one.name
+        assert declaration_keys.describe_key_default(one) or declaration_keys.find_key_default(one) is MISSING, one.name

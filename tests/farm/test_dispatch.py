@@ -35,7 +35,7 @@ from farm.work.state import JobFlight, RunPlan
 from farm.work.supervisor import STRIKES
 from tasks import catalogs, wire
 from tasks.backends.base import FRACTION
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.model import BackendInfo, RuntimeInfo
 from tests.farm.simulated import Simulated, node
 
@@ -91,7 +91,7 @@ def run(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 
         lakes = lake.open_lake(tmp_path / "results")
         plan = matrix.build_matrix(config, {"load": catalogs.get_catalog("load").entries()})
-        request = RunRequest(config, verdict.load_policy("error_units"), lakes, cache)
+        request = RunRequest(config, policy_files.load_policy("error_units"), lakes, cache)
         made = RunState(RunPlan(request, plan, cluster, offers, "r", late))
         Dispatcher(made).run()
         assert not list(made.missing())

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from farm.__main__ import main
-from farm.fleet import probe_answers as probing
+from farm.fleet import probe_answers
 from farm.fleet.ask_backends import probe_backends
 from farm.plan.config import read_config_backends
 from tasks.backends import BackendSpec
@@ -135,12 +135,12 @@ def test_an_answer_counts_only_where_it_was_given(
     spec, cache = BackendSpec.parse(NEEDY), tmp_path / "cache"
     tool.touch()
     there = probe_backends([spec], cache, fresh=False)[NEEDY]
-    assert probing.read_probe_answer(spec, cache) == there
+    assert probe_answers.read_probe_answer(spec, cache) == there
     monkeypatch.setenv("SHLVL", "7")  # decides nothing
-    assert probing.read_probe_answer(spec, cache) == there
+    assert probe_answers.read_probe_answer(spec, cache) == there
     if change == "need":
         tool.unlink()
     else:
         monkeypatch.setenv("LD_LIBRARY_PATH" if change == "variable" else "NEEDY_PATH", str(tmp_path))
-    assert probing.read_probe_answer(spec, cache) is None
+    assert probe_answers.read_probe_answer(spec, cache) is None
     assert isinstance(probe_backends([spec], cache, fresh=False)[NEEDY], Refused) == (change == "need")

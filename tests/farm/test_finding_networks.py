@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from farm.reproduction import finding_requirements as requirements
+from farm.reproduction import finding_requirements
 from farm.reproduction.finding_folder import PROGRAM, RUN, FindingCase, write_finding_folder
 from tasks.arrays.training import TrainingStep
 from tasks.arrays.tree import TensorSpec, encode_argument_tree, encode_tensor_spec
 from tasks.backends import BackendSpec
 from tasks.backends.shared.recipe import NoProgram
 from tasks.catalogs.models import architectures, own_models, training
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.model import Form, Group, Leaf
 from tests.farm.in_process import exit_code
 
@@ -45,7 +45,7 @@ def case(name: str, check: str, dtype: str, backend: str = "torch-cpu") -> Findi
     form = Form("torch", group.op, dtype, arrays, call=call, args=args, kwargs=encode_argument_tree({}), check=check)
     leaves = [Leaf("float32", y.shape, y.astype(np.float64), np.full(y.shape, 1e-5 * np.abs(y).max())) for y in right]
     row = {"status": "wrong", "kind": "numbers", "op_class": "composite", "limit": 16.0, "error": ""}
-    made, policy = BackendSpec.parse(backend).create(), verdict.load_policy("error_units")
+    made, policy = BackendSpec.parse(backend).create(), policy_files.load_policy("error_units")
     return FindingCase("A title.", form, group, made, policy, row, leaves)
 
 
@@ -71,8 +71,10 @@ def test_a_network_is_compiled_and_is_where_the_device_is() -> None:
 def test_a_network_without_a_config_is_there_in_its_source() -> None:
     files = write_finding_folder(case("unet", "forward", "float32"), [])
     assert b"class UNet" in files[PROGRAM] and exit_code(files) == 0
-    assert not requirements._list_imported_packages(Group("models:unet", "small", "float32", 1))
-    assert requirements._list_imported_packages(Group("models:vit_b16", "small", "float32", 1)) == ("transformers",)
+    assert not finding_requirements._list_imported_packages(Group("models:unet", "small", "float32", 1))
+    assert finding_requirements._list_imported_packages(Group("models:vit_b16", "small", "float32", 1)) == (
+        "transformers",
+    )
 
 
 def test_a_network_of_ones_own_comes_with_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,7 +92,7 @@ def test_a_network_of_ones_own_comes_with_its_file(tmp_path: Path, monkeypatch: 
     args = {"$": "tuple", "v": [encode_tensor_spec(TensorSpec(0))]}
     form = Form("torch", "models:small", "float32", [x], call=module, args=args, kwargs=encode_argument_tree({}))
     row = {"status": "wrong", "kind": "numbers", "op_class": "composite", "limit": 32.0, "error": ""}
-    backend, policy = BackendSpec.parse("torch-cpu").create(), verdict.load_policy("error_units")
+    backend, policy = BackendSpec.parse("torch-cpu").create(), policy_files.load_policy("error_units")
     group = Group("models:small", "", "float32", 1)
     for off, code in ((0.0, 0), (0.5, 1)):
         leaf = Leaf("float32", right.shape, right + off)
@@ -119,6 +121,6 @@ def test_a_network_that_came_without_its_source_is_not_written_down() -> None:
         {"status": "wrong", "kind": "numbers", "error": "", "op_class": "", "limit": 1.0},
         Group("models:magika", "", "float32", 1),
     )
-    backend, policy = BackendSpec.parse("torch-cpu").create(), verdict.load_policy("error_units")
+    backend, policy = BackendSpec.parse("torch-cpu").create(), policy_files.load_policy("error_units")
     with pytest.raises(NoProgram, match="comes without its source"):
         write_finding_folder(FindingCase("A title.", form, group, backend, policy, row, []), [])

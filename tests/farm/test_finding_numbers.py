@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from farm.reproduction import finding_checks as checks
+from farm.reproduction import finding_checks
 from farm.reproduction.bounds import compute_allowed_difference, list_expected_arrays
 from tasks.backends.shared.recipe import NoProgram
-from tasks.judge import policy_files as verdict
-from tasks.judge import properties
+from tasks.judge import policy_files, properties
 from tasks.judge.error_metrics import compare_outputs
 from tasks.judge.policy import judge_by_policy
 from tasks.model import EPS, SMALLEST_NORMAL, Leaf, OpClass, Status
@@ -22,7 +21,7 @@ def test_a_result_wider_than_the_cases_dtype_is_allowed_what_its_own_is() -> Non
     """A graph of a bfloat16 case in float32 between two casts: a lake says bfloat16 where no precision is declared."""
     leaf = Leaf("float32", (1,), np.array([-0.00301668]))
     row = {"op_class": "composite", "limit": 4.0, "dtype": "bfloat16", "compute_precision": "bfloat16"}
-    policy = verdict.load_policy("error_units")
+    policy = policy_files.load_policy("error_units")
     assert compute_allowed_difference(leaf, row, policy) < 1e-7
     assert compute_allowed_difference(leaf, {**row, "compute_precision": "tfloat32"}, policy) > 1e-6
 
@@ -63,7 +62,7 @@ CASES = [
 def test_a_finding_says_of_each_number_what_the_judge_does(
     name: str, dtype: str, by: tuple[str, bool], noise: float
 ) -> None:
-    policy, (oracle, own) = verdict.load_policy(name), by
+    policy, (oracle, own) = policy_files.load_policy(name), by
     for op_class in (OpClass.COMPOSITE, OpClass.EXACT):
         for exact, came in itertools.product(ODD[dtype], ODD[dtype]):
             a = np.array([came], dtype)
@@ -80,7 +79,7 @@ def test_a_finding_says_of_each_number_what_the_judge_does(
                 with pytest.raises(NoProgram, match="has no bound"):
                     list_expected_arrays([leaf], row, policy)
                 continue
-            shown = checks.compare_output([a], list_expected_arrays([leaf], row, policy))
+            shown = finding_checks.compare_output([a], list_expected_arrays([leaf], row, policy))
             # A moved complex number is judged part by part: of one that is not finite a finding may say less.
             less = op_class is OpClass.EXACT and a.dtype.kind == "c" and not np.isfinite([came, exact]).all()
             said, told = shown == 1, status is not Status.PASS
@@ -90,7 +89,7 @@ def test_a_finding_says_of_each_number_what_the_judge_does(
 def test_a_finding_takes_zero_for_what_a_device_flushes_and_needs_a_limit() -> None:
     leaf = Leaf("float32", (2,), np.array([1e-40, 1e-30]))
     row = {"op_class": "exact", "limit": 0.5, "flags": "threads=1 flushes=float16,float32"}
-    policy = verdict.load_policy("error_units")
+    policy = policy_files.load_policy("error_units")
     assert (compute_allowed_difference(leaf, row, policy) >= [1e-40, 0]).all() and compute_allowed_difference(
         leaf, row, policy
     )[1] < 1e-36
@@ -104,22 +103,22 @@ def test_a_promise_of_order_allows_one_place_among_the_smallest_numbers(off: int
     x = np.float32([1, 2])
     y = np.array([3 + off, 3], np.uint32).view(np.float32)  # subnormal
     eps, smallest = EPS["float32"], SMALLEST_NORMAL["float32"]
-    shown = checks.find_disorder([y], x, 1, eps, smallest)
+    shown = finding_checks.find_disorder([y], x, 1, eps, smallest)
     assert bool(shown) is bool(properties.find_broken_property("torch:exp", [x], y)) is (off > 1)
 
 
 @pytest.mark.parametrize(
     ("op", "shown"),
     [
-        ("exp", lambda x, y: checks.find_disorder([y], x, 1, EPS["float32"], SMALLEST_NORMAL["float32"])),
-        ("erfc", lambda x, y: checks.find_disorder([y], x, -1, EPS["float32"], SMALLEST_NORMAL["float32"])),
-        ("sin", lambda x, y: checks.find_asymmetry([y], x, -1)),
-        ("cos", lambda x, y: checks.find_asymmetry([y], x, 1)),
-        ("sigmoid", lambda x, y: checks.find_outside([y], x, 0.0, 1.0)),
-        ("rsqrt", lambda x, y: checks.find_missed_point([y], x, 4.0, 0.5)),
-        ("i0", lambda x, y: checks.find_missed_point([y], x, 0.0, 1.0)),
-        ("floor", lambda x, y: checks.find_other_twice([y], x, inverse=False)),
-        ("neg", lambda x, y: checks.find_other_twice([y], x, inverse=True)),
+        ("exp", lambda x, y: finding_checks.find_disorder([y], x, 1, EPS["float32"], SMALLEST_NORMAL["float32"])),
+        ("erfc", lambda x, y: finding_checks.find_disorder([y], x, -1, EPS["float32"], SMALLEST_NORMAL["float32"])),
+        ("sin", lambda x, y: finding_checks.find_asymmetry([y], x, -1)),
+        ("cos", lambda x, y: finding_checks.find_asymmetry([y], x, 1)),
+        ("sigmoid", lambda x, y: finding_checks.find_outside([y], x, 0.0, 1.0)),
+        ("rsqrt", lambda x, y: finding_checks.find_missed_point([y], x, 4.0, 0.5)),
+        ("i0", lambda x, y: finding_checks.find_missed_point([y], x, 0.0, 1.0)),
+        ("floor", lambda x, y: finding_checks.find_other_twice([y], x, inverse=False)),
+        ("neg", lambda x, y: finding_checks.find_other_twice([y], x, inverse=True)),
     ],
 )
 def test_a_finding_shows_the_promise_that_the_judge_finds_broken(op: str, shown: Any) -> None:

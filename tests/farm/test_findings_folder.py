@@ -14,17 +14,14 @@ import pytest
 from planted_small import graph
 
 from farm.hunt import issue_text as issue
-from farm.reproduction import finding_checks as checks
-from farm.reproduction import finding_requirements as requirements
-from farm.reproduction import finding_trial as trial
-from farm.reproduction import in_framework
+from farm.reproduction import finding_checks, finding_requirements, finding_trial, in_framework
 from farm.reproduction.finding_folder import PROGRAM, RUN, FindingCase, _format_script_literal, write_finding_folder
 from tasks import counterparts
 from tasks.arrays.tree import TensorSpec, encode_argument_tree, encode_tensor_spec
 from tasks.backends import BackendSpec
 from tasks.backends.shared.network import complete_torch_form
 from tasks.backends.shared.recipe import NoProgram, ProgramRecipe
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.model import Form, Group, Leaf, get_numpy_dtype, is_inexact_dtype
 from tasks.model.dtypes import TABLE
 from tests import stand_in
@@ -33,8 +30,8 @@ from tests.farm.in_process import exit_code
 
 def shows(run: str, row: dict[str, Any], times: int = 1, timeout_s: float = 300) -> tuple[bool, str]:
     """Of a run.py of this text."""
-    with trial.write_temporary_script({RUN: run.encode()}) as folder:
-        return trial.try_finding(folder, row, timeout_s, sys.executable, times)
+    with finding_trial.write_temporary_script({RUN: run.encode()}) as folder:
+        return finding_trial.try_finding(folder, row, timeout_s, sys.executable, times)
 
 
 def written(form: Form, leaves: list[Leaf], backend: str, actual: Any = None, **row: Any) -> dict[str, bytes]:
@@ -42,7 +39,7 @@ def written(form: Form, leaves: list[Leaf], backend: str, actual: Any = None, **
     row = {"status": "wrong", "kind": "numbers", "op_class": "composite", "limit": 32.0, "error": "", **row}
     group, made = Group(form.op, "", form.dtype, 1), BackendSpec.parse(backend).create()
     case = FindingCase(
-        'a "title" \\ of text', form, group, made, verdict.load_policy("error_units"), row, leaves, actual
+        'a "title" \\ of text', form, group, made, policy_files.load_policy("error_units"), row, leaves, actual
     )
     return write_finding_folder(case, ["onnxruntime"])
 
@@ -71,8 +68,8 @@ def test_a_finding_shows_what_is_wrong_and_nothing_else(backend: str) -> None:
     (right,) = stand_in.run(model, feeds).outputs
     for expected, expectedly in ((right, False), (right + np.float32(1e-3), True), (right.reshape(6, 4), True)):
         files = of_model(model, feeds, [expected], backend)
-        with trial.write_temporary_script(files) as folder:
-            good, said = trial.try_finding(folder, {"status": "wrong", "kind": "numbers"}, 300)
+        with finding_trial.write_temporary_script(files) as folder:
+            good, said = finding_trial.try_finding(folder, {"status": "wrong", "kind": "numbers"}, 300)
         assert good is expectedly, said
         assert "farm" not in files[RUN].decode()
 
@@ -101,8 +98,8 @@ def test_an_array_of_a_finding_keeps_its_bits_and_its_dtype(dtype: str) -> None:
         x.view(f"u{x.itemsize}")[0] |= 1 << (8 * x.itemsize - 1)  # no NaN of numpy's own
     form = Form("onnx", "onnx:test", "float32", [x], model=graph("y = Relu(x)").SerializeToString())
     files = written(form, [Leaf("float32", (3,), np.zeros(3))], "ort-cpu")
-    with trial.write_temporary_script(files) as folder:
-        inputs, case = checks.load_case(folder / "case.npz")
+    with finding_trial.write_temporary_script(files) as folder:
+        inputs, case = finding_checks.load_case(folder / "case.npz")
     assert inputs["x"].dtype == x.dtype and inputs["x"].tobytes() == x.tobytes() and case["dtype.0"] == "float32"
     assert (b"import ml_dtypes" in files[RUN]) is (x.dtype.isbuiltin != 1)
 
@@ -132,14 +129,16 @@ def test_what_a_device_says_after_which_it_computes_nothing_is_the_crash_of_a_fi
 
 def test_a_slow_import_is_no_hang(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     row = {"status": "timeout", "error": "", "kind": ""}
-    monkeypatch.setattr(trial, "_measure_import_s", lambda folder, python: 2.0)
+    monkeypatch.setattr(finding_trial, "_measure_import_s", lambda folder, python: 2.0)
     assert not shows("import time; time.sleep(2)", row, timeout_s=1)[0]
     assert shows("import time; time.sleep(60)", row, timeout_s=1)[0]
 
 
 def test_the_time_of_imports_is_that_of_all_in_the_files_of_a_finding(tmp_path: Any) -> None:
-    with trial.write_temporary_script({RUN: b"def run():\n    import decimal\n    import not_to_be_found\n"}) as folder:
-        assert 0 < trial._measure_import_s(folder, sys.executable) < 60
+    with finding_trial.write_temporary_script(
+        {RUN: b"def run():\n    import decimal\n    import not_to_be_found\n"}
+    ) as folder:
+        assert 0 < finding_trial._measure_import_s(folder, sys.executable) < 60
 
 
 ONNX = ["ort-cpu", "openvino-cpu", "tvm-cpu", "tinygrad-cpu", "mnn-cpu", "iree-cpu", "ncnn-cpu", "rknn-rk3588"]
@@ -167,7 +166,7 @@ def test_what_a_finding_contains_is_formatted_and_names_nothing_that_it_lacks(ba
             {"torch-cpu": "torch", "inductor-cpu": "torch", "litert-cpu": "tensorflow"}.get(backend, backend[:-4]),
             backend,
         )
-    trial.write_finding_files(
+    finding_trial.write_finding_files(
         {name: data for name, data in files.items() if name in (RUN, "compare.py", PROGRAM)}, tmp_path
     )
     ruff = ["ruff", "check", "--isolated", "--select", "F", str(tmp_path)]
@@ -470,7 +469,7 @@ def test_an_error_without_words_is_told_by_its_type() -> None:
 
 def own_run(tmp_path: Any, body: str, check: str) -> str:
     """A run.py whose ``run`` has this body."""
-    (tmp_path / "checks.py").write_text(open(checks.__file__).read())
+    (tmp_path / "checks.py").write_text(open(finding_checks.__file__).read())
     head = f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\nimport numpy as np\nimport checks\n\n"
     lines = body.replace("\n", "\n    ")
     patch = "checks.__file__ = __file__\n"
@@ -576,7 +575,7 @@ def test_a_backend_runs_a_model_as_its_finding_does() -> None:
         backend = BackendSpec.parse(name).create()
         backend.start()
         recipe: ProgramRecipe = backend.recipe(form)
-        with trial.write_temporary_script({"model.onnx": form.model or b""}) as folder:
+        with finding_trial.write_temporary_script({"model.onnx": form.model or b""}) as folder:
             (mine,) = recipe.run(str(folder / "model.onnx"), {"x": x}, **recipe.settings)
         assert np.asarray(mine).tobytes() == np.asarray(backend.build(form).run()[0]).tobytes()
 
@@ -587,7 +586,7 @@ def test_a_torch_of_one_kind_of_device_is_installed_from_its_own_index(
 ) -> None:
     """It named the one of PyPI, which on a ROCm node is CUDA's."""
     monkeypatch.setattr(metadata, "version", lambda name: f"2.13.0+{build}")
-    index, torch = requirements.pin_module_requirements({"torch"})
+    index, torch = finding_requirements.pin_module_requirements({"torch"})
     assert index == f"--extra-index-url=https://download.pytorch.org/whl/{build}" and torch == f"torch==2.13.0+{build}"
     monkeypatch.setattr(metadata, "version", lambda name: "2.13.0+cpu")
-    assert requirements.pin_module_requirements({"torch"}) == ("torch==2.13.0",)
+    assert finding_requirements.pin_module_requirements({"torch"}) == ("torch==2.13.0",)

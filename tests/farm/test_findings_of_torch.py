@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from farm.fleet import envs
-from farm.reproduction import finding_requirements as requirements
+from farm.reproduction import finding_requirements
 from farm.reproduction.finding_folder import PROGRAM, RUN, FindingCase, FindingDefinition, write_finding_folder
 from farm.reproduction.in_torch import OP_DB
 from tasks.arrays import torch_tree
@@ -22,7 +22,7 @@ from tasks.backends import BackendSpec
 from tasks.backends.shared.recipe import NoProgram
 from tasks.backends.shared.torch_run import to_arrays
 from tasks.catalogs import user_definitions
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.judge.error_metrics import compare_outputs
 from tasks.model import Form, Group, Leaf, OpClass
 from tasks.packages import TORCH_CATALOG
@@ -37,7 +37,7 @@ def written(
     sample: PreparedSample, group: Group, row: dict[str, Any], leaves: list[Leaf] | None = None
 ) -> dict[str, bytes]:
     """The files of a case of a prepared sample."""
-    backend, policy = BackendSpec.parse("torch-cpu").create(), verdict.load_policy("error_units")
+    backend, policy = BackendSpec.parse("torch-cpu").create(), policy_files.load_policy("error_units")
     row = {"status": "wrong", "kind": "numbers", "error": "", "limit": 32.0, "compute_precision": "", **row}
     row |= {"op_class": sample.op_class.value, "dtype": group.dtype}
     defined = FindingDefinition.of(sample, "")
@@ -205,7 +205,9 @@ def test_a_kernel_of_ones_own_is_written_down(op: str, check: str, kind: str, sa
     assert exit_code(written(made.samples[0], group, {"kind": kind})) == says
     if says:
         backend = BackendSpec.parse("torch-cpu").create()
-        runner = Runner(backend, backend.probe(), verdict.load_policy("error_units"), lambda number, stage, span: None)
+        runner = Runner(
+            backend, backend.probe(), policy_files.load_policy("error_units"), lambda number, stage, span: None
+        )
         (row,) = [done.row.values() for done in runner.run([make_item_of_whole_group(made)])]
         assert (row["status"], row["kind"]) == ("wrong", kind)
 
@@ -276,7 +278,7 @@ def test_at_the_border_of_overflow_a_finding_shows_what_the_judge_does(got: floa
         "error": "",
         "dtype": "float16",
     }
-    backend, policy = BackendSpec.parse("torch-cpu").create(), verdict.load_policy("error_units")
+    backend, policy = BackendSpec.parse("torch-cpu").create(), policy_files.load_policy("error_units")
     group = Group("torch:clone", "", "float16", 1)
     case = FindingCase("A title.", form, group, backend, policy, row | {"compute_precision": ""}, [leaf])
     assert exit_code(write_finding_folder(case, ["torch"])) == says
@@ -300,7 +302,7 @@ def test_a_finding_of_a_batch_has_other_rows_in_it() -> None:
     )
     row = {"status": "wrong", "kind": "batch", "op_class": "composite", "limit": 32.0, "dtype": "float32"}
     row |= {"error": "output 0 differs (…)", "flags": "batches=2,17 programs=one row=8/17", "compute_precision": ""}
-    backend, policy = BackendSpec.parse("torch-cpu").create(), verdict.load_policy("error_units")
+    backend, policy = BackendSpec.parse("torch-cpu").create(), policy_files.load_policy("error_units")
     case = FindingCase("A title.", form, Group("torch:clone", "", "float32", 1), backend, policy, row, [])
     files = write_finding_folder(case, ["torch"])
     assert exit_code(files) == 0
@@ -320,12 +322,12 @@ def test_a_plug_in_that_is_installed_beside_torch_is_imported_and_among_what_a_f
     spec, group = BackendSpec.parse("torch-npu"), Group("torch:clone", "", "float32", 1)
     case: Any = SimpleNamespace(spec=spec, environment=envs.find_environment(spec), group=group, cache=tmp_path)
     assert case.environment is None
-    named = [x.partition("==")[0] for x in requirements.list_finding_requirements(case)]
+    named = [x.partition("==")[0] for x in finding_requirements.list_finding_requirements(case)]
     assert named[:2] == ["torch", "torch-npu"] and not {*TORCH_CATALOG} & {*named}
     tree, x = {"$": "tuple", "v": [encode_tensor_spec(TensorSpec(0))]}, np.ones(2, np.float32)
     form = Form("torch", "torch:clone", "float32", [x], call=torch.clone, args=tree, kwargs=encode_argument_tree({}))
     row = {"status": "error", "kind": "", "op_class": "exact", "limit": 0.5, "error": "", "dtype": "float32"}
-    case = FindingCase("A title.", form, group, spec.create(), verdict.load_policy("error_units"), row, [])
+    case = FindingCase("A title.", form, group, spec.create(), policy_files.load_policy("error_units"), row, [])
     lines = write_finding_folder(case, ["torch"])[RUN].decode().splitlines()
     assert lines.index("import torch") < lines.index("import torch_npu")
 
@@ -333,9 +335,12 @@ def test_a_plug_in_that_is_installed_beside_torch_is_imported_and_among_what_a_f
 def test_a_finding_that_takes_torchs_test_database_takes_what_that_does(tmp_path: Path) -> None:
     group = Group("torch:cholesky", "", "float32", 1, check="backward")
     files = written(prepare_group(group, tmp_path)[1].samples[0], group, {})
-    assert {x.partition("==")[0] for x in requirements.pin_import_requirements(files)} == {"torch", *TORCH_CATALOG}
+    assert {x.partition("==")[0] for x in finding_requirements.pin_import_requirements(files)} == {
+        "torch",
+        *TORCH_CATALOG,
+    }
     plain = {PROGRAM: files[PROGRAM].replace(OP_DB.encode(), b"torch")}
-    assert {x.partition("==")[0] for x in requirements.pin_import_requirements(plain)} == {"torch"}
+    assert {x.partition("==")[0] for x in finding_requirements.pin_import_requirements(plain)} == {"torch"}
 
 
 @pytest.mark.parametrize(
@@ -349,5 +354,5 @@ def test_what_computed_in_an_interpreter_that_is_there_is_named(version: str, pa
         spec=spec, environment=envs.find_environment(spec), group=Group("torch:clone", "", "float32", 1)
     )
     case.stored = case.row = stored
-    assert [x for x in requirements.list_finding_requirements(case) if x.startswith("torch")] == packages
-    assert requirements.describe_interpreter_of_case(case) == " It ran in ssh board /opt/torch/bin/python."
+    assert [x for x in finding_requirements.list_finding_requirements(case) if x.startswith("torch")] == packages
+    assert finding_requirements.describe_interpreter_of_case(case) == " It ran in ssh board /opt/torch/bin/python."

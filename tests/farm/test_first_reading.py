@@ -13,13 +13,13 @@ import pytest
 
 from farm.commands.report import main
 from farm.exits import OK
-from farm.plan import match_known as known
+from farm.plan import match_known
 from farm.plan.config_models import KnownFailure
 from farm.program import _find_farm_program
 from farm.report import Report, by_vendor, causes, coverage, ranking, stale, unique, verdict
 from farm.report.faces.markdown import write_markdown_report
 from farm.report.faces.page import render_page_of_run
-from farm.report.tables import first_views as first
+from farm.report.tables import first_views
 from farm.report.tables.overview import describe_best_backends, list_backend_coverage
 from farm.reproduction.show_case import _find_known_cause
 from tests.farm.test_conclusion import REC, given, lake_of
@@ -108,7 +108,7 @@ def test_reproduce_says_whose_a_known_failure_is() -> None:
 
 def test_whose_a_known_failure_is_is_one_of_four_and_an_older_record_says_the_backends() -> None:
     assert KnownFailure(op="x", reason="r").fault == "backend"
-    (entry,) = known.parse_known_entries({"config": {"known_failures": [{"op": "x", "reason": "r"}]}}) or []
+    (entry,) = match_known.parse_known_entries({"config": {"known_failures": [{"op": "x", "reason": "r"}]}}) or []
     assert entry.fault == "backend"
     with pytest.raises(ValueError, match="suite"):
         KnownFailure.model_validate({"op": "x", "reason": "r", "fault": "nobody"})
@@ -244,14 +244,14 @@ def test_the_first_command_is_one_whose_environment_is_there_or_says_that_it_is_
     monkeypatch.setenv("FARM_CACHE", "/nowhere")
 
     def shown(some: pd.DataFrame) -> tuple[str, str]:
-        causes = first.view_known_causes(Report.of(some, record))
+        causes = first_views.view_known_causes(Report.of(some, record))
         ((words, command),) = causes.see
         return words, command.rpartition(":")[2]
 
     assert shown(rows) == ("reproduce one", "torch-cpu'")
     built = "reproduce one (builds tvm-cpu's environment first, a minute or more)"
     assert shown(rows[:3]) == (built, "tvm-cpu'")
-    monkeypatch.setattr(first, "_has_backend_environment", lambda report, backend: True)
+    monkeypatch.setattr(first_views, "_has_backend_environment", lambda report, backend: True)
     assert shown(rows) == ("reproduce one", "tvm-cpu'")
 
 

@@ -15,7 +15,7 @@ from farm.commands import reproduce
 from farm.hunt import fuzz_request
 from farm.hunt import fuzz_rounds as fuzzing
 from farm.hunt.fuzz_schedule import CHUNK, KEPT, QUIET, FuzzSchedule, make_fuzz_finding_key
-from farm.reproduction import find_case as find
+from farm.reproduction import find_case
 from tasks.catalogs.fuzz import catalog
 from tasks.model import Group
 from tasks.model.kind import KIND_UNDRAWN
@@ -183,15 +183,15 @@ def test_a_row_of_another_generator_is_made_of_its_choices(
         assert reproduce.main(["seed:0", "--results", str(results)]) == 2
     assert "no case of the seed 0" in capsys.readouterr().err
     key = f"last:{first['case_id'].replace('.g1/', '.g0/')}:{first['backend']}"
-    whole = find.find_row_of_key
+    whole = find_case.find_row_of_key
 
     def older(key: Any, lake: Any, change: Any = None) -> Any:
-        row, rows = whole(find.RowKey(key.run_id, key.case_id.replace(".g0/", ".g1/"), key.backend), lake)
+        row, rows = whole(find_case.RowKey(key.run_id, key.case_id.replace(".g0/", ".g1/"), key.backend), lake)
         return row | {"variant": "g0"} | (change or {}), rows
 
-    monkeypatch.setattr(find, "find_row_of_key", older)
+    monkeypatch.setattr(find_case, "find_row_of_key", older)
     assert reproduce.main([key, "--results", str(results)]) == 0
-    monkeypatch.setattr(find, "find_row_of_key", lambda key, lake: older(key, lake, {"digest": "of others"}))
+    monkeypatch.setattr(find_case, "find_row_of_key", lambda key, lake: older(key, lake, {"digest": "of others"}))
     assert reproduce.main([key, "--results", str(results)]) == 2
     said = capsys.readouterr().err
     assert "made by the generator g0; of the same choices the one here (g1) makes other inputs" in said

@@ -14,7 +14,7 @@ import psutil
 import pytest
 import yaml
 
-from farm.fleet import detect_vendors as detect
+from farm.fleet import detect_vendors
 from farm.fleet.child_process import Limits
 from farm.fleet.node import NodeDevices, make_ray_node
 from farm.work import gangs, ray_cluster
@@ -47,7 +47,9 @@ def test_a_job_on_one_machine_is_given_all_of_its_devices(
     tmp_path: Path, results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FARM_VENDORS", "huawei=5")
-    monkeypatch.setattr(detect, "detect_this_machine", detect.detect_vendors)  # which keeps what another machine had
+    monkeypatch.setattr(
+        detect_vendors, "detect_this_machine", detect_vendors.detect_vendors
+    )  # which keeps what another machine had
     done = here(config(tmp_path / "c.yaml", ["heldgloo-huawei"]), "--on", "processes", "--results", results)
     assert done.returncode == 0, done.stdout + done.stderr
     frame = rows(results)
@@ -60,7 +62,9 @@ def test_too_few_devices_are_said_in_a_line_and_the_run_goes_on(
     tmp_path: Path, results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FARM_VENDORS", "huawei=3")
-    monkeypatch.setattr(detect, "detect_this_machine", detect.detect_vendors)  # which keeps what another machine had
+    monkeypatch.setattr(
+        detect_vendors, "detect_this_machine", detect_vendors.detect_vendors
+    )  # which keeps what another machine had
     file = config(tmp_path / "c.yaml", ["gloo-cpu", "heldgloo-huawei"])
     done = here(file, "--on", "processes", "--results", results)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -16,7 +16,7 @@ from farm.report.tables.gradient_oracles import MEANING, compare_gradient_oracle
 from farm.reproduction.run_again import NotHere, run_samples
 from tasks.backends import BackendSpec
 from tasks.catalogs.torch import gradient_samples as samples_of_torch
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.model import Group
 from tasks.prepare.cases import prepare_group
 from tasks.runner import make_item_of_whole_group
@@ -71,7 +71,7 @@ def test_a_group_gives_the_same_rows_here_and_in_an_environment(tmp_path: Path) 
 
     def run(python: str = "") -> list[tuple[Any, ...]]:
         spec = BackendSpec.parse("own", "torch-cpu", python=python)
-        rows = run_samples(asked, spec, verdict.load_policy("error_units"), tmp_path)
+        rows = run_samples(asked, spec, policy_files.load_policy("error_units"), tmp_path)
         return [(row["sample"], row["status"], row["error_units"], row["output_digest"]) for row in rows]
 
     assert run() == run(sys.executable) and len(run()) == 1

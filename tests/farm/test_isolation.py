@@ -19,8 +19,8 @@ from tasks import wire
 from tasks.aside import ask_aside
 from tasks.backends import BackendSpec
 from tasks.catalogs import user_definitions
-from tasks.catalogs.user import shown_definitions as shown
-from tasks.judge import policy_files as verdict
+from tasks.catalogs.user import shown_definitions
+from tasks.judge import policy_files
 from tasks.model import Group
 from tasks.model.row import Row
 from tasks.prepare.cases import PreparedGroup, prepare_group
@@ -79,7 +79,7 @@ class Farm:
         ]  # which several checks share
         limits = limits or Limits(deadline_s=30)
         self.child = ChildProcess(sys.executable, limits, None, ("torch",))
-        hello = wire.Hello(BackendSpec.parse("torch-cpu"), verdict.load_policy("error_units"), text, limits.race_s)
+        hello = wire.Hello(BackendSpec.parse("torch-cpu"), policy_files.load_policy("error_units"), text, limits.race_s)
         assert isinstance(self.child.ask(hello, 120), wire.Ready)
         said = list(self.child.call(wire.Run(tuple(map(make_item_of_whole_group, packs)))))
         return [x.row if isinstance(x, wire.Done) else x for x in said if not isinstance(x, wire.Finished)]
@@ -346,15 +346,15 @@ def test_what_python_has_compiled_of_a_reference_is_hidden_and_a_library_is_not(
     compiled = Path(importlib.util.cache_from_source(str(farm.folder / "reference.py")))
     compiled.parent.mkdir()
     compiled.write_bytes(b"")
-    assert shown.list_hidden_files(text) == sorted([str(farm.folder / "reference.py"), str(compiled)])
+    assert shown_definitions.list_hidden_files(text) == sorted([str(farm.folder / "reference.py"), str(compiled)])
     told = json.loads(text)
     told["sources"][0]["kernels"][0]["reference"] = "numpy:square"
-    assert shown.list_hidden_files(json.dumps(told)) == []
+    assert shown_definitions.list_hidden_files(json.dumps(told)) == []
 
 
 def test_a_stranger_is_shown_its_own_kernel_alone(farm: Farm) -> None:
     text = farm.define(one=SOUND, two=SOUND)
-    (kernel,) = json.loads(shown.show_definitions_to_kernel(text, "user:two"))["sources"][0]["kernels"]
+    (kernel,) = json.loads(shown_definitions.show_definitions_to_kernel(text, "user:two"))["sources"][0]["kernels"]
     assert kernel["name"] == "two" and kernel["reference"] == kernel["kernel"]
 
 

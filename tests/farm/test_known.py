@@ -16,8 +16,7 @@ import yaml
 from farm import lake
 from farm.commands.known import main
 from farm.lake import minimal
-from farm.plan import known_lists as listing
-from farm.plan import match_known as known
+from farm.plan import known_lists, match_known
 from farm.plan.config import load_known_failures
 from farm.plan.config_models import ConfigError, Gate, KnownFailure
 from farm.report.faces.exchange import write_junit
@@ -38,7 +37,9 @@ def row(status: str, op: str = "torch:add", **more: Any) -> dict[str, Any]:
 
 
 def covered(entry: dict[str, Any], *rows: dict[str, Any]) -> list[bool]:
-    found = known.match_known_to_rows(pd.DataFrame(list(rows)), [KnownFailure(**{"op": "add", "reason": "r"} | entry)])
+    found = match_known.match_known_to_rows(
+        pd.DataFrame(list(rows)), [KnownFailure(**{"op": "add", "reason": "r"} | entry)]
+    )
     return [bool(place >= 0) for place in found.entry]
 
 
@@ -151,7 +152,7 @@ def test_a_command_writes_the_entry_that_covers_a_row_and_what_failed_alike(
     assert (first.owner, first.link, first.expires, first.reason) == ("ann", "https://x/1", "2027-01-31", "it: a bug")
     assert (second.status, second.kind, second.cause) == ("wrong", "numbers", "accumulated in float16")
     frame = lake.read(results)
-    assert list(known.match_known_to_rows(frame, [first, second]).entry) == [0, 0, -1, 1, -1]
+    assert list(match_known.match_known_to_rows(frame, [first, second]).entry) == [0, 0, -1, 1, -1]
     capsys.readouterr()
     for key, text in {
         "last:forward/torch:add/float32/1:torch-cpu": "is known already: it: a bug",
@@ -224,7 +225,7 @@ def test_a_record_holds_what_an_entry_says_and_no_more_and_reads_back() -> None:
     entry = KnownFailure(op="add", reason="r", kind=["numbers", "shape"], expires=datetime.date(2027, 1, 31))  # type: ignore[arg-type]
     said = entry.model_dump(mode="json")
     assert said == {"op": "add", "kind": ["numbers", "shape"], "expires": "2027-01-31", "reason": "r"}
-    assert known.parse_known_entries({"config": {"known_failures": [json.loads(json.dumps(said))]}}) == [entry]
+    assert match_known.parse_known_entries({"config": {"known_failures": [json.loads(json.dumps(said))]}}) == [entry]
 
 
 @pytest.mark.parametrize(
@@ -238,7 +239,7 @@ def test_a_record_holds_what_an_entry_says_and_no_more_and_reads_back() -> None:
 )
 def test_a_life_that_cannot_be_is_refused(wrong: dict[str, str], says: str) -> None:
     with pytest.raises(ConfigError, match="no known failure: ") as caught:
-        listing.check_known_entry({"op": "add", "reason": "r"} | wrong)
+        known_lists.check_known_entry({"op": "add", "reason": "r"} | wrong)
     assert says in str(caught.value)
 
 
@@ -246,10 +247,10 @@ def test_a_list_that_cannot_take_another_entry_is_left_as_it_is(tmp_path: Path) 
     file = tmp_path / "k.yaml"
     file.write_text(text := "[{op: abs, reason: r}]\n")
     with pytest.raises(ConfigError):
-        listing.append_known_entry(file, KnownFailure(op="add", reason="r"))
+        known_lists.append_known_entry(file, KnownFailure(op="add", reason="r"))
     assert file.read_text() == text and [p.name for p in tmp_path.iterdir()] == ["k.yaml"]
     file.write_text("# none yet\n[]\n")
-    listing.append_known_entry(file, KnownFailure(op="add", reason="r"))
+    known_lists.append_known_entry(file, KnownFailure(op="add", reason="r"))
     assert [k.op for k in load_known_failures(file)] == ["add"]
 
 
@@ -293,7 +294,7 @@ ALL_LOST = {"kind": "numbers", "error_units": 1 / 2**-23}
 def met_on(backend: str, entry: dict[str, Any] = NDTR, status: str = "wrong", **more: Any) -> str:
     """How an entry meets a row of another backend."""
     given = row(status, "torch:ndtr", backend=backend, **ALL_LOST | {"cause": ""} | more)
-    found = known.match_known_to_rows(pd.DataFrame([given]), [KnownFailure(**{"reason": "r"} | entry)])
+    found = match_known.match_known_to_rows(pd.DataFrame([given]), [KnownFailure(**{"reason": "r"} | entry)])
     return "first seen" if found.first[0] else "known" if found.entry[0] >= 0 else "new"
 
 
@@ -327,7 +328,7 @@ def test_another_failure_of_the_same_op_on_another_device_is_new(more: dict[str,
     entry = NDTR | {"dtype": "float32", "check": "forward"}
     assert met_on("torch-xpu", entry) == "first seen"
     given = row("wrong", "torch:ndtr", backend="torch-xpu", **ALL_LOST | {"cause": ""}) | more
-    found = known.match_known_to_rows(pd.DataFrame([given]), [KnownFailure(**{"reason": "r"} | entry)])
+    found = match_known.match_known_to_rows(pd.DataFrame([given]), [KnownFailure(**{"reason": "r"} | entry)])
     assert found.entry[0] == -1 and not found.first[0]
 
 
@@ -340,8 +341,10 @@ def test_a_cause_that_the_entry_names_is_the_same_defect_on_another_device() -> 
 def test_an_entry_of_devices_that_nobody_has_looked_at_says_how_it_fails() -> None:
     for lacks in ({"kind": "*"}, {"status": "*"}):
         with pytest.raises(ConfigError, match="say how it fails, by status and kind or by error"):
-            listing.check_known_entry(NDTR | lacks | {"reason": "r"})
-    assert listing.check_known_entry(NDTR | {"status": "error", "kind": "*", "error": "no such kernel", "reason": "r"})
+            known_lists.check_known_entry(NDTR | lacks | {"reason": "r"})
+    assert known_lists.check_known_entry(
+        NDTR | {"status": "error", "kind": "*", "error": "no such kernel", "reason": "r"}
+    )
 
 
 def test_what_passes_where_a_failure_was_not_seen_makes_it_not_stale(tmp_path: Path) -> None:

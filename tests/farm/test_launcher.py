@@ -15,8 +15,7 @@ import psutil
 import pytest
 
 from farm import lake
-from farm.fleet import channel, envs
-from farm.fleet import existing_interpreter as existing
+from farm.fleet import channel, envs, existing_interpreter
 from farm.fleet.channel import LAUNCHER
 from farm.fleet.child_process import ChildDeath, ChildProcess, Limits
 from farm.fleet.envs import EnvError, Environment
@@ -111,7 +110,7 @@ def test_a_launcher_that_is_heard_of_no_more_is_ended(child: ChildProcess, monke
 def test_a_launcher_that_cannot_serve_is_one_line_with_the_fix(
     launcher: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(existing, "LAUNCH_S", 2.0 if "sleep" in launcher else 60.0)
+    monkeypatch.setattr(existing_interpreter, "LAUNCH_S", 2.0 if "sleep" in launcher else 60.0)
     path = script(tmp_path / "launch", launcher)
     with pytest.raises(EnvError) as caught:
         behind([str(path)], tmp_path / "cache")

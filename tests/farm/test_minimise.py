@@ -35,7 +35,7 @@ from tasks.backends import BackendSpec
 from tasks.catalogs import user_definitions
 from tasks.hunt.call_case import CallCase
 from tasks.hunt.minimise.case_description import describe_minimal_case
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.model import Group
 from tasks.prepare.cases import PreparedGroup
 from tasks.runner import Runner as CaseRunner
@@ -104,7 +104,7 @@ def fails_by_itself(pack: Path) -> tuple[str, str, str]:
     """What a kept case does in a process that has nothing to do with the search: this one."""
     backend = BackendSpec.parse("small-numbers").create()
     runner = CaseRunner(
-        backend, backend.start(), verdict.load_policy("error_units"), lambda number, stage, together: None
+        backend, backend.start(), policy_files.load_policy("error_units"), lambda number, stage, together: None
     )
     (done,) = runner.run([make_item_of_whole_group(PreparedGroup(pack))])
     return done.row.status, done.row.kind, done.row.op

@@ -12,7 +12,7 @@ from farm.commands import run as launch
 from farm.policies.rejudge import rejudge_rows
 from farm.report import Report
 from farm.report.tables.models import list_model_lines
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 
 CONFIG = """
 dtypes: [float32]
@@ -89,7 +89,7 @@ def test_as_coarse_as_declared_is_right(rows: pd.DataFrame, backend: str) -> Non
 
 
 def test_a_lake_of_models_is_judged_again_as_it_was(rows: pd.DataFrame) -> None:
-    again = rejudge_rows(rows, verdict.load_policy("error_units"))
+    again = rejudge_rows(rows, policy_files.load_policy("error_units"))
     assert (again["status"] == rows["status"]).all() and (again["kind"] == rows["kind"].fillna("")).all()
 
 

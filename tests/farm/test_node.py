@@ -15,10 +15,7 @@ import pytest
 import yaml
 
 from farm.commands import node as node_command
-from farm.fleet import ask_backends as asking
-from farm.fleet import detect_vendors as detect
-from farm.fleet import inventory, node
-from farm.fleet import visible_devices as visible
+from farm.fleet import ask_backends, detect_vendors, inventory, node, visible_devices
 from farm.fleet.channel import Interpreter
 from farm.fleet.child_process import Limits
 from farm.fleet.inventory import BackendOffer
@@ -29,7 +26,7 @@ from farm.work.job import Job
 from tasks import wire
 from tasks.backends import BackendSpec
 from tasks.backends.base import FRACTION
-from tasks.catalogs.user import load_kernels as load
+from tasks.catalogs.user import load_kernels
 from tasks.devices import BY_LABEL, DEVICE_NUMBER, DEVICE_VENDOR, DEVICES, Device
 from tasks.model import BackendInfo
 from tests.conftest import ROOT, refusal_of
@@ -42,7 +39,7 @@ CARDS = "echo 'GPU 0: NVIDIA H200 (UUID: GPU-1)'; echo 'GPU 1: NVIDIA H200 (UUID
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The file tree of a machine without devices, and no commands."""
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    monkeypatch.delenv(detect.OVERRIDE, raising=False)
+    monkeypatch.delenv(detect_vendors.OVERRIDE, raising=False)
     (tmp_path / "bin").mkdir()
     return tmp_path
 
@@ -65,12 +62,12 @@ def command(root: Path, name: str, script: str) -> None:
 
 
 def found(root: Path) -> dict[str, tuple[int, tuple[str, ...]]]:
-    return {label: (f.count, f.models) for label, f in detect.detect_vendors(root).items() if f.count}
+    return {label: (f.count, f.models) for label, f in detect_vendors.detect_vendors(root).items() if f.count}
 
 
 def test_a_machine_without_devices_has_none_and_says_what_was_looked_for(root: Path) -> None:
     assert found(root) == {}
-    reason = detect.detect_vendors(root)["nvidia"].reason
+    reason = detect_vendors.detect_vendors(root)["nvidia"].reason
     assert (
         reason
         == "no NVIDIA device on this node (no /dev/nvidia*, no /dev/nvhost-gpu, no such PCI device, nvidia-smi not found)"
@@ -95,7 +92,7 @@ def test_a_card_that_is_cut_into_slices_counts_as_its_slices_called_by_their_ids
     plant(root, "/dev/nvidia0")
     slices = "echo '  MIG 3g.40gb     Device  0: (UUID: MIG-a1)'; echo '  MIG 3g.40gb     Device  1: (UUID: MIG-a2)'"
     command(root, "nvidia-smi", f"{CARDS}; {slices}")
-    seen = detect.detect_vendors(root)["nvidia"]
+    seen = detect_vendors.detect_vendors(root)["nvidia"]
     assert (seen.count, seen.models, seen.uuids, seen.parts) == (
         3,
         ("NVIDIA H200", "3g.40gb", "3g.40gb"),
@@ -103,16 +100,16 @@ def test_a_card_that_is_cut_into_slices_counts_as_its_slices_called_by_their_ids
         True,
     )
     command(root, "nvidia-smi", f"echo 'GPU 0: NVIDIA H200 (UUID: GPU-1)'; {slices}")
-    made = node.make_ray_node(node.find_devices_here([], detect.detect_vendors(root)))
+    made = node.make_ray_node(node.find_devices_here([], detect_vendors.detect_vendors(root)))
     assert made.resources == {"GPU": 2} and made.variables == {"CUDA_VISIBLE_DEVICES": "MIG-a1,MIG-a2"}
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-a2")  # as a scheduler gives one of them
-    made = node.make_ray_node(node.find_devices_here([], detect.detect_vendors(root)))
+    made = node.make_ray_node(node.find_devices_here([], detect_vendors.detect_vendors(root)))
     assert made.resources == {"GPU": 1} and not made.variables
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-b1")  # another node's
     with pytest.raises(ValueError, match=r"is 'MIG-b1', and this machine has MIG-a1, MIG-a2 of NVIDIA"):
-        node.find_devices_here([], detect.detect_vendors(root))
+        node.find_devices_here([], detect_vendors.detect_vendors(root))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-1")  # the card, which is not listed any more
-    assert node.find_devices_here([], detect.detect_vendors(root))["nvidia"].count == 1
+    assert node.find_devices_here([], detect_vendors.detect_vendors(root))["nvidia"].count == 1
 
 
 @pytest.mark.parametrize(
@@ -134,7 +131,7 @@ def test_no_more_is_offered_than_the_process_was_given(
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     command(root, "nvidia-smi", CARDS)
     monkeypatch.setenv(variable, value)
-    made = node.make_ray_node(node.find_devices_here([], detect.detect_vendors(root)))
+    made = node.make_ray_node(node.find_devices_here([], detect_vendors.detect_vendors(root)))
     assert made.resources.get("GPU", 0) == count
 
 
@@ -156,7 +153,10 @@ def test_cudas_variable_bounds_amds_devices_where_hips_is_not_set(
     command(root, "rocm-smi", "for i in 0 1; do echo card$i,AMD Instinct MI300X,0x1; done")
     for name, value in env.items():
         monkeypatch.setenv(name, value)
-    assert node.make_ray_node(node.find_devices_here([], detect.detect_vendors(root))).resources.get("GPU", 0) == count
+    assert (
+        node.make_ray_node(node.find_devices_here([], detect_vendors.detect_vendors(root))).resources.get("GPU", 0)
+        == count
+    )
     monkeypatch.delenv("HIP_VISIBLE_DEVICES", raising=False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "zero")
     assert node_command.main(["detect"]) == 2 and "$CUDA_VISIBLE_DEVICES is 'zero'" in capsys.readouterr().err
@@ -228,7 +228,7 @@ def test_nonsense_in_a_variable_is_named(
 )
 def test_ray_is_not_left_with_rocrs_variable_alone(env: dict[str, str], added: dict[str, str]) -> None:
     """Ray, where AMD's driver is, refuses to be imported with it: "Please use HIP_VISIBLE_DEVICES instead"."""
-    assert visible.make_variables_for_ray(env) == added
+    assert visible_devices.make_variables_for_ray(env) == added
 
 
 def test_a_node_of_amds_that_slurm_gave_some_of_is_started_with_hips_variable(
@@ -237,7 +237,7 @@ def test_a_node_of_amds_that_slurm_gave_some_of_is_started_with_hips_variable(
     monkeypatch.delenv("HIP_VISIBLE_DEVICES", raising=False)
     monkeypatch.setenv("ROCR_VISIBLE_DEVICES", "2,3")
     command(root, "rocm-smi", "for i in 0 1 2 3; do echo card$i,AMD Instinct MI300X,0x1; done")
-    made = node.make_ray_node(node.find_devices_here([], detect.detect_vendors(root)))
+    made = node.make_ray_node(node.find_devices_here([], detect_vendors.detect_vendors(root)))
     assert made.resources == {"GPU": 2} and made.variables == {"HIP_VISIBLE_DEVICES": "0,1"}
 
 
@@ -254,11 +254,11 @@ def test_what_was_found_is_folded_to_a_terminal(
 
 def test_detection_ends_with_the_command_to_type_next(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for label, config in (("", "vendors"), ("nvidia", "cuda"), ("amd", "rocm"), ("intel", "xpu"), ("gaudi", "gaudi")):
-        os.environ[detect.OVERRIDE] = label and f"{label}=2"
+        os.environ[detect_vendors.OVERRIDE] = label and f"{label}=2"
         try:
             assert node_command.main(["detect"]) == 0
         finally:
-            del os.environ[detect.OVERRIDE]
+            del os.environ[detect_vendors.OVERRIDE]
         assert capsys.readouterr().out.splitlines()[-1].endswith(f"farm run configs/{config}.yaml")
         assert (ROOT / "configs" / f"{config}.yaml").exists()
 
@@ -301,7 +301,7 @@ def test_detection_ends_with_the_command_to_type_next(root: Path, capsys: pytest
 def test_a_task_sees_the_devices_that_ray_gave_it(
     label: str, numbers: list[str], env: dict[str, str], given: dict[str, str]
 ) -> None:
-    assert visible.build_vendor_variable(label, numbers, env) == given
+    assert visible_devices.build_vendor_variable(label, numbers, env) == given
 
 
 def test_a_job_is_told_its_share_of_a_device_and_which_one_it_is(
@@ -369,7 +369,7 @@ def test_rows_of_another_farms_columns_are_not_read(tmp_path: Path, monkeypatch:
 def test_what_nobody_was_given_by_number_is_the_first_that_is_visible(
     backend: str | None, env: dict[str, str], called: str
 ) -> None:
-    assert visible.name_first_visible_device(BackendSpec.parse(backend) if backend else None, env) == called
+    assert visible_devices.name_first_visible_device(BackendSpec.parse(backend) if backend else None, env) == called
 
 
 @pytest.mark.parametrize(
@@ -383,7 +383,7 @@ def test_what_nobody_was_given_by_number_is_the_first_that_is_visible(
     ],
 )
 def test_a_child_sees_no_devices_but_its_backends(backend: str | None, hidden: dict[str, str]) -> None:
-    env = visible.build_variables_for_child(BackendSpec.parse(backend) if backend else None)
+    env = visible_devices.build_variables_for_child(BackendSpec.parse(backend) if backend else None)
     vendor = env.pop(DEVICE_VENDOR)
     assert env == hidden
     assert vendor == {"torch-cuda": "nvidia", "torch-rocm": "amd", "torch-xpu": "intel"}.get(backend or "", "")
@@ -431,7 +431,7 @@ def test_backends_of_a_device_that_one_process_may_open_are_asked_one_after_anot
 ) -> None:
     if mode:
         command(root, "nvidia-smi", f"echo '{mode}'")
-    detect.allows_one_process.cache_clear()
+    detect_vendors.allows_one_process.cache_clear()
     asked_now: list[int] = []
     seen: list[int] = []
 
@@ -443,11 +443,11 @@ def test_backends_of_a_device_that_one_process_may_open_are_asked_one_after_anot
             time.sleep(0.01)
         return types.SimpleNamespace(close=asked_now.pop), wire.Ready(BackendInfo(device_vendor=vendor))
 
-    monkeypatch.setattr(asking.ChildProcess, "start_and_ask", asked)
-    monkeypatch.setattr(asking.envs, "of", lambda spec: None)
-    monkeypatch.setattr(asking.envs, "interpreter_of", lambda *a: Interpreter(sys.executable))
+    monkeypatch.setattr(ask_backends.ChildProcess, "start_and_ask", asked)
+    monkeypatch.setattr(ask_backends.envs, "of", lambda spec: None)
+    monkeypatch.setattr(ask_backends.envs, "interpreter_of", lambda *a: Interpreter(sys.executable))
     specs = [BackendSpec.parse(name) for name in backends]
-    answers = asking.probe_backends(specs, tmp_path)
+    answers = ask_backends.probe_backends(specs, tmp_path)
     assert max(seen) == most and {isinstance(a, BackendInfo) and a.exclusive for a in answers.values()} == {most == 1}
     assert child_pool._is_device_exclusive(wire.Ready(BackendInfo(device_vendor=vendor))) is (most == 1)
     info = next(iter(answers.values()))
@@ -455,7 +455,7 @@ def test_backends_of_a_device_that_one_process_may_open_are_asked_one_after_anot
     offer = BackendOffer("x", "V", vendor, "GPU", [], False, True, nodes=["here"], info=info)
     shared = ": nvidia-smi -c DEFAULT lets several share it" * (vendor == "nvidia")
     assert (f"one process at a time{shared}, on here" in offer.words) is (most == 1)
-    detect.allows_one_process.cache_clear()
+    detect_vendors.allows_one_process.cache_clear()
 
 
 @pytest.mark.parametrize(("vendor", "interpreted"), [("", "1"), ("intel", None), ("nvidia", None)])
@@ -465,9 +465,9 @@ def test_tritons_interpreter_is_for_backends_of_the_cpu(
     monkeypatch.setenv("TRITON_INTERPRET", "to be put back")
     monkeypatch.delenv("TRITON_INTERPRET")
     monkeypatch.setenv(DEVICE_VENDOR, vendor)
-    monkeypatch.setattr(load.importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(load_kernels.importlib.util, "find_spec", lambda name: object())
     monkeypatch.delitem(sys.modules, "triton", raising=False)
-    load._switch_triton_to_interpreter()
+    load_kernels._switch_triton_to_interpreter()
     assert os.environ.get("TRITON_INTERPRET") == interpreted
 
 
@@ -497,8 +497,8 @@ def test_amds_one_device_node_is_not_one_gpu(root: Path) -> None:
 
 def shut(monkeypatch: pytest.MonkeyPatch, *nodes: str, group: int = 109, mode: int = 0o20660) -> None:
     """Device nodes that this user may not open. A test's user may be root, who may open anything."""
-    monkeypatch.setattr(detect.os, "access", lambda path, mode: not str(path).endswith(nodes))
-    monkeypatch.setattr(detect.os, "stat", lambda path: types.SimpleNamespace(st_gid=group, st_mode=mode))
+    monkeypatch.setattr(detect_vendors.os, "access", lambda path, mode: not str(path).endswith(nodes))
+    monkeypatch.setattr(detect_vendors.os, "stat", lambda path: types.SimpleNamespace(st_gid=group, st_mode=mode))
     monkeypatch.setattr("grp.getgrgid", lambda number: types.SimpleNamespace(gr_name={109: "render"}[number]))
 
 
@@ -511,20 +511,24 @@ def test_a_device_node_that_this_user_may_not_open_is_told_with_the_group_that_m
     plant(root, "/dev/kfd")
     plant(root, topology, "simd_count 440\n")
     command(root, "rocm-smi", "printf 'device,Card Series\\ncard0,AMD Instinct MI300X\\n'")  # which reads sysfs
-    assert "may not open" not in detect.detect_vendors(root)["amd"].words
+    assert "may not open" not in detect_vendors.detect_vendors(root)["amd"].words
     with monkeypatch.context() as made:
         shut(made, "/dev/kfd")
-        found = detect.detect_vendors(root)
+        found = detect_vendors.detect_vendors(root)
         words = "this user may not open /dev/kfd, so none is offered: sudo usermod -aG render $USER, and log in again"
         assert found["amd"].words.startswith("1 × AMD Instinct MI300X: /dev/kfd; ")
         assert found["amd"].words.endswith(f"; {words}") and node.find_devices_here([], found) == {}
-        made.setattr(detect, "detect_this_machine", lambda: found)
-        assert "amd" not in detect.list_devices()
-        assert detect.explain_missing_vendor("amd") == f"{words} ($FARM_VENDORS=amd tries anyway)"
+        made.setattr(detect_vendors, "detect_this_machine", lambda: found)
+        assert "amd" not in detect_vendors.list_devices()
+        assert detect_vendors.explain_missing_vendor("amd") == f"{words} ($FARM_VENDORS=amd tries anyway)"
         made.setenv("FARM_VENDORS", "amd=1")
-        assert detect.explain_missing_vendor("amd") == "" and node.find_devices_here([], found)["amd"].count == 1
+        assert (
+            detect_vendors.explain_missing_vendor("amd") == "" and node.find_devices_here([], found)["amd"].count == 1
+        )
     shut(monkeypatch, "/dev/kfd", mode=0o20000)
-    assert detect.detect_vendors(root)["amd"].words.endswith("; this user may not open /dev/kfd, so none is offered")
+    assert detect_vendors.detect_vendors(root)["amd"].words.endswith(
+        "; this user may not open /dev/kfd, so none is offered"
+    )
 
 
 def test_a_gpu_of_amds_takes_its_render_node_as_well(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -534,19 +538,19 @@ def test_a_gpu_of_amds_takes_its_render_node_as_well(root: Path, monkeypatch: py
         said = f"cpu_cores_count 0\nsimd_count {i and 440}\nvendor_id 4098\ndrm_render_minor {render}\n"
         plant(root, f"/sys/class/kfd/kfd/topology/nodes/{i}/properties", said)
     command(root, "rocm-smi", "for i in 0 1 2; do echo card$i,AMD Instinct MI300X,0x1; done")  # of all that sysfs has
-    found = detect.detect_vendors(root)["amd"]
+    found = detect_vendors.detect_vendors(root)["amd"]
     assert node.find_devices_here([], {"amd": found}) == {} and found.shut
     absent = "there is no /dev/dri/renderD128, /dev/dri/renderD129, /dev/dri/renderD130 (docker run --device=/dev/dri)"
     assert found.words.endswith(f"; {absent}, so none is offered")
     for number in (128, 129):
         plant(root, f"/dev/dri/renderD{number}")
-    found = detect.detect_vendors(root)["amd"]
+    found = detect_vendors.detect_vendors(root)["amd"]
     assert (
         found.words.startswith("2 × AMD Instinct MI300X: ")
         and node.find_devices_here([], {"amd": found})["amd"].count == 2
     )
     shut(monkeypatch, "/dev/dri/renderD129")
-    found = detect.detect_vendors(root)["amd"]
+    found = detect_vendors.detect_vendors(root)["amd"]
     denied = (
         "this user may not open /dev/dri/renderD129 and there is no /dev/dri/renderD130 (docker run --device=/dev/dri)"
     )
@@ -560,20 +564,20 @@ def test_of_several_cards_those_that_this_user_may_open_are_offered(
         plant(root, f"/dev/nvidia{number}")
         plant(root, f"/proc/driver/nvidia/gpus/0000:0{number}:00.0/information", "Model: \t NVIDIA L4\n")
     shut(monkeypatch, "/dev/nvidia1")
-    found = detect.detect_vendors(root)["nvidia"]
+    found = detect_vendors.detect_vendors(root)["nvidia"]
     assert found.words.startswith("1 × NVIDIA L4: ") and found.words.split("; ")[-1].startswith(
         "this user may not open /dev/nvidia1: sudo"
     )
     # What NVIDIA's command lists it has opened: where a node's mode is wrong, the driver's helper puts it right.
     command(root, "nvidia-smi", 'for i in 0 1; do echo "GPU $i: NVIDIA L4 (UUID: GPU-$i)"; done')
-    assert detect.detect_vendors(root)["nvidia"].count == 2
+    assert detect_vendors.detect_vendors(root)["nvidia"].count == 2
 
 
 def test_a_device_without_a_driver_is_seen_and_not_offered(root: Path) -> None:
     pci(root, "10de", "0302")
-    finding = detect.detect_vendors(root)["nvidia"]
+    finding = detect_vendors.detect_vendors(root)["nvidia"]
     assert (finding.count, finding.because) == (0, ("PCI device 0000:01:00.0",))
-    assert node.find_devices_here([], detect.detect_vendors(root)) == {}
+    assert node.find_devices_here([], detect_vendors.detect_vendors(root)) == {}
 
 
 @pytest.mark.parametrize(
@@ -587,15 +591,15 @@ def test_a_device_without_a_driver_is_seen_and_not_offered(root: Path) -> None:
 def test_a_command_that_fails_or_hangs_is_a_reason(
     root: Path, script: str, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(detect, "COMMAND_S", 0.3)
+    monkeypatch.setattr(detect_vendors, "COMMAND_S", 0.3)
     command(root, "nvidia-smi", script.replace("sleep", "/bin/sleep"))
-    assert why in detect.detect_vendors(root)["nvidia"].reason
+    assert why in detect_vendors.detect_vendors(root)["nvidia"].reason
 
 
 def test_cores_are_counted_where_ray_counts_cores(root: Path) -> None:
     plant(root, "/dev/neuron0")
     command(root, "neuron-ls", """echo '[{"neuron_device": 0, "nc_count": 8}, {"neuron_device": 1, "nc_count": 8}]'""")
-    assert detect.detect_vendors(root)["aws"].count == 16
+    assert detect_vendors.detect_vendors(root)["aws"].count == 16
 
 
 def test_one_vendor_owns_rays_resource_and_all_are_counted_in_labels() -> None:
@@ -692,11 +696,13 @@ def test_no_environment_is_built_where_no_device_is(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = BackendSpec("gpu-nvidia", "gpu", "nvidia", packages=("no-such-package-of-gigabytes==1",))
-    monkeypatch.setattr(detect, "detect_this_machine", lambda: detect.detect_vendors(root))
+    monkeypatch.setattr(detect_vendors, "detect_this_machine", lambda: detect_vendors.detect_vendors(root))
     monkeypatch.setattr("farm.fleet.envs.build_environment", lambda *a, **k: pytest.fail("it was built"))
-    assert refusal_of(asking.probe_backends([spec], tmp_path)["gpu-nvidia"]).startswith("no NVIDIA device on this node")
-    monkeypatch.setenv(detect.OVERRIDE, "amd")
-    assert "FARM_VENDORS" in refusal_of(asking.probe_backends([spec], tmp_path)["gpu-nvidia"])
+    assert refusal_of(ask_backends.probe_backends([spec], tmp_path)["gpu-nvidia"]).startswith(
+        "no NVIDIA device on this node"
+    )
+    monkeypatch.setenv(detect_vendors.OVERRIDE, "amd")
+    assert "FARM_VENDORS" in refusal_of(ask_backends.probe_backends([spec], tmp_path)["gpu-nvidia"])
 
 
 @pytest.mark.parametrize(
@@ -705,18 +711,18 @@ def test_no_environment_is_built_where_no_device_is(
 def test_a_node_is_believed_what_its_labels_say(
     root: Path, labels: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(detect, "detect_this_machine", lambda: detect.detect_vendors(root))
-    assert detect.explain_missing_vendor("nvidia", labels) == ""
-    assert detect.explain_missing_vendor("amd", labels) != ""
+    monkeypatch.setattr(detect_vendors, "detect_this_machine", lambda: detect_vendors.detect_vendors(root))
+    assert detect_vendors.explain_missing_vendor("nvidia", labels) == ""
+    assert detect_vendors.explain_missing_vendor("amd", labels) != ""
 
 
 def test_the_variable_names_known_vendors_alone(root: Path) -> None:
-    os.environ[detect.OVERRIDE] = "nvida"
+    os.environ[detect_vendors.OVERRIDE] = "nvida"
     try:
-        with pytest.raises(detect.UnknownVendor, match="known: nvidia"):
-            detect.list_devices()
+        with pytest.raises(detect_vendors.UnknownVendor, match="known: nvidia"):
+            detect_vendors.list_devices()
     finally:
-        del os.environ[detect.OVERRIDE]
+        del os.environ[detect_vendors.OVERRIDE]
 
 
 def test_the_table_is_consistent() -> None:

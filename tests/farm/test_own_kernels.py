@@ -15,9 +15,8 @@ from farm.commands import minimise
 from farm.commands import run as launch
 from farm.exits import BAD_INPUT
 from farm.lake import minimal
-from farm.reproduction import finding_requirements as requirements
-from tasks.catalogs.user import kernel_sources as sources
-from tasks.catalogs.user import load_kernels as load
+from farm.reproduction import finding_requirements
+from tasks.catalogs.user import kernel_sources, load_kernels
 from tasks.catalogs.user.declaration_schema import list_declaration_mistakes
 from tasks.catalogs.user.load_kernels import DeclaredKernel
 from tasks.catalogs.user.ops import UserOp
@@ -63,15 +62,15 @@ def test_a_dimension_of_an_expression_is_searched_and_sizes_are_told_as_they_wer
 def test_a_finding_takes_what_the_kernels_file_imports(tmp_path: Path) -> None:
     (tmp_path / "beside.py").write_text("import hypothesis\n")
     (tmp_path / "k.py").write_text("import beside, os, numpy, rich.table\ndef f(x): return x\n")
-    assert sources.list_imports_outside(tmp_path / "k.py", str(tmp_path)) == {"os", "numpy", "rich"}
+    assert kernel_sources.list_imports_outside(tmp_path / "k.py", str(tmp_path)) == {"os", "numpy", "rich"}
     op = UserOp("f", f"{tmp_path}/k.py:f", reference=np.sin, inputs={"x": [3]}, dims={})
     one = DeclaredKernel(op, (), str(tmp_path))
     assert one.outside() == {"os", "numpy", "rich", "hypothesis"}
-    with load.lend_op(op, str(tmp_path)):
+    with load_kernels.lend_op(op, str(tmp_path)):
         named = {
             x.partition("==")[0]
-            for x in requirements.pin_module_requirements(
-                requirements._list_imported_packages(Group("user:f", "", "", 1))
+            for x in finding_requirements.pin_module_requirements(
+                finding_requirements._list_imported_packages(Group("user:f", "", "", 1))
             )
         }
     assert named == {"rich", "hypothesis"}

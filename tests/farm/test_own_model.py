@@ -15,7 +15,7 @@ from farm.exits import BAD_INPUT, FOUND, OK
 from farm.plan.config import ConfigError, load_config
 from tasks.catalogs import user_definitions
 from tasks.catalogs.models import network_samples
-from tasks.graphs import noise_floor as floor
+from tasks.graphs import noise_floor
 from tests import residual_model
 
 
@@ -143,7 +143,7 @@ def test_no_reference_is_made_of_a_model_that_has_one_size(
 ) -> None:
     made = []
     monkeypatch.setattr(
-        network_samples, "reference_and_floor", lambda *of: made.append(of) or floor.reference_and_floor(*of)
+        network_samples, "reference_and_floor", lambda *of: made.append(of) or noise_floor.reference_and_floor(*of)
     )
     model = onnx.parser.parse_model(
         '<ir_version: 8, opset_import: ["" : 17]> g (float[2, 3] x) => (float[N] y)'

@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 from farm import lake
-from farm.fleet import detect_vendors as detect
+from farm.fleet import detect_vendors
 from tests.conftest import PLUGIN, ROOT, here, launch
 from tests.machines import ALONE
 
@@ -32,7 +32,9 @@ ASCEND = ROOT / "tests" / "ascend"
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """Variables of a machine that has them."""
-    monkeypatch.setattr(detect, "detect_this_machine", detect.detect_vendors)  # which keeps what another machine had
+    monkeypatch.setattr(
+        detect_vendors, "detect_this_machine", detect_vendors.detect_vendors
+    )  # which keeps what another machine had
     state = tmp_path / "devices"
     state.mkdir()
     path = os.pathsep.join([str(PLUGIN), str(ASCEND), str(ROOT)])

@@ -15,7 +15,7 @@ import yaml
 from farm import lake
 from farm.commands import node
 from farm.exits import OK
-from farm.fleet import detect_vendors as detect
+from farm.fleet import detect_vendors
 from farm.work import fleet_changes, supervisor
 from tasks.devices import BY_LABEL, TORCH_DEVICES
 from tests.conftest import ROOT, farm, here, launch
@@ -46,7 +46,7 @@ NEXT = "next, on this machine only: farm run configs/first_contact.yaml --budget
 @pytest.fixture(autouse=True)
 def another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was detected of one is not kept for the next, where a test runs in this process."""
-    monkeypatch.setattr(detect, "detect_this_machine", detect.detect_vendors)
+    monkeypatch.setattr(detect_vendors, "detect_this_machine", detect_vendors.detect_vendors)
 
 
 def config(file: Path, samples: int, backend: object, *ops: str) -> Path:

@@ -12,8 +12,7 @@ import pytest
 import yaml
 
 from farm import lake
-from farm.fleet import ask_backends as asking
-from farm.fleet import probe_answers as probing
+from farm.fleet import ask_backends, probe_answers
 from farm.fleet.ask_backends import probe_backends
 from farm.fleet.child_process import ChildProcess, name_compiler_caches
 from tasks import wire
@@ -47,7 +46,7 @@ def test_what_is_compiled_to_try_a_backend_is_kept_for_the_child_that_runs_cases
         told.append(env)
         return ChildProcess.start_and_ask(python, limits, env, *more)
 
-    monkeypatch.setattr(asking, "ChildProcess", SimpleNamespace(start_and_ask=asked))
+    monkeypatch.setattr(ask_backends, "ChildProcess", SimpleNamespace(start_and_ask=asked))
     answer = probe_backends([BackendSpec.parse("null-cpu")], tmp_path)["null-cpu"]
     assert isinstance(answer, BackendInfo) and answer.runtime.runtime_version == "null 1"
     assert told and name_compiler_caches(tmp_path).items() <= told[0].items()
@@ -74,11 +73,11 @@ def test_a_change_of_version_forgets_it(
     config: Path, results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec, info = BackendSpec.parse("ort-cpu"), RuntimeInfo("1", "cpu")
-    support = probing.ProbedSupport.load(spec, info, tmp_path)
+    support = probe_answers.ProbedSupport.load(spec, info, tmp_path)
     for run_id in ("run", "next"):
         support.learn("key", 3, {"stage": "build", "error": "no kernel"}, run_id)
     support.save()
-    assert probing.ProbedSupport.load(spec, info, tmp_path).find_unsupported("key", 3) == {
+    assert probe_answers.ProbedSupport.load(spec, info, tmp_path).find_unsupported("key", 3) == {
         "kind": "",
         "stage": "build",
         "error_type": "",
@@ -87,33 +86,34 @@ def test_a_change_of_version_forgets_it(
     }
     for changed in ({"runtime_version": "2"}, {"driver_version": "590.44"}, {"device": "NVIDIA H200, sm_90"}):
         assert (
-            probing.ProbedSupport.load(spec, replace(info, **changed), tmp_path).find_unsupported("key", 3) is None
+            probe_answers.ProbedSupport.load(spec, replace(info, **changed), tmp_path).find_unsupported("key", 3)
+            is None
         ), changed
     optioned = BackendSpec.parse("ort-cpu", options={"graph_optimization": "all"})
-    assert probing.ProbedSupport.load(optioned, info, tmp_path).find_unsupported("key", 3) is None
-    monkeypatch.setattr(probing, "_digest_own_packages", lambda: "another onnxruntime")
-    assert probing.ProbedSupport.load(spec, info, tmp_path).find_unsupported("key", 3) is None
+    assert probe_answers.ProbedSupport.load(optioned, info, tmp_path).find_unsupported("key", 3) is None
+    monkeypatch.setattr(probe_answers, "_digest_own_packages", lambda: "another onnxruntime")
+    assert probe_answers.ProbedSupport.load(spec, info, tmp_path).find_unsupported("key", 3) is None
 
 
 def test_a_refusal_counts_once_two_runs_were_given_the_same_words_and_for_a_week(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = {"stage": "build", "error": "no memory for the compiler"}
-    support = probing.ProbedSupport(tmp_path / "support.json")
+    support = probe_answers.ProbedSupport(tmp_path / "support.json")
     for run_id, words in (("first", told), ("first", told), ("second", told | {"error": "no kernel"})):
         support.learn("key", 0, words, run_id)
         assert support.find_unsupported("key", 0) is None, "one run, or other words"
     support.learn("key", 0, told | {"error": "no kernel"}, "third")
     assert (support.find_unsupported("key", 0) or {})["run"] == "second"
-    now = probing.time.time()
-    monkeypatch.setattr(probing.time, "time", lambda: now + 8 * 24 * 3600)
+    now = probe_answers.time.time()
+    monkeypatch.setattr(probe_answers.time, "time", lambda: now + 8 * 24 * 3600)
     assert support.find_unsupported("key", 0) is None
 
 
 def test_what_cannot_be_written_is_kept_for_the_next_time_and_what_is_not_whole_is_asked_again(tmp_path: Path) -> None:
-    words, path = dict.fromkeys(probing.WORDS, ""), tmp_path / "support" / "one.json"
+    words, path = dict.fromkeys(probe_answers.WORDS, ""), tmp_path / "support" / "one.json"
     path.parent.write_text("a file, where a folder is to be")
-    support = probing.ProbedSupport(path)
+    support = probe_answers.ProbedSupport(path)
     support.forget()
     support.learn("key", 0, words, "run 1")
     support.save()
@@ -121,16 +121,16 @@ def test_what_cannot_be_written_is_kept_for_the_next_time_and_what_is_not_whole_
     path.parent.mkdir()
     path.write_text('{"old:0": {"at": 1, "again": "x"}, "key:1": 7}')
     support.save()
-    assert {*probing._read_unsupported_cases(path)} == {"key:0"}
+    assert {*probe_answers._read_unsupported_cases(path)} == {"key:0"}
     path.write_text("[]")
-    assert not probing._read_unsupported_cases(path)
+    assert not probe_answers._read_unsupported_cases(path)
 
 
 def test_runs_at_the_same_time_keep_what_each_of_them_has_learned(tmp_path: Path) -> None:
-    spec, info, words = BackendSpec.parse("null-cpu"), RuntimeInfo("cpu", "1"), dict.fromkeys(probing.WORDS, "")
+    spec, info, words = BackendSpec.parse("null-cpu"), RuntimeInfo("cpu", "1"), dict.fromkeys(probe_answers.WORDS, "")
 
-    def read() -> probing.ProbedSupport:
-        return probing.ProbedSupport.load(spec, info, tmp_path)
+    def read() -> probe_answers.ProbedSupport:
+        return probe_answers.ProbedSupport.load(spec, info, tmp_path)
 
     first, second = read(), read()
     first.learn("key", 0, words, "run 1")
@@ -159,17 +159,17 @@ def test_an_earlier_answer_to_hello_counts_unless_asked_anew(tmp_path: Path, mon
     spec = BackendSpec.parse("planted-cpu")
     asked = probe_backends([spec], tmp_path)[spec.name]
     assert isinstance(asked, BackendInfo) and asked.runtime.runtime_version == "planted 1"
-    assert probing.read_probe_answer(spec, tmp_path) == asked
+    assert probe_answers.read_probe_answer(spec, tmp_path) == asked
     kept = replace(asked, runtime=replace(asked.runtime, runtime_version="kept"))
-    probing.keep_probe_answer(spec, kept, tmp_path)
+    probe_answers.keep_probe_answer(spec, kept, tmp_path)
     assert probe_backends([spec], tmp_path, fresh=False)[spec.name] == kept
     again = probe_backends([spec], tmp_path)[spec.name]
     assert isinstance(again, BackendInfo) and again.runtime == asked.runtime
-    monkeypatch.setattr(probing, "_digest_own_packages", lambda: "another version")
-    assert probing.read_probe_answer(spec, tmp_path) is None
+    monkeypatch.setattr(probe_answers, "_digest_own_packages", lambda: "another version")
+    assert probe_answers.read_probe_answer(spec, tmp_path) is None
 
 
 def test_what_is_missing_is_asked_every_time(tmp_path: Path) -> None:
     spec = BackendSpec.parse("broken-unavailable")
     assert isinstance(probe_backends([spec], tmp_path, fresh=False)[spec.name], wire.Refused)
-    assert probing.read_probe_answer(spec, tmp_path) is None
+    assert probe_answers.read_probe_answer(spec, tmp_path) is None

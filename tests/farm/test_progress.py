@@ -15,8 +15,7 @@ from rich.console import Console
 
 from farm.commands.run import main
 from farm.exits import OK
-from farm.work import durations, progress
-from farm.work import work_left as left
+from farm.work import durations, progress, work_left
 from farm.work.run_counts import BackendCount
 from farm.work.state import JobFlight, JobFlights
 
@@ -61,7 +60,7 @@ class Said:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, timed_ms: tuple[float, float] | None = None) -> None:
         self.clock, self.out = Clock(), io.StringIO()
         monkeypatch.setattr(progress, "time", self.clock)
-        monkeypatch.setattr(left, "time", self.clock)
+        monkeypatch.setattr(work_left, "time", self.clock)
         self.counts = {"torch-cpu": BackendCount(), "tvm-cpu": BackendCount()}
         self.asked = np.array([600.0, 400.0])
         untimed = self.asked * (timed_ms is None)
@@ -98,7 +97,7 @@ class Said:
             come=[],
             flights=JobFlights(),
         )
-        self.progress = progress.RunProgress(Console(file=self.out, width=200), left.WorkLeft())
+        self.progress = progress.RunProgress(Console(file=self.out, width=200), work_left.WorkLeft())
 
     def prepare(self) -> None:
         """All groups are prepared, in no time."""
@@ -130,7 +129,7 @@ class Said:
 
     def told(self) -> float:
         """Seconds left."""
-        return left.WorkLeft()(self.run)[0]
+        return work_left.WorkLeft()(self.run)[0]
 
 
 def test_a_log_has_a_line_at_once_and_then_what_changed_at_most_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,27 +205,29 @@ def test_where_nothing_comes_a_log_says_every_few_minutes_what_is_at_work(monkey
 
 
 def test_the_time_left_is_there_from_the_first_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(left.os, "getloadavg", lambda: (0.0, 0.0, 0.0))
+    monkeypatch.setattr(work_left.os, "getloadavg", lambda: (0.0, 0.0, 0.0))
     alone = Said(monkeypatch)
     assert "at least 8 s left" in alone.at(0.0)  # 1000 cases of 10 ms and 40 sets of 31 ms on two slots, and the report
     alone.prepare()
     alone.take("torch-cpu", 100, 20.0)
-    assert left.WorkLeft()(alone.run)[1] == "at least", "what the cases of a backend take that has run none is a guess"
+    assert work_left.WorkLeft()(alone.run)[1] == "at least", (
+        "what the cases of a backend take that has run none is a guess"
+    )
     alone.take("tvm-cpu", 30, 3.0)
-    assert left.WorkLeft()(alone.run)[1] == "about"
+    assert work_left.WorkLeft()(alone.run)[1] == "about"
     said = Said(monkeypatch, (10.0, 1000.0))
     assert "about" in said.at(0.0) and said.told() == pytest.approx(206, abs=2)
     said.prepare()
     said.take("torch-cpu", 600, 6.0)
     assert said.told() == pytest.approx(203, abs=2), "the quick backend's cases are no measure of the slow one's"
     said.take("tvm-cpu", 200, 400.0)
-    assert said.told() == pytest.approx(200 * 2 / 2 + left.END_S, rel=0.15), "each took twice what it took before"
+    assert said.told() == pytest.approx(200 * 2 / 2 + work_left.END_S, rel=0.15), "each took twice what it took before"
 
 
 def test_where_others_are_at_work_a_guess_is_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     told = []
-    for load in (0.0, 3.0 * (left.os.cpu_count() or 1)):
-        monkeypatch.setattr(left.os, "getloadavg", lambda load=load: (load, load, load))
+    for load in (0.0, 3.0 * (work_left.os.cpu_count() or 1)):
+        monkeypatch.setattr(work_left.os, "getloadavg", lambda load=load: (load, load, load))
         told.append(Said(monkeypatch).told())
     assert told[1] == pytest.approx(2.5 * told[0])
 
@@ -241,7 +242,7 @@ def test_what_is_awaited_counts_as_well(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_what_is_at_work_is_done_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(left.os, "getloadavg", lambda: (0.0, 0.0, 0.0))
+    monkeypatch.setattr(work_left.os, "getloadavg", lambda: (0.0, 0.0, 0.0))
     said = Said(monkeypatch, (10.0, 1000.0))
     said.prepare()
     said.take("torch-cpu", 600, 6.0)
@@ -253,7 +254,7 @@ def test_what_is_at_work_is_done_in_part(monkeypatch: pytest.MonkeyPatch) -> Non
     told = []
     for seconds in (10.0, 10.8):
         said.clock.s = seconds
-        told.append(said.told() - left.END_S)
+        told.append(said.told() - work_left.END_S)
     assert told == [pytest.approx(1.0, rel=0.1), pytest.approx(0.2, rel=0.1)]
 
 

@@ -16,7 +16,7 @@ from farm.commands import run as launch
 from farm.commands.rejudge import BAD_INPUT, CHANGED, SAME, main
 from farm.lake import SCHEMA
 from farm.policies.rejudge import find_rejudged_changes, rejudge_rows
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 
 CONFIG = """
 checks: [forward]
@@ -46,13 +46,13 @@ def rows(results: Path) -> pd.DataFrame:
     return lake.read(results)
 
 
-def policy(*limits: dict[str, Any], **change: Any) -> verdict.Policy:
-    return verdict.read_policy_json(
+def policy(*limits: dict[str, Any], **change: Any) -> policy_files.Policy:
+    return policy_files.read_policy_json(
         {"name": "p", "version": 1, "rule": "error_units", "reason": "r", "limits": [WHY | x for x in limits]} | change
     )
 
 
-@pytest.mark.parametrize("name", verdict.list_policy_names())
+@pytest.mark.parametrize("name", policy_files.list_policy_names())
 def test_judged_again_is_what_a_run_under_that_policy_says(
     results: Path, rows: pd.DataFrame, tmp_path: Path, name: str
 ) -> None:
@@ -62,7 +62,7 @@ def test_judged_again_is_what_a_run_under_that_policy_says(
     launch.main([str(tmp_path / "again.yaml"), "--on", "inline", "--results", str(tmp_path / "results")])
     keys = ["case_id", "backend"]
     fresh = lake.read(tmp_path / "results").set_index(keys)[["status", "kind", "limit"]].sort_index()
-    again = rejudge_rows(rows, verdict.load_policy(name))
+    again = rejudge_rows(rows, policy_files.load_policy(name))
     assert (again["why"] == "").all()
     assert {"pass", "wrong"} <= set(again["status"])
     made = again.set_index(pd.MultiIndex.from_frame(rows[keys]))[["status", "kind", "limit"]].sort_index()
@@ -100,7 +100,7 @@ def test_it_says_what_changes(results: Path, tmp_path: Path, capsys: pytest.Capt
     row = made[(made["op"] == "torch:log_softmax") & (made["dtype"] == "float16") & (made["error_units"] > 32)].iloc[0]
     assert (row["status"], row["limit"], row["policy"]) == ("pass", 1e9, "p-7")
     still = made[~made["status"].isin(["pass", "imprecise", "wrong"])]
-    assert set(still["policy"]) <= {"error_units-2", "error_units-3", verdict.load_policy("error_units").id, ""}
+    assert set(still["policy"]) <= {"error_units-2", "error_units-3", policy_files.load_policy("error_units").id, ""}
     assert main(["--policy", lax, "--results", str(results), "--out", str(tmp_path / "rows.csv")]) == CHANGED
     assert len(pd.read_csv(tmp_path / "rows.csv")) == len(old)
 
@@ -133,7 +133,7 @@ def row(**more: Any) -> dict[str, Any]:
     } | more
 
 
-def again(policy: verdict.Policy, **more: Any) -> tuple[str, str, Any, str]:
+def again(policy: policy_files.Policy, **more: Any) -> tuple[str, str, Any, str]:
     made = rejudge_rows(pd.DataFrame([row(**more)]), policy).iloc[0]
     return made["status"], made["kind"], None if pd.isna(made["limit"]) else made["limit"], made["why"]
 
@@ -158,7 +158,7 @@ def test_only_what_a_policy_decides_is_judged() -> None:
         assert again(LAX, status=status, kind=kind) == (status, kind, 32, "")
     # A misplaced NaN is wrong under any policy.
     lost = {"status": "wrong", "kind": "nonfinite", "nonfinite": 1, "error_units": float("inf"), "classic": False}
-    for one in (STRICT, LAX, verdict.load_policy("classic"), verdict.load_policy("absolute")):
+    for one in (STRICT, LAX, policy_files.load_policy("classic"), policy_files.load_policy("absolute")):
         assert again(one, **lost)[:2] == ("wrong", "nonfinite")
 
 
@@ -186,7 +186,7 @@ def test_what_cannot_be_judged_again_stays_and_says_why() -> None:
     ):
         status, kind, limit, said = again(STRICT, **{name: value})
         assert (status, kind, limit) == ("pass", "", 32) and why in said
-    assert again(verdict.load_policy("classic"), error_units=None)[3] == ""  # it needs none
+    assert again(policy_files.load_policy("classic"), error_units=None)[3] == ""  # it needs none
     assert again(STRICT, oracle="stored", error_units=None) == ("pass", "", 1, "")
     apart = again(STRICT, oracles_units=5.0)[3]
     assert "oracles are further apart (5) than the limit (1), and rows do not tell whether" in apart
@@ -200,17 +200,17 @@ def test_rows_of_an_older_schema_are_given_their_class() -> None:
     assert again(STRICT, **OLD) == ("imprecise", "numbers", 1, "")
     # A garbage sin that the noise floor of its input excused when composites and functions were one.
     assert again(
-        verdict.load_policy("error_units"),
+        policy_files.load_policy("error_units"),
         **OLD | {"op": "torch:sin", "error_units": 0.5, "max_ulp": 1e4, "classic": True},
     )[:2] == ("wrong", "numbers")
     assert again(
-        verdict.load_policy("error_units"), **OLD | {"op": "torch:transpose", "error_units": 0.0, "max_ulp": 0.0}
+        policy_files.load_policy("error_units"), **OLD | {"op": "torch:transpose", "error_units": 0.0, "max_ulp": 0.0}
     )[:2] == ("pass", "")
     old_nan = OLD | {"status": "wrong", "kind": "nonfinite", "error_units": float("inf"), "classic": False}
     assert again(LAX, **old_nan)[:2] == ("wrong", "nonfinite")
     assert "depends on" in again(LAX, **OLD | {"op": "torch:add"})[3]
     assert "another formula" in again(LAX, **OLD | {"op": "torch:linalg.svd"})[3]
-    assert again(verdict.load_policy("classic"), **OLD | {"op": "torch:linalg.svd"})[3] == ""
+    assert again(policy_files.load_policy("classic"), **OLD | {"op": "torch:linalg.svd"})[3] == ""
 
 
 def test_rows_without_the_new_columns(capsys: pytest.CaptureFixture[str]) -> None:
@@ -281,8 +281,8 @@ def test_the_policies_that_come_with_the_farm_name_ops_that_there_are() -> None:
         c: [f"{e.op}.{e.variant}" if e.variant else e.op for e in list_entries_here(c, default_cache())]
         for c in ("torch", "onnx", "critical")
     }
-    for name in verdict.list_policy_names():
-        policies.check_policy_ops(verdict.load_policy(name), f"{name}.json", labels)
+    for name in policy_files.list_policy_names():
+        policies.check_policy_ops(policy_files.load_policy(name), f"{name}.json", labels)
 
 
 @pytest.mark.parametrize(

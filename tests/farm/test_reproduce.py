@@ -26,9 +26,7 @@ from farm.commands import run as launch
 from farm.commands.reproduce import BAD_INPUT, DIFFERENT, SAME
 from farm.fleet import envs
 from farm.plan.config import Config
-from farm.reproduction import find_case as find
-from farm.reproduction import finding_trial as trial
-from farm.reproduction import pinned_versions as versions
+from farm.reproduction import find_case, finding_trial, pinned_versions
 from farm.reproduction.in_torch import write_torch_literal
 from farm.reproduction.show_case import METRICS, conclude_reproduction
 from tasks.backends import BackendSpec
@@ -165,8 +163,8 @@ def test_a_single_other_bit_of_a_metric_is_told(rows: pd.DataFrame, column: str)
     row = {str(k): v for k, v in found.items()}
     row[column] = 0.5 if pd.isna(row[column]) else row[column]
     other = row | {column: row[column] + 1 if isinstance(row[column], int) else float(np.nextafter(row[column], 1e9))}
-    case = find.StoredCase(
-        find.RowKey(row["run_id"], row["case_id"], row["backend"]),
+    case = find_case.StoredCase(
+        find_case.RowKey(row["run_id"], row["case_id"], row["backend"]),
         row,
         row,
         {},
@@ -260,7 +258,7 @@ def test_a_finding_that_does_not_show_the_failure_is_not_claimed_to(
     row = pick(rows, op="torch:log_softmax", backend="torch-cpu", status="wrong")
     for text in ("print('wrong')", "raise SystemExit(0)", "raise SystemExit(2)", "raise ValueError('wrong')"):
         (tmp_path / "run.py").write_text(text)
-        shown, words = trial.try_finding(tmp_path, {str(k): v for k, v in row.items()}, 60)
+        shown, words = finding_trial.try_finding(tmp_path, {str(k): v for k, v in row.items()}, 60)
         assert not shown and "does NOT show the wrong" in words
 
 
@@ -293,7 +291,7 @@ def test_a_run_whose_record_is_of_another_version_is_refused(
 def test_the_part_of_the_config_that_planned_a_row_is_found(catalog: dict[str, object], planned: bool) -> None:
     config = Config.model_validate({"catalogs": [{"name": "torch", **catalog}], "backends": ["torch-cpu"]})
     row = {"op": "torch:abs", "variant": "", "dtype": "float16", "catalog": "torch"}
-    assert bool(find._list_catalog_configs_of_row(row, config)) is planned
+    assert bool(find_case._list_catalog_configs_of_row(row, config)) is planned
 
 
 @pytest.mark.parametrize(
@@ -312,13 +310,13 @@ def test_as_many_samples_are_exported_again_as_the_run_exported(skip: list[str],
     )
     offers = {"torch-cpu": ["torch"], "ort-cpu": forms, "ort-other": forms}
     record = {"inventory": {"backends": {n: {"available": True, "forms": f} for n, f in offers.items()}}}
-    assert find._count_exported_samples(config, record, Group("torch:abs", "", "float16", 9, 0)) == count
+    assert find_case._count_exported_samples(config, record, Group("torch:abs", "", "float16", 9, 0)) == count
 
 
 @pytest.mark.parametrize(("code", "shown"), [(3, True), (4, False)])
 def test_a_finding_that_exits_as_stored_shows_the_crash(tmp_path: Path, code: int, shown: bool) -> None:
     (tmp_path / "run.py").write_text(f"import os\nos._exit({code})\n")
-    said = trial.try_finding(tmp_path, {"status": "crash", "kind": "exit code 3"}, 30)
+    said = finding_trial.try_finding(tmp_path, {"status": "crash", "kind": "exit code 3"}, 30)
     assert said[0] is shown and f"exit code {code}" in said[1]
 
 
@@ -326,7 +324,7 @@ def test_a_finding_that_raises_something_else_says_what(tmp_path: Path) -> None:
     (tmp_path / "run.py").write_text("raise AssertionError('Torch not compiled with CUDA enabled')")
     row = {"status": "crash", "kind": "", "error_type": "RuntimeError", "error": "HIP error: an illegal memory access"}
     said = "does NOT show the crash: it raises AssertionError: Torch not compiled with CUDA enabled"
-    assert trial.try_finding(tmp_path, row, 30) == (False, said)
+    assert finding_trial.try_finding(tmp_path, row, 30) == (False, said)
 
 
 def test_a_backend_with_an_environment_is_run_in_it_and_its_finding_says_what_to_install(
@@ -413,7 +411,7 @@ def test_another_version_is_offered_as_its_packages_are_had(
 ) -> None:
     environment = envs.Environment(own) if own else None
     case: Any = types.SimpleNamespace(spec=BackendSpec.parse(backend), environment=environment)
-    said = versions.suggest_packages_of_row(case, stored)
+    said = pinned_versions.suggest_packages_of_row(case, stored)
     assert said == f"--packages {wanted} runs that version in an environment of its own"
     if own:  # and it is a list that an environment can be made of
         assert envs.Environment(tuple(shlex.split(said.partition(" runs ")[0])[1:])).requirements

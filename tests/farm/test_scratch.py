@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from farm.fleet import scratch_folders as scratch
+from farm.fleet import scratch_folders
 from farm.fleet.child_process import ChildProcess, Limits
 from tasks import wire
 
@@ -28,9 +28,9 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty temporary folder, for this process and those that it starts."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    scratch._make_process_folder.cache_clear()
+    scratch_folders._make_process_folder.cache_clear()
     yield tmp_path
-    scratch._make_process_folder.cache_clear()
+    scratch_folders._make_process_folder.cache_clear()
 
 
 def test_what_a_child_leaves_goes_with_it(elsewhere: Path) -> None:
@@ -42,7 +42,7 @@ def test_what_a_child_leaves_goes_with_it(elsewhere: Path) -> None:
     (place / "mnn-left").mkdir()
     child.close()
     assert not place.exists()
-    assert scratch.make_scratch_folder().exists()
+    assert scratch_folders.make_scratch_folder().exists()
 
 
 def test_what_a_killed_process_leaves_is_removed_by_the_next(elsewhere: Path) -> None:
@@ -58,7 +58,7 @@ def test_what_a_killed_process_leaves_is_removed_by_the_next(elsewhere: Path) ->
     assert its.exists()
     killed.kill()
     killed.wait()
-    assert scratch.make_scratch_folder().exists()
+    assert scratch_folders.make_scratch_folder().exists()
     assert not its.exists()
     assert (others / "left").exists()  # its process lives
     alive.communicate("")

@@ -20,7 +20,7 @@ from farm.exits import FOUND, OK
 from farm.lake.upgrade import find_cause_code
 from farm.policies.rejudge import rejudge_rows
 from farm.policies.vote import CHANGED, COLUMNS, find_suspects_of_vote, undo_vote
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.judge.policy import Limit
 from tasks.operators.table import EVALUATED
 
@@ -78,7 +78,7 @@ def judged(vendor: str, ulps: float, **values: Any) -> dict[str, Any]:
 
 def test_judging_again_votes_as_the_run_does() -> None:
     strict, lax = (
-        replace(verdict.load_policy("error_units"), limits=(Limit("bound", "", ulps=x),)) for x in (0.5, 64.0)
+        replace(policy_files.load_policy("error_units"), limits=(Limit("bound", "", ulps=x),)) for x in (0.5, 64.0)
     )
     # The only one that is right by the run's policy is wrong by a stricter one: nobody stands with the reference any
     # more.

@@ -21,7 +21,7 @@ from tasks.backends import BackendSpec
 from tasks.backends.shared import replaced
 from tasks.catalogs import user_definitions
 from tasks.checks import audit
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.model import Form, Group, Leaf, Misbehaviour, Placing, Program, Status, Unsupported, flags
 from tasks.model.kind import KIND_FIRST, KIND_LIBRARY, OF_AUDIT
 from tasks.prepare.cases import PreparedGroup, prepare_group
@@ -44,7 +44,7 @@ def audited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Judge:
         given = {"at": 0, "root": str(tmp_path), "modules": [module], "kernels": []}
         monkeypatch.setattr(user_definitions, "_told", [json.dumps({"deadline_s": 60.0, "sources": [given]})])
         made = BackendSpec.parse(backend).create()
-        runner = Runner(made, made.probe(), verdict.load_policy("error_units"), lambda number, stage, span: None)
+        runner = Runner(made, made.probe(), policy_files.load_policy("error_units"), lambda number, stage, span: None)
         _, prepared = prepare_group(Group(f"user:{op}", "", "float32", 1, check="audit"), tmp_path)
         return [dict(done.row.values()) for done in runner.run([make_item_of_whole_group(prepared)])]
 
@@ -597,7 +597,7 @@ def in_a_stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[J
     text = json.dumps({"sources": [{"at": 0, "root": str(tmp_path), "modules": [], "kernels": kernels}]})
     monkeypatch.setattr(user_definitions, "_told", [text])
     backend = make_remote_backend(Nursery(serve_as_stranger), StrangerRooms(BackendSpec.parse("torch-cpu"), text))
-    runner = Runner(backend, backend.start(), verdict.load_policy("error_units"), lambda *step: None)
+    runner = Runner(backend, backend.start(), policy_files.load_policy("error_units"), lambda *step: None)
 
     def judge(name: str) -> list[Row]:
         groups = [Group(f"user:{name}", "", "float32", n, check=check) for check, n in (("forward", 8), ("audit", 1))]

@@ -15,11 +15,10 @@ import pytest
 
 from tasks.backends import BackendSpec
 from tasks.backends.shared import ceilings, torch_timing
-from tasks.catalogs.user import load_kernels as load
+from tasks.catalogs.user import load_kernels
 from tasks.catalogs.user.ops import UserOp
-from tasks.checks import paired_timing as paired
-from tasks.checks import speedup
-from tasks.judge import policy_files as verdict
+from tasks.checks import paired_timing, speedup
+from tasks.judge import policy_files
 from tasks.model import Group
 from tasks.model.row import Row
 from tasks.prepare.cases import prepare_group
@@ -46,7 +45,7 @@ def same(x: Any) -> Any:
 
 @pytest.fixture(autouse=True)
 def few_rounds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(paired, "MOST", paired.FEWEST)
+    monkeypatch.setattr(paired_timing, "MOST", paired_timing.FEWEST)
     monkeypatch.setenv("FARM_CACHE", str(tmp_path / "ceilings"))
 
 
@@ -55,11 +54,13 @@ def judge(tmp_path: Path, kernel: Any, reference: Any = in_torch, rows: int = 32
     if reference is in_torch:
         declared.setdefault("reference_framework", "torch")
     op = UserOp("op", kernel, reference, declared.pop("inputs", INPUTS), {"N": [rows]}, **declared)
-    with load.lend_op(op, str(tmp_path)):
+    with load_kernels.lend_op(op, str(tmp_path)):
         prepared = prepare_group(Group("user:op", "", "float32", 1, check="speedup"), tmp_path / "cache")[1]
         backend = BackendSpec.parse("torch-cpu").create()
         prepared.check = "speedup"
-        runner = Runner(backend, backend.start(), verdict.load_policy("error_units"), lambda number, stage, span: None)
+        runner = Runner(
+            backend, backend.start(), policy_files.load_policy("error_units"), lambda number, stage, span: None
+        )
         (done,) = runner.run([make_item_of_whole_group(prepared)])
     return done.row
 

@@ -14,7 +14,7 @@ import pytest
 from tasks import checks, wire
 from tasks.backends import BackendSpec, triton
 from tasks.backends.base import Backend
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.model import Form, Group, Program, RuntimeInfo, Unsupported
 from tasks.prepare.cases import PreparedGroup, find_pack_path, make_pack_key, prepare_group
 from tasks.runner import Runner, make_item_of_whole_group
@@ -45,7 +45,7 @@ def rows(backend: Backend, cache: Path, check: str = "build") -> list[dict[str, 
 
 
 def run(backend: Backend, prepared: PreparedGroup) -> list[dict[str, Any]]:
-    runner = Runner(backend, RuntimeInfo("1", "none"), verdict.load_policy("error_units"), lambda *step: None)
+    runner = Runner(backend, RuntimeInfo("1", "none"), policy_files.load_policy("error_units"), lambda *step: None)
     return [done.row.values() for done in runner.run([make_item_of_whole_group(prepared)])]
 
 

@@ -14,14 +14,14 @@ from tasks import catalogs
 from tasks.arrays import torch_tree
 from tasks.backends import BackendSpec
 from tasks.catalogs.casts import blocks, quantised, rules, values
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.judging import judge_outputs
 from tasks.model import EXHAUSTIVE, LARGEST, Form, Group, RuntimeInfo, Status, Unsupported, get_numpy_dtype
 from tasks.model.dtypes import ELEMENT_TYPE, TABLE
 from tasks.prepare.cases import PreparedSample, prepare_group
 from tasks.runner import Runner, make_item_of_whole_group
 
-POLICY, INFO = verdict.load_policy("error_units"), RuntimeInfo("1", "cpu")
+POLICY, INFO = policy_files.load_policy("error_units"), RuntimeInfo("1", "cpu")
 
 
 def sample(label: str, dtype: str) -> PreparedSample:

@@ -13,14 +13,13 @@ from tasks.arrays.tree import TensorSpec, encode_argument_tree
 from tasks.graphs.coarse_products import list_product_weights, round_product_weights, round_to_precision
 from tasks.graphs.evaluate_graph import EvaluatedGraph
 from tasks.graphs.noise_floor import reference_and_floor
-from tasks.judge import coarser_precision as coarser
-from tasks.judge import policy_files as verdict
+from tasks.judge import coarser_precision, policy_files
 from tasks.judge.error_metrics import compare_outputs
 from tasks.judge.policy import judge_by_policy
 from tasks.model import EPS, Leaf, OpClass, Status, round_to_dtype
 from tests import residual_model
 
-POLICY = verdict.load_policy("error_units")
+POLICY = policy_files.load_policy("error_units")
 
 
 @cache
@@ -30,7 +29,12 @@ def prepared() -> tuple[Any, dict[str, np.ndarray], list[Leaf], dict[str, list[n
     graph, feeds = EvaluatedGraph(model), residual_model.inputs(model)
     references, floors, *_ = reference_and_floor(graph, feeds, 4)
     leaves = [Leaf("float32", y.shape, y, noise, meaning="logits") for y, noise in zip(references, floors)]
-    return model, feeds, leaves, {name: round_product_weights(graph, feeds, name) for name in coarser.SUSPECTS}
+    return (
+        model,
+        feeds,
+        leaves,
+        {name: round_product_weights(graph, feeds, name) for name in coarser_precision.SUSPECTS},
+    )
 
 
 def run(model: Any) -> list[np.ndarray]:
@@ -42,7 +46,7 @@ def run(model: Any) -> list[np.ndarray]:
 def told(outputs: Sequence[np.ndarray]) -> str:
     """The precision that is suspected, "" for none."""
     _, _, leaves, twins = prepared()
-    found = coarser.suspect_coarser_precision(outputs, leaves, twins, POLICY, "models:tiny", "float32")
+    found = coarser_precision.suspect_coarser_precision(outputs, leaves, twins, POLICY, "models:tiny", "float32")
     return found.precision if found else ""
 
 
@@ -66,7 +70,7 @@ def test_a_sound_runtime_passes_and_is_suspected_of_nothing() -> None:
     assert status(outputs) is Status.PASS and told(outputs) == ""
 
 
-@pytest.mark.parametrize("precision", coarser.SUSPECTS)
+@pytest.mark.parametrize("precision", coarser_precision.SUSPECTS)
 def test_a_runtime_that_computes_in_less_is_wrong_and_told_by_its_errors(precision: str) -> None:
     outputs = run(residual_model.with_products_in(prepared()[0], precision))
     assert status(outputs) is Status.WRONG and told(outputs) == precision

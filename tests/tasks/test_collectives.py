@@ -23,7 +23,7 @@ from tasks.backends.collectives import Collectives
 from tasks.backends.shared import ranks
 from tasks.backends.shared.rank_hosts import RankHosts, start_ranks_here
 from tasks.catalogs.collective.catalog import DTYPES, OPS, RANKS, SIZES
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.model import Group
 from tasks.prepare.cases import prepare_group
 from tasks.runner import Runner, make_item_of_whole_group
@@ -76,7 +76,7 @@ def ranks_here(made: Collectives) -> list[psutil.Process]:
 def statuses(made: Collectives, op: str, dtype: str, cache: Path, samples: int = 3) -> dict[int, str]:
     name, _, reduction = op.partition(".")
     _, group = prepare_group(Group(f"collective:{name}", reduction, dtype, samples), cache)
-    runner = Runner(made, made.probe(), verdict.load_policy("error_units"), lambda *step: None)
+    runner = Runner(made, made.probe(), policy_files.load_policy("error_units"), lambda *step: None)
     return {SIZES[x.row.sample]: x.row.status for x in runner.run([make_item_of_whole_group(group)])}
 
 
@@ -109,7 +109,7 @@ def test_a_fault_of_the_group_is_found_and_its_sound_twin_passes(
 def test_a_rank_that_fails_alone_is_named_and_the_next_case_runs(planted: Planted, cache: Path) -> None:
     made = planted.plant("Dies")
     _, group = prepare_group(Group("collective:all_gather", "", "float32", 1), cache)
-    runner = Runner(made, made.probe(), verdict.load_policy("error_units"), lambda *step: None)
+    runner = Runner(made, made.probe(), policy_files.load_policy("error_units"), lambda *step: None)
     (row,) = (x.row for x in runner.run([make_item_of_whole_group(group)]))
     assert (row.status, row.stage) == ("error", "run") and "rank 2 lost its link" in row.error
     assert set(statuses(made, "all_reduce.max", "int32", cache).values()) == {"pass"}
@@ -134,7 +134,7 @@ def test_a_rank_that_hangs_is_named_and_the_next_case_runs(
     made = planted.plant("Hangs")
     made._ready(RANKS).close()  # whose ranks wait for a minute
     _, group = prepare_group(Group("collective:all_gather", "", "float32", 1), cache)
-    runner = Runner(made, made.probe(), verdict.load_policy("error_units"), lambda *step: None)
+    runner = Runner(made, made.probe(), policy_files.load_policy("error_units"), lambda *step: None)
     (row,) = (x.row for x in runner.run([make_item_of_whole_group(group)]))
     assert (row.status, row.stage) == ("timeout", "run") and "rank 2 answered nothing" in row.error
     assert set(statuses(made, "all_reduce.max", "int32", cache).values()) == {"pass"}
@@ -276,7 +276,7 @@ def test_ranks_on_two_nodes_compute_together_until_one_is_gone(
     hosts, process = lent
     made = backend()
     _, prepared = prepare_group(Group("collective:all_reduce", "sum", "float32", 2), cache)
-    runner = Runner(made, made.probe(), verdict.load_policy("error_units"), lambda *step: None)
+    runner = Runner(made, made.probe(), policy_files.load_policy("error_units"), lambda *step: None)
     rows = [x.row for x in runner.run([make_item_of_whole_group(prepared)])]
     assert {row.status for row in rows} == {"pass"} and {row.flags for row in rows} == {"ranks=4 nodes=2"}
     assert len(ranks_here(made)) == 2  # the others are there

@@ -14,7 +14,7 @@ from tasks import runner as runners
 from tasks.backends.inductor import PIECES, Inductor
 from tasks.backends.torch import TorchEager
 from tasks.catalogs import user_definitions
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.model import Group
 from tasks.model.row import Row
 from tasks.prepare.cases import prepare_group
@@ -142,7 +142,7 @@ def judged(tmp_path: Path, expression: str, compiler: Any) -> Row:
     user_definitions.announce_definitions(json.dumps({"models": [one | {"inputs": [str(tmp_path / "x.npz")]}]}))
     group = prepare_group(Group("models:m", "", "float32", 1), tmp_path / "cache")[1]
     made = Planted("inductor-cpu", "cpu", {}).but(compiler=compiler)
-    runner = Runner(made, TorchEager.probe(made), verdict.load_policy("error_units"), lambda *step: None)
+    runner = Runner(made, TorchEager.probe(made), policy_files.load_policy("error_units"), lambda *step: None)
     (done,) = runner.run([runners.make_item_of_whole_group(group)])
     return done.row
 

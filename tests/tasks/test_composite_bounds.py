@@ -13,7 +13,7 @@ import pytest
 from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Sample
 from tasks.catalogs.critical import reference as ref
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.judging import Judgement, judge_outputs
 from tasks.model import EPS, Flushes, Form, Group, Leaf, OpClass, RuntimeInfo, Status
 from tasks.model.dtypes import TABLE, get_numpy_dtype
@@ -30,7 +30,7 @@ from tasks.passport.sum_reading import NodeRule, SumReading
 from tasks.passport.sum_trees import encode_tree, make_sequential_tree
 from tasks.prepare.cases import PreparedGroup, PreparedSample, save_sample_alone
 
-INFO, POLICY = RuntimeInfo("1", "cpu"), verdict.load_policy("error_units")
+INFO, POLICY = RuntimeInfo("1", "cpu"), policy_files.load_policy("error_units")
 ROWS, TERMS = 8, 64
 Run = Callable[[Sequence[Any]], list[np.ndarray]]
 #: What was read of another sum of a device that adds in float32.

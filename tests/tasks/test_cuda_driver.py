@@ -19,7 +19,7 @@ from tasks.backends import BackendSpec
 from tasks.backends.base import FRACTION, Backend
 from tasks.devices import cuda_driver
 from tasks.devices.base import DeviceDriver
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.model import Form, Group, Program, RuntimeInfo
 from tasks.prepare.cases import PreparedGroup, prepare_group
 from tasks.runner import Runner, make_item_of_whole_group
@@ -104,7 +104,7 @@ def test_rows_of_every_runtime_say_which_gpu_they_are_of(
         assert (info.device, info.driver_version) == (said, version)
         assert info.runtime_version == "runtime 1, cuDNN 9.1.0, cuBLAS 13.1.1, libcudnn.so.9 of /apps"
     _, made = prepare_group(Group("critical:relu", "", "float32", 1), cache)
-    runner = Runner(backend, info, verdict.load_policy("error_units"), lambda *step: None)
+    runner = Runner(backend, info, policy_files.load_policy("error_units"), lambda *step: None)
     (row,) = (x.row for x in runner.run([make_item_of_whole_group(PreparedGroup(made.pack.path))]))
     assert row.status == "pass", row.error
     assert row.flags == "mode=x uuid=GPU-00010203-0405-0607-0809-0a0b0c0d0e0f ecc=off"

@@ -19,7 +19,7 @@ from tasks.catalogs.torch import declared, opinfo
 from tasks.catalogs.torch.arguments import clone_torch_argument
 from tasks.catalogs.torch.opinfo import TorchOpInfo
 from tasks.catalogs.torch.samples import unwrap_seeded_op
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.model import Form, Group, OpClass, Program, Status
 from tasks.prepare.cases import PreparedGroup, prepare_group
 from tasks.runner import Runner, make_item_of_whole_group
@@ -50,7 +50,7 @@ def rows(prepared: PreparedGroup, device: str, compute: Compute | None = None) -
 
     if compute is not None:
         vars(backend)["build"] = build
-    runner = Runner(backend, backend.start(), verdict.load_policy("error_units"), lambda *step: None)
+    runner = Runner(backend, backend.start(), policy_files.load_policy("error_units"), lambda *step: None)
     made: list[Done] = list(runner.run([make_item_of_whole_group(prepared)]))
     return {row["sample"]: row for row in (done.row.values() for done in made)}
 

@@ -21,7 +21,7 @@ from tasks.catalogs import user_definitions
 from tasks.catalogs.user.declaration_schema import list_declaration_mistakes
 from tasks.catalogs.user.ops import UserOp
 from tasks.gradients import derivatives
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.model import Form, Group, Program
 from tasks.prepare.cases import prepare_group
 from tasks.runner import Runner, make_item_of_whole_group
@@ -31,7 +31,7 @@ Values = Callable[[list[np.ndarray]], list[np.ndarray]]
 
 def rows(group: Group, cache: Path, backend: Backend | None = None) -> list[dict[str, Any]]:
     backend = backend or BackendSpec.parse("torch-cpu").create()
-    runner = Runner(backend, backend.probe(), verdict.load_policy("error_units"), lambda number, stage, span: None)
+    runner = Runner(backend, backend.probe(), policy_files.load_policy("error_units"), lambda number, stage, span: None)
     return [done.row.values() for done in runner.run([make_item_of_whole_group(prepare_group(group, cache)[1])])]
 
 

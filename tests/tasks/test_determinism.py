@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tasks.backends import BackendSpec
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.judge.error_metrics import BLOCK, Metrics, compare_outputs
 from tasks.model import Group, Leaf, OpClass, Status, get_numpy_dtype
 from tasks.prepare.cases import prepare_group
@@ -64,7 +64,7 @@ def spell(metrics: Metrics, status: Status, kind: str) -> list[object]:
 
 
 def judged_arrays(order: list[int]) -> dict[str, list[object]]:
-    policy = verdict.load_policy("error_units")
+    policy = policy_files.load_policy("error_units")
     done = {}
     for number in [i for i in order if i < 28]:
         actual, expected = case(number)
@@ -72,7 +72,7 @@ def judged_arrays(order: list[int]) -> dict[str, list[object]]:
             metrics = compare_outputs(actual, expected, op_class)
             done[f"{number} {op_class}"] = spell(
                 metrics,
-                *verdict.judge_by_policy(metrics, policy, "torch:x", op_class.value, expected[0].dtype, "float64"),
+                *policy_files.judge_by_policy(metrics, policy, "torch:x", op_class.value, expected[0].dtype, "float64"),
             )
     return dict(sorted(done.items()))
 
@@ -85,7 +85,7 @@ def judged_rows(cache: str, order: list[int]) -> dict[str, list[object]]:
     ]
     items = [items[i] for i in order if i < len(items)]
     backend = BackendSpec.parse("torch-cpu").create()
-    runner = Runner(backend, backend.probe(), verdict.load_policy("error_units"), lambda number, stage, span: None)
+    runner = Runner(backend, backend.probe(), policy_files.load_policy("error_units"), lambda number, stage, span: None)
     done = {}
     for row in (done.row.values() for done in runner.run(items)):
         kept = {k: v for k, v in row.items() if not k.endswith("_ms") and k != "started_at"}

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from farm.fleet import envs, pip_settings
-from farm.fleet import visible_devices as visible
+from farm.fleet import envs, pip_settings, visible_devices
 from farm.plan.config_models import BackendConfig
 from tasks import devices, packages
 from tasks.arrays.tree import TensorSpec, encode_argument_tree
@@ -282,9 +281,9 @@ def test_vulkan_and_opencl_are_told_the_number_of_their_device(monkeypatch: pyte
     assert Tinygrad("tinygrad-cl", "cl", {"device_vendor": "amd"})._target == "CL:1"
     assert Tinygrad("tinygrad-cuda", "cuda", {})._target == "CUDA"
     assert any(x.startswith("nvidia-cuda-nvrtc") for x in Tinygrad("tinygrad-cuda", "cuda", {}).packages)
-    assert visible.build_visible_variables("nvidia", ["1"])[
+    assert visible_devices.build_visible_variables("nvidia", ["1"])[
         "FARM_DEVICE_NUMBER"
-    ] == "1" and not visible.build_visible_variables("intel", [])
+    ] == "1" and not visible_devices.build_visible_variables("intel", [])
 
 
 def test_jaxs_bfloat16_on_a_gpu_is_not_offered() -> None:

@@ -13,8 +13,7 @@ from farm.commands import report, reproduce, run
 from tasks.arrays import every_value
 from tasks.backends.base import Backend
 from tasks.catalogs import mpmath_oracle
-from tasks.judge import policy_files as verdict
-from tasks.judge import properties
+from tasks.judge import policy_files, properties
 from tasks.judge.ascending_inputs import sort_inputs_ascending
 from tasks.judging import judge_outputs
 from tasks.model import EXHAUSTIVE, Form, Group, Program, RuntimeInfo, Status, get_numpy_dtype
@@ -149,7 +148,7 @@ def test_a_fault_at_a_few_of_all_inputs_is_caught_and_its_sound_twin_is_not(name
     statuses, stored = [], []
     for outputs in (right, fault(given, right)):
         stored.append(torch_tree.tensor_to_numpy(torch.from_numpy(outputs).to(getattr(torch, dtype))))
-        told = judge_outputs(sample, [stored[-1:]], verdict.load_policy("error_units"), RuntimeInfo("1", "cpu"))
+        told = judge_outputs(sample, [stored[-1:]], policy_files.load_policy("error_units"), RuntimeInfo("1", "cpu"))
         statuses.append(told.status)
     changed = stored[0].view(np.uint16) != stored[1].view(np.uint16)
     assert 0 < changed.sum() <= 16
@@ -222,7 +221,7 @@ def test_what_a_device_takes_for_zero_is_measured_and_judged_as_such(results: bo
     group = Group("onnx:Log", "", "bfloat16", 1, distribution=EXHAUSTIVE)
     made = prepare_group(group, Path(os.environ["FARM_CACHE"]))[1]
     runner = Runner(
-        Flushing(results, inputs), RuntimeInfo("1", "cpu"), verdict.load_policy("error_units"), lambda *step: None
+        Flushing(results, inputs), RuntimeInfo("1", "cpu"), policy_files.load_policy("error_units"), lambda *step: None
     )
     [row] = (x.row for x in runner.run([make_item_of_whole_group(made)]))
     assert row.status == Status.PASS
@@ -236,7 +235,7 @@ def test_a_row_counts_the_inputs_beyond_the_limit_and_names_the_worst() -> None:
     with np.errstate(all="ignore"):
         right = np.exp(given.astype(np.float64)).astype(np.float16)
     wrong = np.where((given == 1.5) | (given == -2.0), np.float16(1.1) * right, right)
-    told = judge_outputs(sample, [[wrong]], verdict.load_policy("error_units"), RuntimeInfo("1", "cpu"))
+    told = judge_outputs(sample, [[wrong]], policy_files.load_policy("error_units"), RuntimeInfo("1", "cpu"))
     assert told.columns["beyond"] == 2 and " of -2, at " in told.columns["worst"]
 
 
@@ -280,7 +279,7 @@ def test_an_op_of_two_tensors_is_given_every_pair(op: str, dtype: str, pairs: in
         right = np.where(wrong & (a == 96) & (b == 112), right + (right if op == "mul" else 8), right)
         given = torch_tree.tensor_to_numpy(torch.from_numpy(right.reshape(256, 256)).to(getattr(torch, dtype)))
         statuses.append(
-            judge_outputs(sample, [[given]], verdict.load_policy("error_units"), RuntimeInfo("1", "cpu")).status
+            judge_outputs(sample, [[given]], policy_files.load_policy("error_units"), RuntimeInfo("1", "cpu")).status
         )
     assert statuses == [Status.PASS, Status.WRONG]
 
@@ -338,7 +337,9 @@ def test_what_mathematics_promises_is_asked_of_all_inputs(name: str) -> None:
     given = [x.astype(np.float64) for x in sample.tensors()]
     right = given[0] * given[1] if len(given) > 1 else getattr(torch, op)(torch.from_numpy(given[0])).numpy()
     outputs = [y.astype(np.float16) for y in (right, fault(given[0], given[1] if len(given) > 1 else right))]
-    told = [judge_outputs(sample, [[y]], verdict.load_policy("error_units"), RuntimeInfo("1", "cpu")) for y in outputs]
+    told = [
+        judge_outputs(sample, [[y]], policy_files.load_policy("error_units"), RuntimeInfo("1", "cpu")) for y in outputs
+    ]
     assert told[0].status == Status.PASS and "breaks" not in told[0].columns
     assert said in told[1].columns["breaks"] and told[1].status != Status.PASS
 

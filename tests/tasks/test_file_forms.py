@@ -25,7 +25,7 @@ from tasks.catalogs.base import Catalog, Sample
 from tasks.catalogs.models import network_samples, wheels
 from tasks.catalogs.models.own_models import OwnModelFile
 from tasks.graphs.given_model import GivenError
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.model import FILES, Form, Group, Leaf, OpClass, RuntimeInfo, Unsupported
 from tasks.prepare import cases
 from tasks.runner import Runner
@@ -193,7 +193,7 @@ def test_why_a_function_is_not_taken_is_said_and_not_that_there_is_no_file() -> 
     case: Any = SimpleNamespace(sample=sample, item=SimpleNamespace(exported_pack=None), raises=False)
     info = RuntimeInfo("1", "cpu")
     runner = Runner(
-        BackendSpec.parse("tensorflow-cpu").create(), info, verdict.load_policy("error_units"), lambda *step: None
+        BackendSpec.parse("tensorflow-cpu").create(), info, policy_files.load_policy("error_units"), lambda *step: None
     )
     with pytest.raises(Unsupported, match="^no counterpart of fmod$"):
         runner._form(case)

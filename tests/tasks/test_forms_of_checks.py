@@ -17,7 +17,7 @@ from tasks.backends.base import Backend
 from tasks.catalogs.base import Catalog, Sample
 from tasks.catalogs.models import exporting
 from tasks.graphs.evaluate_graph import EvaluatedGraph
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.model import Form, Group, Leaf, OpClass, Program, RuntimeInfo, Unsupported
 from tasks.prepare.cases import prepare_group
 from tasks.runner import Runner, make_item_of_whole_group
@@ -122,7 +122,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def rows(backend: Backend, made: Any) -> list[dict[str, Any]]:
-    runner = Runner(backend, backend.start(), verdict.load_policy("error_units"), lambda *step: None)
+    runner = Runner(backend, backend.start(), policy_files.load_policy("error_units"), lambda *step: None)
     return [done.row.values() for done in runner.run([make_item_of_whole_group(made)])]
 
 

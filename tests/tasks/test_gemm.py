@@ -19,7 +19,7 @@ from tasks.backends.base import Backend
 from tasks.catalogs.gemm import grouped
 from tasks.catalogs.gemm.catalog import ALIGNED, OPS, SHAPES
 from tasks.catalogs.gemm.onnx_form import SCALES
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.judge.error_metrics import compare_outputs
 from tasks.model import Form, Group, Program, RuntimeInfo, get_numpy_dtype, round_to_dtype
 from tasks.prepare.cases import prepare_group
@@ -75,7 +75,7 @@ class Planted(Backend):
 def statuses(backend: Backend, group: Group, cache: Path) -> list[tuple[Any, Any]]:
     _, made = prepare_group(group, cache)
     info = backend.probe() if not isinstance(backend, Planted) else RuntimeInfo("1", "cpu")
-    runner = Runner(backend, info, verdict.load_policy("error_units"), lambda *step: None)
+    runner = Runner(backend, info, policy_files.load_policy("error_units"), lambda *step: None)
     return [(done.row.sample, done.row.status) for done in runner.run([make_item_of_whole_group(made)])]
 
 
@@ -166,7 +166,7 @@ def test_products_are_no_worse_than_the_adders_of_the_device_leave_them(
 ) -> None:
     _, made = prepare_group(Group("gemm:scaled_mm", "float32", "float8_e4m3fn", len(ALIGNED)), cache)
     info = RuntimeInfo("1", "gpu", accumulators=tuple(filter(None, [declared])))
-    runner = Runner(Planted(product), info, verdict.load_policy("error_units"), lambda *step: None)
+    runner = Runner(Planted(product), info, policy_files.load_policy("error_units"), lambda *step: None)
     rows = [done.row for done in runner.run([make_item_of_whole_group(made)])]
     assert {x.status for x in rows} == {status}, [(x.sample, x.status, x.error_units) for x in rows]
     if status == "imprecise":

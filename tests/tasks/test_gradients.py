@@ -16,7 +16,7 @@ from tasks.backends.torch import TorchEager
 from tasks.catalogs.torch import gradient_samples as torch_gradients
 from tasks.gradients import analytic, differences
 from tasks.gradients import autograd as gradients
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.model import Form, Group, OpClass, OwnKernel, Program, Status
 from tasks.model.errors import Misbehaviour
 from tasks.prepare.cases import PreparedGroup, prepare_group
@@ -33,7 +33,7 @@ def prepared(
 
 def rows(group: PreparedGroup, backend: Backend | None = None) -> list[dict[str, Any]]:
     backend = backend or EAGER.create()
-    runner = Runner(backend, backend.probe(), verdict.load_policy("error_units"), lambda number, stage, span: None)
+    runner = Runner(backend, backend.probe(), policy_files.load_policy("error_units"), lambda number, stage, span: None)
     return [done.row.values() for done in runner.run([make_item_of_whole_group(group)])]
 
 

@@ -17,7 +17,7 @@ from tasks.backends import BackendSpec
 from tasks.backends.base import Backend
 from tasks.backends.shared import torch_graphs
 from tasks.checks import explain_check_exclusion
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.model import Form, Group, Program, RuntimeInfo, Unsupported
 from tasks.prepare.cases import PreparedGroup, prepare_group
 from tasks.runner import Runner, make_item_of_whole_group
@@ -90,7 +90,9 @@ def test_a_replay_computes_on_the_inputs_that_it_is_given(
     capture: Callable[[list[np.ndarray]], Replay], status: str, kind: str, cache: Path
 ) -> None:
     _, made = prepare_group(Group("critical:relu", "", "float32", 1), cache)
-    runner = Runner(Capturing(capture), RuntimeInfo("1", "cpu"), verdict.load_policy("error_units"), lambda *step: None)
+    runner = Runner(
+        Capturing(capture), RuntimeInfo("1", "cpu"), policy_files.load_policy("error_units"), lambda *step: None
+    )
     (row,) = (x.row for x in runner.run([make_item_of_whole_group(PreparedGroup(made.pack.path, "graph"))]))
     assert (row.status, row.kind) == (status, kind), row.error
     if status == "pass":
@@ -110,7 +112,7 @@ def test_a_result_of_no_dimensions_is_compared_too(cache: Path) -> None:
             return Program(given(form.arrays), given=given, capture=lambda: scalar)
 
     _, made = prepare_group(Group("critical:mse_loss", "", "float32", 1), cache)
-    runner = Runner(Loss(sound), RuntimeInfo("1", "cpu"), verdict.load_policy("error_units"), lambda *step: None)
+    runner = Runner(Loss(sound), RuntimeInfo("1", "cpu"), policy_files.load_policy("error_units"), lambda *step: None)
     (row,) = (x.row for x in runner.run([make_item_of_whole_group(PreparedGroup(made.pack.path, "graph"))]))
     assert (row.status, row.apart_units) == ("pass", 0), row.error
 
@@ -183,7 +185,7 @@ def test_a_call_that_cannot_be_recorded_is_unsupported_and_spoils_nothing(
         type(backend), "is_sticky", lambda self, error: bool(re.search(self.known.sticky, str(error))), raising=True
     )
     _, made = prepare_group(Group("critical:relu", "", "float32", 1), cache)
-    runner = Runner(backend, RuntimeInfo("1", "x"), verdict.load_policy("error_units"), lambda *step: None)
+    runner = Runner(backend, RuntimeInfo("1", "x"), policy_files.load_policy("error_units"), lambda *step: None)
     built = backend.build
 
     def build(form: Form) -> Program:

@@ -12,7 +12,7 @@ import pytest
 from tasks import judging
 from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Sample
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.judge.error_metrics import Metrics
 from tasks.judging import JudgedCase, Judgement, judge_outputs
 from tasks.model import Flushes, Form, Group, Leaf, OpClass, Oracle, RuntimeInfo, Status
@@ -21,7 +21,7 @@ from tasks.passport.own_arithmetic import HeldSum, OwnArithmetic
 from tasks.prepare.cases import PreparedGroup, PreparedSample, save_sample_alone
 
 EVERY = (*judging.READING, *judging.STEPS, *judging.SECOND_LOOK, *judging.LAST_LOOK)
-INFO, POLICY = RuntimeInfo("1", "cpu"), verdict.load_policy("error_units")
+INFO, POLICY = RuntimeInfo("1", "cpu"), policy_files.load_policy("error_units")
 Y = np.linspace(1, 2, 64)
 
 

@@ -15,12 +15,11 @@ from tasks.arrays import contiguous, layouts, torch_tree
 from tasks.arrays.layouts import CONTIGUOUS, EXPANDED, LAYOUTS, REVERSED, identify_layout, lay_out_array, lay_out_like
 from tasks.arrays.tree import TensorSpec
 from tasks.backends import BackendSpec
-from tasks.catalogs.user import input_layouts
-from tasks.catalogs.user import load_kernels as load
+from tasks.catalogs.user import input_layouts, load_kernels
 from tasks.catalogs.user.declaration_schema import list_declaration_mistakes
 from tasks.catalogs.user.ops import UserOp
 from tasks.draw.choices import DrawnChoices
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.model import FUZZ, Form, Group
 from tasks.model.row import Row
 from tasks.prepare.cases import prepare_group
@@ -131,10 +130,10 @@ def op_of(kernel: Callable[..., Any], **settings: Any) -> UserOp:
 
 
 def rows_of(op: UserOp, folder: Path, samples: int = 8, backend: str = "torch-cpu", **group: Any) -> list[Row]:
-    with load.lend_op(op, str(folder)):
+    with load_kernels.lend_op(op, str(folder)):
         _, made = prepare_group(Group(f"user:{op.name}", "", op.dtypes[0], samples, **group), folder)
         one = BackendSpec.parse(backend).create()
-        runner = Runner(one, one.probe(), verdict.load_policy("error_units"), lambda number, stage, span: None)
+        runner = Runner(one, one.probe(), policy_files.load_policy("error_units"), lambda number, stage, span: None)
         rows = [done.row for done in runner.run([make_item_of_whole_group(made)])]
     return sorted(rows, key=lambda row: row.sample)
 

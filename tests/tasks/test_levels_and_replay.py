@@ -13,7 +13,7 @@ import pytest
 from tasks.backends import BackendSpec
 from tasks.backends.base import Backend
 from tasks.checks.replay import _make_other_inputs
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.model import Form, Group, Program, RuntimeInfo, Unsupported
 from tasks.prepare.cases import PreparedGroup, prepare_group
 from tasks.runner import Runner, make_item_of_whole_group
@@ -64,7 +64,7 @@ class Planted(Backend):
 def row(backend: Backend, check: str, cache: Path, group: Group = SOFTMAX) -> dict[str, Any]:
     _, made = prepare_group(Group(group.op, group.variant, group.dtype, 1, check=check), cache)
     info = RuntimeInfo("1", "cpu")
-    runner = Runner(backend, info, verdict.load_policy("error_units"), lambda *step: None)
+    runner = Runner(backend, info, policy_files.load_policy("error_units"), lambda *step: None)
     return next(iter(runner.run([make_item_of_whole_group(PreparedGroup(made.pack.path, check))]))).row.values()
 
 

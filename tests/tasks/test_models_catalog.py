@@ -17,7 +17,7 @@ from tasks.catalogs.models import catalog, inputs, table, wheels
 from tasks.catalogs.models.inputs import ModelInputs
 from tasks.catalogs.models.sources import TRAINED
 from tasks.catalogs.models.wheels import PinnedWheel
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.judge.model_meaning import parse_output_meaning
 from tasks.model import Group, Unavailable, Unsupported
 from tasks.prepare.cases import prepare_group
@@ -99,7 +99,7 @@ def test_a_network_s_samples_are_judged_and_its_weights_kept_once(tiny: Group, t
     assert not first.record.weak and first.record.others[0].name == "torch-operators-float64"
     assert first.record.others[0].units < 1e-3
     backend = OnnxRuntime("ort-cpu", "cpu", {})
-    runner = Runner(backend, backend.start(), verdict.load_policy("error_units"), lambda *args: None)
+    runner = Runner(backend, backend.start(), policy_files.load_policy("error_units"), lambda *args: None)
     rows = [done.row for done in runner.run([make_item_of_whole_group(prepared)])]
     assert [row.status for row in rows] == ["pass", "pass"] and all(0 < row.error_units < 16 for row in rows)
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.judge.error_metrics import Metrics, compare_outputs
 from tasks.judge.model_meaning import ModelMeaning, interpret_meaning, parse_output_meaning
 from tasks.judge.policy import judge_by_policy
@@ -23,7 +23,7 @@ from tasks.judge.prepared import (
 from tasks.judge.worst_element import find_worst_element
 from tasks.model import EPS, Leaf, OpClass, compute_row_floor
 
-POLICY = verdict.load_policy("error_units")
+POLICY = policy_files.load_policy("error_units")
 
 
 def measured(actual: np.ndarray, leaf: Leaf, precision: str = "") -> Metrics:
@@ -94,7 +94,7 @@ def test_a_floor_that_is_not_finite_makes_the_case_invalid(noise: float) -> None
     assert leaf.noise is not None and leaf.reference is not None
     leaf.noise[2, 3] = noise
     for actual in (leaf.reference.astype(np.float32), np.zeros(leaf.shape, np.float32)):
-        for policy in map(verdict.load_policy, verdict.list_policy_names()):
+        for policy in map(policy_files.load_policy, policy_files.list_policy_names()):
             metrics = compare_outputs([actual], [leaf], OpClass.MODEL)
             status, kind = judge_by_policy(metrics, policy, "models:tiny", OpClass.MODEL, "float32", "float64")
             assert (status.value, kind) == ("invalid", "oracle"), policy.name

@@ -13,7 +13,7 @@ from tasks.arrays.tree import decode_argument_tree, read_tensor_spec
 from tasks.backends import BackendSpec
 from tasks.backends.base import Backend
 from tasks.graphs import products
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.model import Form, Group, Program, RuntimeInfo, Unsupported
 from tasks.prepare.cases import PreparedGroup, prepare_group
 from tasks.runner import Runner, make_item_of_whole_group
@@ -45,7 +45,7 @@ def _rounded(x: np.ndarray, precision: str) -> np.ndarray:
 
 def run(backend: Backend, info: RuntimeInfo, op: str, cache: Path, check: str = "forward") -> dict[str, Any]:
     _, made = prepare_group(Group(f"critical:{op}", "", "float32", 1), cache)
-    runner = Runner(backend, info, verdict.load_policy("error_units"), lambda *step: None)
+    runner = Runner(backend, info, policy_files.load_policy("error_units"), lambda *step: None)
     return next(iter(runner.run([make_item_of_whole_group(PreparedGroup(made.pack.path, check))]))).row.values()
 
 
@@ -293,7 +293,7 @@ def test_what_is_flushed_is_right_where_the_device_does_so(
 ) -> None:
     _, made = prepare_group(Group("critical:softmax", "", "float16", 1), cache)
     info = RuntimeInfo("1", "cpu", flushes=("float16",) if declared else ())
-    runner = Runner(Flushing(below), info, verdict.load_policy("error_units"), lambda *step: None)
+    runner = Runner(Flushing(below), info, policy_files.load_policy("error_units"), lambda *step: None)
     (row,) = (x.row for x in runner.run([make_item_of_whole_group(made)]))
     assert (row.status == "pass") == right, (row.status, row.error_units)
 

@@ -15,13 +15,13 @@ import pytest
 from tasks import diagnose
 from tasks.backends.onnxruntime import OnnxRuntime
 from tasks.catalogs import user_definitions
-from tasks.catalogs.user import inside_precision as inside
+from tasks.catalogs.user import inside_precision
 from tasks.catalogs.user.ops import UserOp
 from tasks.graphs import torch_module as modules
 from tasks.graphs.cast_roundings import CastRoundings, leave_out_cast
 from tasks.graphs.evaluate_graph import EvaluatedGraph
 from tasks.graphs.noise_floor import reference_and_floor
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.judge.error_metrics import compare_outputs
 from tasks.judge.policy import judge_by_policy
 from tasks.model import DTYPES, Form, Group, Leaf, OpClass, Program, Status, get_numpy_dtype
@@ -34,7 +34,7 @@ onnx = pytest.importorskip("onnx")
 runtime = pytest.importorskip("onnxruntime")
 helper, FLOAT16, BFLOAT16, FLOAT = onnx.helper, 10, 16, 1
 MISSING = "a cast that was asked for is missing"
-POLICY = verdict.load_policy("error_units")
+POLICY = policy_files.load_policy("error_units")
 X = np.random.default_rng(0).uniform(1, 200, (16, 48)).astype(np.float32)
 W = np.random.default_rng(1).standard_normal((48, 32)).astype(np.float32)
 
@@ -357,8 +357,8 @@ def test_what_a_kernel_dispatches_tells_whether_it_computes_in_more_digits(
 ) -> None:
     pytest.importorskip("torch")
     x = {"x": np.ones((4, 8), get_numpy_dtype("bfloat16"))}
-    assert inside.find_dtype_inside(declared(kernel), x, "bfloat16") == ("float32" if wide else "")
-    assert inside.find_dtype_inside(declared(kernel), {"x": np.ones((4, 8), np.float32)}, "float32") == ""
+    assert inside_precision.find_dtype_inside(declared(kernel), x, "bfloat16") == ("float32" if wide else "")
+    assert inside_precision.find_dtype_inside(declared(kernel), {"x": np.ones((4, 8), np.float32)}, "float32") == ""
 
 
 def test_what_is_declared_needs_no_kernel_that_can_be_run() -> None:
@@ -366,9 +366,9 @@ def test_what_is_declared_needs_no_kernel_that_can_be_run() -> None:
         raise RuntimeError("no driver")
 
     x = {"x": np.ones((4, 8), get_numpy_dtype("bfloat16"))}
-    assert inside.find_dtype_inside(declared(kernel), x, "bfloat16") == ""
-    assert inside.find_dtype_inside(declared(kernel, compute="float32"), x, "bfloat16") == "float32"
-    assert inside.find_dtype_inside(declared(kernel, compute="float32"), x, "float32") == ""
+    assert inside_precision.find_dtype_inside(declared(kernel), x, "bfloat16") == ""
+    assert inside_precision.find_dtype_inside(declared(kernel, compute="float32"), x, "bfloat16") == "float32"
+    assert inside_precision.find_dtype_inside(declared(kernel, compute="float32"), x, "float32") == ""
 
 
 def test_a_declared_dtype_that_is_none_is_a_mistake(tmp_path: Path) -> None:

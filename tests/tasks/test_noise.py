@@ -21,7 +21,7 @@ from tasks.catalogs.base import Sample
 from tasks.catalogs.critical.ops import OPS, CriticalOp
 from tasks.catalogs.onnx import float64
 from tasks.catalogs.torch.samples import OpInfoSampleMaker
-from tasks.catalogs.user import load_kernels as load
+from tasks.catalogs.user import load_kernels
 from tasks.model import EPS, Group, Leaf, OpClass
 
 X = np.linspace(1, 2, 40, dtype=np.float32)
@@ -49,7 +49,7 @@ def in_user(seen: Seen, op_class: str, off: float, tmp_path: Path, monkeypatch: 
     given = {"deadline_s": 60.0, "sources": [{"at": 0, "root": str(tmp_path), "modules": [], "kernels": [kernel]}]}
     monkeypatch.setattr(user_definitions, "_told", [json.dumps(given)])
     list(catalogs.get_catalog("user").samples(Group("user:op", "", "float32", 1), 4))
-    seen += load.load_user_ops()["op"].function("reference").__globals__["seen"]
+    seen += load_kernels.load_user_ops()["op"].function("reference").__globals__["seen"]
 
 
 def in_torch(seen: Seen, op_class: str, off: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

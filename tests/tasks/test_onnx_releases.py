@@ -16,7 +16,7 @@ from tasks.backends import BackendSpec
 from tasks.catalogs.base import CatalogError
 from tasks.catalogs.models.wheels import PinnedWheel
 from tasks.catalogs.onnx import node_suite, releases
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.model import Group
 from tasks.prepare import cases
 from tasks.prepare.cases import prepare_group
@@ -71,7 +71,7 @@ def release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def row(op: str, variant: str, cache: Path) -> dict[str, Any]:
     backend = BackendSpec.parse("ort-cpu").create()
-    runner = Runner(backend, backend.start(), verdict.load_policy("error_units"), lambda *step: None)
+    runner = Runner(backend, backend.start(), policy_files.load_policy("error_units"), lambda *step: None)
     _, made = prepare_group(Group(f"onnx-1.16:{op}", variant, "float32", 1), cache)
     return next(iter(runner.run([make_item_of_whole_group(made)]))).row.values()
 

@@ -10,7 +10,7 @@ import pytest
 
 from tasks.backends import BackendSpec
 from tasks.catalogs.torch.opinfo import TorchOpInfo
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.judging import judge_outputs
 from tasks.model import Group, RuntimeInfo, Status, Unsupported
 from tasks.prepare import onnx_export
@@ -99,13 +99,13 @@ def test_complex_numbers_of_two_halves_are_judged_and_no_framework_without_them_
     sample = made.samples[1]
     assert sample.expected()[0].dtype == "complex32"
     backend = BackendSpec.parse("torch-cpu").create()
-    runner = Runner(backend, backend.probe(), verdict.load_policy("error_units"), lambda *step: None)
+    runner = Runner(backend, backend.probe(), policy_files.load_policy("error_units"), lambda *step: None)
     assert {done.row.status for done in runner.run([make_item_of_whole_group(made)])} == {Status.PASS}
     right = sample.expected()[0].reference
     assert right is not None
     off = np.conj(right).astype(np.complex64)
     assert (
-        judge_outputs(sample, [[off]], verdict.load_policy("error_units"), RuntimeInfo("1", "cpu")).status
+        judge_outputs(sample, [[off]], policy_files.load_policy("error_units"), RuntimeInfo("1", "cpu")).status
         is Status.WRONG
     )
     with pytest.raises(Unsupported, match="jax has no complex32"):

@@ -15,7 +15,7 @@ from onnx import version_converter
 from farm.report.tables.opsets import count_opset_matrix, list_opset_lines
 from tasks.backends import BackendSpec
 from tasks.backends.base import Backend
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.model import Form, Group, Program, Unsupported
 from tasks.prepare.cases import prepare_group
 from tasks.runner import Runner, make_item_of_whole_group
@@ -28,7 +28,7 @@ def prepared(tmp_path: Path, op: str = SOFTMAX[0], variant: str = SOFTMAX[1]) ->
 
 
 def rows(backend: Backend, made: Any) -> dict[int, dict[str, Any]]:
-    runner = Runner(backend, backend.start(), verdict.load_policy("error_units"), lambda *step: None)
+    runner = Runner(backend, backend.start(), policy_files.load_policy("error_units"), lambda *step: None)
     found = [done.row.values() | {"case_id": done.row.case_id} for done in runner.run([make_item_of_whole_group(made)])]
     return {row["sample"]: row for row in found}
 

@@ -18,7 +18,7 @@ from tasks.backends.base import Backend
 from tasks.catalogs.base import ROUNDING, Catalog, Entry, Oracle, Sample
 from tasks.catalogs.torch.opinfo import TorchOpInfo, _load_op_db
 from tasks.catalogs.torch.reference import _far_airy_ai
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.judge.prepared import compare_two_oracles
 from tasks.model import Form, Group, Leaf, OpClass, Program, RuntimeInfo
 from tasks.prepare.cases import prepare_group
@@ -79,7 +79,7 @@ def row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         _, prepared = prepare_group(Group(f"oracled:{op}", "", "float32", 1), tmp_path)
         backend = Plus("plus-cpu", "cpu", {})
         backend.added = added
-        runner = Runner(backend, backend.probe(), verdict.load_policy(policy), lambda *_: None)
+        runner = Runner(backend, backend.probe(), policy_files.load_policy(policy), lambda *_: None)
         (done,) = runner.run([make_item_of_whole_group(prepared)])
         made = done.row.values()
         return dict(made)
@@ -313,7 +313,7 @@ def test_who_refuses_an_exported_graph_that_onnx_forbids_is_not_to_blame(
     backends = {refuses: "no such graph", BackendSpec.parse("openvino-cpu").create(): "Div"}
     for backend, words in backends.items():
         info = RuntimeInfo("1", "none") if backend is refuses else backend.start()
-        runner = Runner(backend, info, verdict.load_policy("error_units"), lambda *step: None)
+        runner = Runner(backend, info, policy_files.load_policy("error_units"), lambda *step: None)
         (row,) = (done.row for done in runner.run([replace(make_item_of_whole_group(prepared), exported=exported)]))
         if status == "error" and backend is not refuses:
             assert row.status == "pass"

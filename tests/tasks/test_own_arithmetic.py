@@ -16,7 +16,7 @@ from tasks import wire
 from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Sample
 from tasks.checks.two_orders import explain_two_orders, explain_two_runs
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.judging import Judgement, judge_outputs
 from tasks.model import EPS, Flushes, Form, Group, Leaf, OpClass, RuntimeInfo, Status
 from tasks.model.dtypes import get_numpy_dtype
@@ -39,7 +39,7 @@ from tasks.passport.sum_trees import (
 )
 from tasks.prepare.cases import PreparedGroup, PreparedSample, save_sample_alone
 
-INFO, POLICY = RuntimeInfo("1", "cpu"), verdict.load_policy("error_units")
+INFO, POLICY = RuntimeInfo("1", "cpu"), policy_files.load_policy("error_units")
 ROWS, TERMS, COLUMNS = 8, 32, 6
 Run = Callable[[list[Any]], list[np.ndarray]]
 

@@ -19,7 +19,7 @@ from tasks.backends import BackendSpec
 from tasks.backends.torch import TorchEager
 from tasks.catalogs import user_definitions
 from tasks.graphs import torch_module as modules
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.model import Form, Group, Program
 from tasks.model.row import Row
 from tasks.prepare.cases import PreparedGroup, prepare_group
@@ -48,7 +48,7 @@ def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., P
 
 def judged(group: PreparedGroup, backend: str = "torch-cpu") -> Row:
     made = BackendSpec.parse(backend).create()
-    runner = Runner(made, made.start(), verdict.load_policy("error_units"), lambda *step: None)
+    runner = Runner(made, made.start(), policy_files.load_policy("error_units"), lambda *step: None)
     (done,) = runner.run([runners.make_item_of_whole_group(group)])
     return done.row
 
@@ -272,7 +272,7 @@ def test_a_backend_that_accepts_what_eager_torch_refuses_is_wrong(prepared: Call
     row = judged(group)
     assert (row.status, row.stage) == ("invalid", "reference") and "cannot be multiplied (8x16 and 8x16)" in row.error
     made = BackendSpec.parse("torch-cpu").create()
-    runner = Runner(made, made.start(), verdict.load_policy("error_units"), lambda *step: None)
+    runner = Runner(made, made.start(), policy_files.load_policy("error_units"), lambda *step: None)
     build = made.build
     made.build = lambda form: replace(build(form), run=lambda: [np.zeros((8, 8), np.float32)])  # type: ignore[method-assign]
     (done,) = runner.run([runners.make_item_of_whole_group(group)])

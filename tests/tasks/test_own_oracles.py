@@ -14,7 +14,7 @@ import torch
 
 from tasks.backends import BackendSpec
 from tasks.gradients import analytic, autograd
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.model import Group
 from tasks.prepare.cases import prepare_group
 from tasks.runner import Runner, make_item_of_whole_group
@@ -22,7 +22,7 @@ from tasks.runner import Runner, make_item_of_whole_group
 
 def rows(group: Group, cache: Path) -> list[dict[str, Any]]:
     backend = BackendSpec.parse("torch-cpu").create()
-    runner = Runner(backend, backend.probe(), verdict.load_policy("error_units"), lambda number, stage, span: None)
+    runner = Runner(backend, backend.probe(), policy_files.load_policy("error_units"), lambda number, stage, span: None)
     return [done.row.values() for done in runner.run([make_item_of_whole_group(prepare_group(group, cache)[1])])]
 
 

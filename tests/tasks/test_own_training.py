@@ -12,7 +12,7 @@ from tasks.catalogs.training import own
 from tasks.catalogs.training.catalog import Training
 from tasks.catalogs.training.own import OwnTraining
 from tasks.graphs.given_model import GivenError
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.model import Group, RuntimeInfo
 from tasks.prepare.cases import prepare_group
 from tasks.runner import Runner, make_item_of_whole_group
@@ -154,7 +154,7 @@ def test_a_training_without_a_product_that_can_be_in_fp8_is_not_supported_there(
     monkeypatch.setattr(own, "list_own_trainings", lambda: {"good": OwnTraining("good", "mine.py:good", str(root))})
     group = Group("training:good", "", FLOAT8, 1, 0, "train")
     prepared, backend = prepare_group(group, tmp_path / "cache")[1], TorchEager("torch-cpu", "cpu", {})
-    runner = Runner(backend, RuntimeInfo("", "cpu"), verdict.load_policy("error_units"), lambda *step: None)
+    runner = Runner(backend, RuntimeInfo("", "cpu"), policy_files.load_policy("error_units"), lambda *step: None)
     (done,) = runner.run([make_item_of_whole_group(prepared)])
     assert (done.row.status, done.row.error_type) == ("unsupported", "")
     assert "no torch.nn.Linear whose sides are multiples of 16" in (done.row.error or "")

@@ -15,7 +15,7 @@ from tasks.catalogs.base import Sample
 from tasks.checks.base import Observation
 from tasks.graphs import products
 from tasks.graphs.coarse_products import CoarseProducts, round_to_precision
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.judging import judge_outputs
 from tasks.model import EPS, Group, OpClass, RuntimeInfo, Status
 from tasks.prepare import cases
@@ -199,7 +199,7 @@ def test_other_inputs_and_the_sets_of_an_audit_have_floors_of_products(
         with products.watch_products_in_torch(stand_in):
             out = call(*given).float()
         step = Observation("", **part)
-        return judge_outputs(one, [[out.numpy()]], verdict.load_policy("error_units"), info, step=step).status
+        return judge_outputs(one, [[out.numpy()]], policy_files.load_policy("error_units"), info, step=step).status
 
     given, sets = sample.inputs(), sample.record.sets or ("",)
     count = len(given) // len(sets)

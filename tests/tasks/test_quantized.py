@@ -16,7 +16,7 @@ from tasks import catalogs
 from tasks.arrays.tree import TensorSpec
 from tasks.backends import BackendSpec
 from tasks.catalogs.base import Catalog, Sample
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.model import Form, Group, Leaf, OpClass, Program
 from tasks.prepare import cases
 from tasks.prepare.cases import PreparedGroup, prepare_group
@@ -86,7 +86,7 @@ def rows(name: str, cache: Path, change: Callable[[Any], None] = lambda model: N
 
     backend.build = otherwise  # type: ignore[method-assign]
     _, made = prepare_group(GROUP, cache)
-    runner = Runner(backend, info, verdict.load_policy("error_units"), lambda *step: None)
+    runner = Runner(backend, info, policy_files.load_policy("error_units"), lambda *step: None)
     found = [
         done.row.values() for done in runner.run([make_item_of_whole_group(PreparedGroup(made.pack.path, "quantized"))])
     ]

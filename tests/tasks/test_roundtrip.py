@@ -15,7 +15,7 @@ from tasks.arrays.tree import TensorSpec
 from tasks.backends import BackendSpec
 from tasks.catalogs.base import Catalog, Sample
 from tasks.catalogs.models import exporting
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.model import Form, Group, Leaf, OpClass, Oracle, Program
 from tasks.prepare import cases
 from tasks.prepare.cases import PreparedGroup, prepare_group
@@ -85,7 +85,7 @@ def rows(cache: Path, change: Callable[[Program], Program] = lambda made: made) 
     build = backend.build
     backend.build = lambda form: change(build(form))  # type: ignore[method-assign]
     _, made = prepare_group(GROUP, cache)
-    runner = Runner(backend, info, verdict.load_policy("error_units"), lambda *step: None)
+    runner = Runner(backend, info, policy_files.load_policy("error_units"), lambda *step: None)
     found = [
         done.row.values() for done in runner.run([make_item_of_whole_group(PreparedGroup(made.pack.path, "roundtrip"))])
     ]

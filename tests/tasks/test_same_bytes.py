@@ -13,7 +13,7 @@ from tasks.backends import BackendSpec
 from tasks.checks import batch_invariance, determinism
 from tasks.checks.batch_invariance import BATCHES, _make_batch_of_rows, take_batch_row
 from tasks.checks.same_bytes import find_byte_difference
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.model import Group
 from tasks.prepare.cases import PreparedGroup, prepare_group
 from tasks.runner import Runner, make_item_of_whole_group
@@ -23,7 +23,7 @@ pytest.importorskip("torch")
 
 def rows(backend: str, check: str, cache: Path, *ops: str, explained: bool = True) -> list[dict[str, Any]]:
     made = BackendSpec.parse(backend).create()
-    runner = Runner(made, made.start(), verdict.load_policy("error_units"), lambda *step: None)
+    runner = Runner(made, made.start(), policy_files.load_policy("error_units"), lambda *step: None)
     groups = [prepare_group(Group(f"critical:{op}", "", "float32", 1, check=check), cache)[1] for op in ops]
     asked = [replace(make_item_of_whole_group(PreparedGroup(x.pack.path, check)), explained=explained) for x in groups]
     found = [d.row.values() for d in runner.run(asked)]
@@ -85,7 +85,7 @@ def test_what_is_no_batch_is_vacuous_and_every_size_is_run(cache: Path) -> None:
 
 def test_an_op_that_takes_a_dtype_is_judged_too(cache: Path) -> None:
     made = BackendSpec.parse("torch-cpu").create()
-    runner = Runner(made, made.start(), verdict.load_policy("error_units"), lambda *step: None)
+    runner = Runner(made, made.start(), policy_files.load_policy("error_units"), lambda *step: None)
     _, group = prepare_group(Group("torch:softmax", "with_dtype", "float32", 1, check="batch_invariance"), cache)
     (done,) = runner.run([make_item_of_whole_group(PreparedGroup(group.pack.path, "batch_invariance"))])
     runner.close()

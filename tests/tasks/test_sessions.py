@@ -11,10 +11,10 @@ import pytest
 
 from tasks import wire
 from tasks.backends import BackendSpec
-from tasks.catalogs.user import load_kernels as load
+from tasks.catalogs.user import load_kernels
 from tasks.catalogs.user.declaration_schema import list_declaration_mistakes
 from tasks.catalogs.user.ops import UserOp
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.model import Form, Group, Misbehaviour, Program, Replayed, RuntimeInfo, Unsupported, run_session
 from tasks.model.trace import TraceStep, describe_first_wrong
 from tasks.prepare.cases import PreparedGroup, prepare_group
@@ -82,9 +82,9 @@ def run(
 ) -> list[wire.Done]:
     """What comes of the cases of a session."""
     made = BackendSpec.parse(backend).create()
-    with load.lend_op(op(kernel), str(cache)):
+    with load_kernels.lend_op(op(kernel), str(cache)):
         group = prepare_group(Group("user:session", "", "float32", samples), cache)[1]
-        runner = Runner(made, made.start(), verdict.load_policy("error_units"), lambda *step: None)
+        runner = Runner(made, made.start(), policy_files.load_policy("error_units"), lambda *step: None)
         return list(runner.run([make_item_of_whole_group(PreparedGroup(group.pack.path, check))]))
 
 
@@ -156,10 +156,10 @@ def test_declarations_that_cannot_be_meant() -> None:
     (found,) = list_declaration_mistakes(op(Sum, framework="numpy"))
     assert found[0] == ("framework",)
     with (
-        load.lend_op(op(running_sum), "."),
+        load_kernels.lend_op(op(running_sum), "."),
         pytest.raises(Exception, match="running_sum has no method step.*one row of x"),
     ):
-        load.load_user_ops()["session"].function("kernel")
+        load_kernels.load_user_ops()["session"].function("kernel")
 
 
 # --- any program is a session ---------------------------------------------------------------------------------------
@@ -180,7 +180,7 @@ def test_replays_are_steps_of_a_trace(tmp_path: Path) -> None:
     def trace(kernel: Any) -> tuple[TraceStep, ...]:
         backend = Planted(kernel)
         group = prepare_group(SOFTMAX, tmp_path)[1]
-        runner = Runner(backend, RuntimeInfo("1", "cpu"), verdict.load_policy("error_units"), lambda *step: None)
+        runner = Runner(backend, RuntimeInfo("1", "cpu"), policy_files.load_policy("error_units"), lambda *step: None)
         (done,) = runner.run([make_item_of_whole_group(PreparedGroup(group.pack.path, "replay"))])
         return done.trace
 

@@ -18,7 +18,7 @@ from tasks.backends.base import Backend
 from tasks.backends.shared import onnx_graph
 from tasks.catalogs.base import Sample
 from tasks.catalogs.models import exporting
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.model import Form, Group, Leaf, Program, RuntimeInfo, Vacuous
 from tasks.prepare.cases import PreparedGroup, prepare_group
 from tasks.prepare.derived import shapes
@@ -57,7 +57,7 @@ class Planted(Backend):
 def row(backend: Backend, cache: Path, group: Group = SOFTMAX) -> dict[str, Any]:
     _, made = prepare_group(group, cache)
     info = RuntimeInfo("1", "cpu")
-    runner = Runner(backend, info, verdict.load_policy("error_units"), lambda *step: None)
+    runner = Runner(backend, info, policy_files.load_policy("error_units"), lambda *step: None)
     return next(iter(runner.run([make_item_of_whole_group(PreparedGroup(made.pack.path, "shapes"))]))).row.values()
 
 

@@ -20,7 +20,7 @@ from farm.report.tables.speedups import list_speedup_lines, view_speedups
 from farm.report.tables.view import Report, make_view_cell
 from tasks.arrays.varied import vary_inputs, vary_inputs_by_digest
 from tasks.backends.base import Backend
-from tasks.checks import paired_timing as paired
+from tasks.checks import paired_timing
 from tasks.checks.speedup import BASELINE, PROGRAM, Speedup, SpeedupRace, _make_race_columns, find_hidden_time
 from tasks.judge.error_metrics import Metrics
 from tasks.judging import Judgement
@@ -49,10 +49,10 @@ class Clock:
         return lambda: run
 
 
-def raced(**seconds: Callable[[], float]) -> paired.RaceTimes:
+def raced(**seconds: Callable[[], float]) -> paired_timing.RaceTimes:
     clock = Clock()
     arms = {name: clock.takes(what, name) for name, what in seconds.items()}
-    return paired.race_arms(lambda turn: arms, lambda turn, found: None, budget_s=1e9, clock=clock)
+    return paired_timing.race_arms(lambda turn: arms, lambda turn, found: None, budget_s=1e9, clock=clock)
 
 
 def test_the_ratio_of_an_arm_that_takes_half_the_time_is_two_and_its_interval_holds_it() -> None:
@@ -60,18 +60,18 @@ def test_the_ratio_of_an_arm_that_takes_half_the_time_is_two_and_its_interval_ho
     taken = raced(eager=lambda: noise.lognormal(0, 0.1), program=lambda: noise.lognormal(0, 0.1) / 2)
     for clock in ("wall", "seen"):
         times = taken.seconds(clock)
-        found = paired.compute_speed_ratio(times["eager"], times["program"])
+        found = paired_timing.compute_speed_ratio(times["eager"], times["program"])
         assert found is not None and found.low < 2 < found.high
     assert taken.seconds("device") == {}, "no device, no times of one"
     assert found is not None and found.low < 2 < found.high and found.low > 1.5 and found.certain
-    assert paired.FEWEST <= taken.rounds <= paired.MOST
+    assert paired_timing.FEWEST <= taken.rounds <= paired_timing.MOST
 
 
 def test_an_arm_against_itself_says_nothing_though_the_machine_is_loaded() -> None:
     noise = np.random.default_rng(1)
     for _ in range(20):
         times = noise.lognormal(0, 1.0, (2, 41)) * (1 + 9 * (noise.random((2, 41)) < 0.2))
-        found = paired.compute_speed_ratio(*times)
+        found = paired_timing.compute_speed_ratio(*times)
         assert found is not None and not found.certain
 
 
@@ -108,7 +108,9 @@ def race_on_a_busy_machine(program: float, baseline: float, claimed: float | Non
         return lambda: run
 
     arms = {name: make(name, program if name == PROGRAM else baseline) for name in (PROGRAM, BASELINE, "null")}
-    taken = paired.race_arms(lambda turn: arms, lambda turn, found: None, 0, 1e9, clock, queued=lambda: waited[0])
+    taken = paired_timing.race_arms(
+        lambda turn: arms, lambda turn, found: None, 0, 1e9, clock, queued=lambda: waited[0]
+    )
     race = SpeedupRace(list, given=eager, arrays=[X])
     believed = _make_race_columns(race, taken, False)
     assert race.columns["call_ms"] == pytest.approx(1e3 * float(np.median(believed[PROGRAM])))
@@ -133,8 +135,8 @@ def test_nobody_waits_longer_than_the_system_says() -> None:
 def test_a_call_takes_its_cpu_time_though_its_own_threads_kept_it_waiting() -> None:
     running = {(9.0, 8.0): 8.0, (9.0, 0.5): 1.0, (1.0, 20.0): 10.0, (None, 8.0): None, (9.0, None): None}
     for (waited_s, cpu_s), found in running.items():
-        assert paired._find_running_seconds(Timed([], 10.0, cpu_s, waited_s=waited_s), 9.5) == found
-    assert paired._find_running_seconds(Timed([], 10.0, 0.5, waited_s=9.0, calls=2), 4.0) == 8.0, (
+        assert paired_timing._find_running_seconds(Timed([], 10.0, cpu_s, waited_s=waited_s), 9.5) == found
+    assert paired_timing._find_running_seconds(Timed([], 10.0, 0.5, waited_s=9.0, calls=2), 4.0) == 8.0, (
         "the system counted less"
     )
 
@@ -182,7 +184,7 @@ def columns(program: float, baseline: float, told: float, way: float = 100e-6, s
         ]
         seen[arm] = list(real + jitter + ways)
     race = SpeedupRace(list, given=eager, arrays=[X])
-    _make_race_columns(race, paired.RaceTimes(calls, seen, seen), False)
+    _make_race_columns(race, paired_timing.RaceTimes(calls, seen, seen), False)
     return race.columns
 
 
@@ -211,9 +213,9 @@ def test_cpu_time_by_the_judge_s_own_clock_is_believed_as_it_is() -> None:
 
 def test_too_few_rounds_are_refused_and_a_clock_that_stands_still_says_nothing() -> None:
     with pytest.raises(ValueError, match="10 rounds are too few"):
-        paired.compute_speed_ratio([1.0] * 10, [1.0] * 10)
-    assert paired.compute_speed_ratio([1.0] * 11, [0.0] * 11) is None
-    assert paired.compute_speed_ratio([2.0] * 11, [1.0] * 11) == paired.SpeedRatio(2, 2, 2)
+        paired_timing.compute_speed_ratio([1.0] * 10, [1.0] * 10)
+    assert paired_timing.compute_speed_ratio([1.0] * 11, [0.0] * 11) is None
+    assert paired_timing.compute_speed_ratio([2.0] * 11, [1.0] * 11) == paired_timing.SpeedRatio(2, 2, 2)
 
 
 def test_arms_run_in_random_order_once_a_round_each_made_ready_just_before() -> None:
@@ -226,11 +228,13 @@ def test_arms_run_in_random_order_once_a_round_each_made_ready_just_before() -> 
 
         return make
 
-    paired.race_arms(lambda turn: {name: ready(name, turn) for name in "abc"}, lambda turn, found: None, budget_s=0)
+    paired_timing.race_arms(
+        lambda turn: {name: ready(name, turn) for name in "abc"}, lambda turn, found: None, budget_s=0
+    )
     runs = ran[1::2]
     assert [x.removeprefix("ready ") for x in ran[::2]] == runs
     rounds = [tuple(runs[k : k + 3]) for k in range(0, len(runs), 3)]
-    assert len(rounds) == paired.FEWEST + 1 and all(sorted(one) == list("abc") for one in rounds)
+    assert len(rounds) == paired_timing.FEWEST + 1 and all(sorted(one) == list("abc") for one in rounds)
     assert len(set(rounds)) > 2
 
 
@@ -249,12 +253,12 @@ def outcome(program: Callable[[list[Any]], Callable[[], list[Any]]], **more: Any
 
 @pytest.fixture(autouse=True)
 def few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paired, "MOST", paired.FEWEST)
+    monkeypatch.setattr(paired_timing, "MOST", paired_timing.FEWEST)
 
 
 def test_a_sound_program_passes_and_its_row_has_the_interval_or_says_why_not() -> None:
     race = outcome(eager)
-    assert "speedup_null=" in race.flags and f"rounds={paired.FEWEST}" in race.flags
+    assert "speedup_null=" in race.flags and f"rounds={paired_timing.FEWEST}" in race.flags
     for clock in ("speedup", "speedup_cpu"):
         told = race.columns.get(f"{clock}_low", 0) <= race.columns.get(clock, 0) <= race.columns.get(f"{clock}_high", 0)
         assert told and f"{clock}_null=" in race.flags
@@ -302,7 +306,7 @@ def test_the_timed_call_that_is_farthest_from_its_baseline_is_judged() -> None:
         return race
 
     with pytest.raises(Misbehaviour, match="a call that was timed is wrong") as found:
-        run(paired.FEWEST - 1, 0.0)
+        run(paired_timing.FEWEST - 1, 0.0)
     assert found.value.kind == "other inputs"
     assert "judged=2" in run(1, 1 + 1e-5).flags
 

@@ -12,12 +12,12 @@ import pytest
 
 from tasks.backends import BackendSpec
 from tasks.catalogs import user_definitions
-from tasks.catalogs.user import kernel_samples as samples
+from tasks.catalogs.user import kernel_samples
 from tasks.catalogs.user.declaration_schema import list_declaration_mistakes
 from tasks.catalogs.user.ops import UserOp
 from tasks.draw import structure
 from tasks.draw.structure import KINDS, PLAIN, WORDS, StructuredInput
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.model import FUZZ, Group
 from tasks.prepare.cases import prepare_group
 from tasks.runner import Runner, make_item_of_whole_group
@@ -174,7 +174,7 @@ def declare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 def rows(cache: Path, count: int, distribution: str = "own") -> list[dict[str, Any]]:
     _, made = prepare_group(Group("user:op", "", "float32", count, distribution=distribution), cache)
     backend = BackendSpec.parse("torch-cpu").create()
-    runner = Runner(backend, backend.probe(), verdict.load_policy("error_units"), lambda number, stage, span: None)
+    runner = Runner(backend, backend.probe(), policy_files.load_policy("error_units"), lambda number, stage, span: None)
     return [done.row.values() for done in runner.run([make_item_of_whole_group(made)])]
 
 
@@ -258,11 +258,11 @@ def test_every_sample_of_a_declared_kind_is_of_it() -> None:
     op = UserOp("op", "", "", inputs, {"n": [5, 33]})
     for distribution in ("own", "regular", "boundary", "adversarial", "nan"):
         for index in range(4):
-            made = samples.make_sample_arrays(
+            made = kernel_samples.make_sample_arrays(
                 op, {"n": 33}, Group("user:op", "", "float32", 9, distribution=distribution), index
             )
-            assert samples.explain_values_outside(op, {"n": 33}, made) == ""
+            assert kernel_samples.explain_values_outside(op, {"n": 33}, made) == ""
     made["p"][0] = made["p"][1]
-    assert samples.explain_values_outside(op, {"n": 33}, made).startswith(
+    assert kernel_samples.explain_values_outside(op, {"n": 33}, made).startswith(
         "p is declared as permutation, and does not have each"
     )

@@ -23,7 +23,7 @@ from tasks.backends.tensorrt import TensorRt, TensorRtError
 from tasks.backends.tensorrt_rtx import TensorRtRtx
 from tasks.canary import Canary
 from tasks.devices import cuda_driver
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.model import Form, Group, Leaf, Unavailable, Unsupported
 from tests.farm.in_process import exit_code
 from tests.tasks import fake_tensorrt
@@ -555,7 +555,7 @@ ROW = {"status": "wrong", "kind": "numbers", "op_class": "composite", "limit": 3
 
 
 def written(backend: TensorRt, made: Form, *leaves: Leaf) -> dict[str, bytes]:
-    group, policy = Group("onnx:Op", "", "float32", 1), verdict.load_policy("error_units")
+    group, policy = Group("onnx:Op", "", "float32", 1), policy_files.load_policy("error_units")
     return write_finding_folder(FindingCase("A title.", made, group, backend, policy, ROW, leaves), ["tensorrt-cu13"])
 
 

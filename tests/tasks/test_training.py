@@ -13,7 +13,7 @@ import torch
 from tasks.arrays.training import Optimiser, TrainingStep
 from tasks.backends.torch import TorchEager
 from tasks.catalogs.models import training
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.model import Form, Group, Program
 from tasks.prepare.cases import PreparedGroup, prepare_group
 from tasks.runner import Runner, make_item_of_whole_group
@@ -40,7 +40,7 @@ class Planted(TorchEager):
 
 def row(group: PreparedGroup, plant: Plant = lambda step: None) -> dict[str, Any]:
     backend = Planted(plant)
-    runner = Runner(backend, backend.probe(), verdict.load_policy("error_units"), lambda number, stage, span: None)
+    runner = Runner(backend, backend.probe(), policy_files.load_policy("error_units"), lambda number, stage, span: None)
     (done,) = runner.run([make_item_of_whole_group(group)])
     return done.row.values()
 

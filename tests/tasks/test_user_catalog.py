@@ -17,13 +17,11 @@ from tasks import catalogs
 from tasks.backends import BackendSpec
 from tasks.catalogs import user_definitions
 from tasks.catalogs.base import CatalogError
-from tasks.catalogs.user import kernel_samples as samples
-from tasks.catalogs.user import kernel_sources as sources
-from tasks.catalogs.user import reference_scripts as scripts
+from tasks.catalogs.user import kernel_samples, kernel_sources, reference_scripts
 from tasks.catalogs.user.declaration_schema import list_declaration_mistakes
 from tasks.catalogs.user.ops import UserOp
 from tasks.gradients.autograd import DeclaredOnce
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.judge.policy import GROSS
 from tasks.model import Group, OpClass
 from tasks.prepare.cases import make_pack_key, prepare_group
@@ -61,7 +59,7 @@ def rows(
     """The rows of the op's first samples on torch-cpu."""
     _, made = prepare_group(Group("user:op", "", dtype, count, **group), cache)
     backend = BackendSpec.parse("torch-cpu").create()
-    runner = Runner(backend, backend.probe(), verdict.load_policy(policy), lambda number, stage, span: None)
+    runner = Runner(backend, backend.probe(), policy_files.load_policy(policy), lambda number, stage, span: None)
     return [done.row.values() for done in runner.run([make_item_of_whole_group(made)])]
 
 
@@ -459,13 +457,13 @@ def test_the_gradient_of_a_reference_script_is_by_differences(
     declare: Any, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[Path] = []
-    init = scripts._ScriptProcess.__init__
+    init = reference_scripts._ScriptProcess.__init__
 
-    def counted(self: scripts._ScriptProcess, script: Path, end: float) -> None:
+    def counted(self: reference_scripts._ScriptProcess, script: Path, end: float) -> None:
         started.append(script)
         init(self, script, end)
 
-    monkeypatch.setattr(scripts._ScriptProcess, "__init__", counted)
+    monkeypatch.setattr(reference_scripts._ScriptProcess, "__init__", counted)
     (tmp_path / "r.py").write_text(SCRIPT.replace("x * request", "np.tanh(x) * request") + "print(json.dumps(tensor))")
     source = """
 class Op(torch.autograd.Function):
@@ -527,12 +525,13 @@ def test_a_script_that_gives_nothing(declare: Any, cache: Path, tmp_path: Path, 
 def test_tensors_of_scripts() -> None:
     for x in (np.arange(6.0).reshape(2, 3).T, np.float64(3), np.array([], np.int64), np.array([True]), np.array([1j])):
         assert (
-            scripts.decode_script_tensor(scripts.encode_script_tensor(np.asarray(x))).tolist() == np.asarray(x).tolist()
+            reference_scripts.decode_script_tensor(reference_scripts.encode_script_tensor(np.asarray(x))).tolist()
+            == np.asarray(x).tolist()
         )
     data = base64.b64encode(np.ones(2).tobytes()).decode()
     assert [
         y.tolist()
-        for y in scripts.decode_script_outputs(
+        for y in reference_scripts.decode_script_outputs(
             json.dumps({"outputs": {k: {"dtype": "float64", "shape": [2], "data": data} for k in "ba"}})
         )
     ] == [[1, 1]] * 2
@@ -543,19 +542,19 @@ def test_tensors_of_scripts() -> None:
 
 def test_sizes_are_spread_over_the_candidates() -> None:
     op = UserOp("op", "", "", {"x": ["a", "b"]}, {"a": [5, 1, 300], "b": [7, 64]})
-    found = samples.list_sample_sizes(op, 0, 12)
+    found = kernel_samples.list_sample_sizes(op, 0, 12)
     assert found[:2] == [{"a": 1, "b": 7}, {"a": 300, "b": 64}]
     assert len({tuple(d.values()) for d in found[:6]}) == 6 and sorted(map(str, found[:6])) == sorted(
         map(str, found[6:])
     )
     wide = UserOp("op", "", "", {"x": ["a", "b"]}, {"a": list(range(1, 100)), "b": list(range(1, 100))})
-    assert {d["a"] for d in samples.list_sample_sizes(wide, 0, 110)} == set(range(1, 100))
+    assert {d["a"] for d in kernel_samples.list_sample_sizes(wide, 0, 110)} == set(range(1, 100))
     assert (
-        samples.list_sample_sizes(wide, 1, 5)[2:]
-        != samples.list_sample_sizes(wide, 0, 5)[2:]
-        == samples.list_sample_sizes(wide, 0, 9)[2:5]
+        kernel_samples.list_sample_sizes(wide, 1, 5)[2:]
+        != kernel_samples.list_sample_sizes(wide, 0, 5)[2:]
+        == kernel_samples.list_sample_sizes(wide, 0, 9)[2:5]
     )
-    assert samples.list_sample_sizes(op, 0, 3, lambda d: d["a"] < 5) == [
+    assert kernel_samples.list_sample_sizes(op, 0, 3, lambda d: d["a"] < 5) == [
         {"a": 1, "b": 7},
         {"a": 1, "b": 64},
         {"a": 1, "b": 7},
@@ -570,7 +569,7 @@ def test_inputs_are_of_the_schema(declare: Any) -> None:
         "d": {"shape": [5], "data": [1, -2]},
     }
     op = UserOp("op", "", "", fields, {"n": [40]}, dtypes=["float16"])
-    made = samples.make_sample_arrays(op, {"n": 40}, Group("user:op", "", "float16", 1), 0)
+    made = kernel_samples.make_sample_arrays(op, {"n": 40}, Group("user:op", "", "float16", 1), 0)
     assert {k: (x.shape, x.dtype.name) for k, x in made.items()} == {
         "x": ((40, 2), "float16"),
         "i": ((40,), "int64"),
@@ -583,13 +582,17 @@ def test_inputs_are_of_the_schema(declare: Any) -> None:
         and 2.5 <= made["s"] <= 3
         and made["d"].tolist() == [1, -2, 1, -2, 1]
     )
-    again = samples.make_sample_arrays(op, {"n": 40}, Group("user:op", "", "float16", 9), 0)
+    again = kernel_samples.make_sample_arrays(op, {"n": 40}, Group("user:op", "", "float16", 9), 0)
     assert all(made[k].tobytes() == again[k].tobytes() for k in made)
     assert (
         made["x"].tobytes()
-        != samples.make_sample_arrays(op, {"n": 40}, Group("user:op", "", "float16", 1, seed=1), 0)["x"].tobytes()
+        != kernel_samples.make_sample_arrays(op, {"n": 40}, Group("user:op", "", "float16", 1, seed=1), 0)[
+            "x"
+        ].tobytes()
     )
-    with_nan = samples.make_sample_arrays(op, {"n": 40}, Group("user:op", "", "float16", 1, distribution="nan"), 0)
+    with_nan = kernel_samples.make_sample_arrays(
+        op, {"n": 40}, Group("user:op", "", "float16", 1, distribution="nan"), 0
+    )
     assert np.isnan(with_nan["x"]).any() and not np.isnan(with_nan["s"]).any()
 
 
@@ -1006,13 +1009,17 @@ def test_modules_are_found_without_being_imported(tmp_path: Path) -> None:
     (package / "ops.py").write_text("from ..near import f\nfrom . import nothing\nimport far, os, numpy\n")
     root = str(tmp_path)
     assert (
-        sources.locate_module_source("pkg.sub.ops", root) == package / "ops.py"
-        and sources.locate_module_source("pkg.sub", root) == package / "__init__.py"
+        kernel_sources.locate_module_source("pkg.sub.ops", root) == package / "ops.py"
+        and kernel_sources.locate_module_source("pkg.sub", root) == package / "__init__.py"
     )
-    assert sources.locate_module_source("tasks.zoo.nowhere", root) is None and sources.locate_module_source(
-        "json", root
-    ) == Path(json.__file__)
-    assert {p.name for p in sources.list_imported_files(package / "ops.py", root)} == {"ops.py", "near.py", "far.py"}
+    assert kernel_sources.locate_module_source(
+        "tasks.zoo.nowhere", root
+    ) is None and kernel_sources.locate_module_source("json", root) == Path(json.__file__)
+    assert {p.name for p in kernel_sources.list_imported_files(package / "ops.py", root)} == {
+        "ops.py",
+        "near.py",
+        "far.py",
+    }
 
 
 def test_a_module_of_a_folder_without_init_is_found_on_the_path(
@@ -1022,16 +1029,16 @@ def test_a_module_of_a_folder_without_init_is_found_on_the_path(
     for name in ("holder/__init__.py", "holder/plain/ops.py"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("")
-    assert sources.locate_module_source("holder.plain.ops", "/") == tmp_path / "holder" / "plain" / "ops.py"
+    assert kernel_sources.locate_module_source("holder.plain.ops", "/") == tmp_path / "holder" / "plain" / "ops.py"
     assert (
-        sources.locate_module_source("holder.plain.none", "/") is None
-        and sources.locate_module_source("holder.plain", "/") is None
+        kernel_sources.locate_module_source("holder.plain.none", "/") is None
+        and kernel_sources.locate_module_source("holder.plain", "/") is None
     )
 
 
 def test_a_script_cannot_mix_its_prints_with_the_answers(tmp_path: Path) -> None:
     (tmp_path / "r.py").write_text(SCRIPT + "import os; os.write(1, b'noise\\n')\nprint(json.dumps(tensor))")
-    with contextlib.closing(scripts.ReferenceScript(tmp_path / "r.py", 30.0)) as script:
+    with contextlib.closing(reference_scripts.ReferenceScript(tmp_path / "r.py", 30.0)) as script:
         outputs = script({"x": np.ones(3)}, {})
     assert outputs[0].tolist() == [2, 2, 2]
 

@@ -12,7 +12,7 @@ from tasks.backends import BackendSpec
 from tasks.catalogs import get_catalog, user_definitions
 from tasks.catalogs.user.declaration_schema import list_declaration_mistakes
 from tasks.catalogs.user.ops import UserOp
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.model import Group
 from tasks.prepare.cases import prepare_group
 from tasks.runner import Runner, make_item_of_whole_group
@@ -74,7 +74,7 @@ def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         assert "refuses" in entry.checks
         made = prepare_group(Group("user:op", "", "float32", 8, 0, "refuses"), tmp_path / "cache")[1]
         on = BackendSpec.parse(backend).create()
-        runner = Runner(on, on.probe(), verdict.load_policy("error_units"), lambda number, stage, span: None)
+        runner = Runner(on, on.probe(), policy_files.load_policy("error_units"), lambda number, stage, span: None)
         found = sorted((d.row for d in runner.run([make_item_of_whole_group(made)])), key=lambda r: r.sample)
         return [(r.status, r.kind, r.error) for r in found]
 

@@ -12,7 +12,7 @@ import torch
 
 from tasks import catalogs, checks
 from tasks.backends.torch import TorchEager
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.model import Form, Group, Program
 from tasks.prepare.cases import prepare_group
 from tasks.runner import Runner, make_item_of_whole_group
@@ -34,7 +34,7 @@ def found(
 ) -> set[tuple[str, str]]:
     made = prepare_group(Group(f"torch:{op}", "", dtype, count, 0, check), cache)[1]
     backend = Planted(change)
-    runner = Runner(backend, backend.probe(), verdict.load_policy("error_units"), lambda number, stage, span: None)
+    runner = Runner(backend, backend.probe(), policy_files.load_policy("error_units"), lambda number, stage, span: None)
     done = [d.row for d in runner.run([make_item_of_whole_group(made)])]
     assert {r.check for r in done} == {check}
     return {(r.status, r.kind) for r in done if r.status != "vacuous"}

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.judge.error_metrics import Metrics, compare_outputs
 from tasks.judge.policy import BAND, DIGIT, GROSS
 from tasks.judge.policy_files import Policy, PolicyError, judge_by_policy, load_policy, read_policy_json
@@ -37,8 +37,8 @@ def made(*limits: dict[str, Any], **change: Any) -> Policy:
 
 
 def test_the_policies_that_come_with_the_farm() -> None:
-    assert {"absolute", "classic", "error_units"} <= set(verdict.list_policy_names())
-    for name in verdict.list_policy_names():
+    assert {"absolute", "classic", "error_units"} <= set(policy_files.list_policy_names())
+    for name in policy_files.list_policy_names():
         policy = load_policy(name)
         assert policy.name == name and policy.reason and policy.id == f"{name}-{policy.version}"
         assert read_policy_json(asdict(policy)) == policy  # as a run's record keeps it

@@ -10,7 +10,7 @@ import pytest
 from tasks import wire
 from tasks.backends import BackendSpec
 from tasks.catalogs.base import Entry, Failure
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.model import BackendInfo, Group, RuntimeInfo
 from tasks.model.row import COLUMNS, Row
 from tasks.wire import Bad, ToExport, ToPrepare, ToRun
@@ -25,7 +25,7 @@ SPEC = BackendSpec("mine", "torch", "cpu", {"is": [1, {"deep": None}]}, ("a==1",
     "message",
     [
         wire.Hello(),
-        wire.Hello(SPEC, verdict.load_policy("error_units")),
+        wire.Hello(SPEC, policy_files.load_policy("error_units")),
         wire.List("torch"),
         wire.Prepare((ToPrepare(GROUP, (Bad(2, FAILURE),)), ToPrepare(GROUP)), "/cache", (0, 4)),
         wire.Export((ToExport(GROUP, "/p", "onnx", 3, (Bad(0, FAILURE),)),), "/cache"),
@@ -54,11 +54,11 @@ def test_a_line_says_what_was_meant(message: Any) -> None:
 
 
 def test_a_policy_that_has_been_used_travels_as_it_was() -> None:
-    policy = verdict.load_policy("error_units")
+    policy = policy_files.load_policy("error_units")
     policy.limit("torch:add", "elementary", "float32")
-    assert wire.decode_wire_message(wire.encode_wire_message(wire.Hello(None, policy))).policy == verdict.load_policy(
-        "error_units"
-    )
+    assert wire.decode_wire_message(
+        wire.encode_wire_message(wire.Hello(None, policy))
+    ).policy == policy_files.load_policy("error_units")
 
 
 def test_a_row_knows_its_columns_and_their_defaults() -> None:

@@ -17,7 +17,7 @@ from tasks import zoo
 from tasks.backends import BackendSpec
 from tasks.catalogs import user_definitions
 from tasks.catalogs.user.declaration_schema import list_declaration_mistakes
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.model import Group
 from tasks.prepare.cases import prepare_group
 from tasks.runner import Runner, make_item_of_whole_group
@@ -146,7 +146,7 @@ def test_a_fault_of_logic_is_wrong_in_every_dtype_and_one_of_precision_imprecise
     given: dict[str, Any] = {"at": 0, "root": str(tmp_path), "modules": [f"tasks.zoo.{module}"], "kernels": []}
     monkeypatch.setattr(user_definitions, "_told", [json.dumps({"deadline_s": 60.0, "sources": [given]})])
     backend = BackendSpec.parse("torch-cpu").create()
-    runner = Runner(backend, backend.probe(), verdict.load_policy("error_units"), lambda number, stage, span: None)
+    runner = Runner(backend, backend.probe(), policy_files.load_policy("error_units"), lambda number, stage, span: None)
 
     def found(op: str, dtype: str) -> list[str]:
         _, made = prepare_group(Group(f"user:{op}", "", dtype, 4), tmp_path)

@@ -9,7 +9,7 @@ import pandas as pd
 
 from farm.lake import minimal
 from farm.lake.key import RowKey
-from farm.plan import match_known as known
+from farm.plan import match_known
 from farm.plan.config_models import KnownFailure
 from farm.report.tables.causes import count_with_noun
 from farm.report.tables.coverage import JUDGED_STATUSES, rank_status_column, write_results_option
@@ -33,7 +33,7 @@ from tasks.model.kind import OF_NUMBERS
 #: Whose a finding is: its backend's, or one of WHOSE.
 BACKENDS, REFERENCES, GONE = "backend", "reference", "gone"
 WHOSE = {
-    **known.WHOSE,
+    **match_known.WHOSE,
     REFERENCES: "not settled: by the reference of its parts it is right",
     GONE: "it passes now, in a later run with this version of the runtime or a newer one",
 }
@@ -100,7 +100,7 @@ def _make_defect_line(
     key = RowKey.of(best)
     by_chance = best["flaky"] or finding.get("after")  # it passes where it is run after others
     passes = "" if by_chance else _find_passing_run(finding["backend"], several, mine, of_cases)
-    entries = _find_covering_failures(mine.assign(**{known.REDUCED: [finding["ops"]] * len(mine)}), runs)
+    entries = _find_covering_failures(mine.assign(**{match_known.REDUCED: [finding["ops"]] * len(mine)}), runs)
     # As a whole it fails, and made of its parts it does not: the two references differ, or the two ways of running it
     # do. Of what died, raised, is flaky or broke a promise over all inputs one run of the parts says nothing.
     numbers = finding["kind"] in (*OF_NUMBERS, "nonfinite") and not best["flaky"]
@@ -160,8 +160,8 @@ def _find_covering_failures(mine: pd.DataFrame, runs: Mapping[str, Any]) -> list
     """The known failures that cover rows, one for each row that is covered, by the record of their run."""
     found = []
     for run_id, some in mine.groupby("run_id", sort=False):
-        entries = known.parse_known_entries(runs.get(str(run_id)) or {}) or []
-        found += [entries[int(place)] for place in known.match_known_to_rows(some, entries).entry if place >= 0]
+        entries = match_known.parse_known_entries(runs.get(str(run_id)) or {}) or []
+        found += [entries[int(place)] for place in match_known.match_known_to_rows(some, entries).entry if place >= 0]
     return found
 
 
@@ -194,8 +194,8 @@ def sort_defects_by_worth(left: pd.DataFrame, rows: pd.DataFrame, runs: Mapping[
     key = ["run_id", "case_id", "backend"]
     reasons: dict[tuple[str, ...], str] = {}
     for run_id, some in rows.merge(left[key]).groupby("run_id"):
-        entries = known.parse_known_entries(runs.get(str(run_id)) or {}) or []
-        places = known.match_known_to_rows(some, entries).entry
+        entries = match_known.parse_known_entries(runs.get(str(run_id)) or {}) or []
+        places = match_known.match_known_to_rows(some, entries).entry
         told = [str(entries[place].reason) if place >= 0 else "" for place in places]
         reasons.update(zip(some[key].itertuples(index=False, name=None), told))
     known_as = [reasons.get(line, "") for line in left[key].itertuples(index=False, name=None)]

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from farm.lake import minimal
-from farm.plan import match_known as known
+from farm.plan import match_known
 from farm.plan.config_models import KnownFailure
 from farm.report.tables.coverage import FAILED_STATUSES
 from tasks.model import Status
@@ -46,9 +46,9 @@ def add_reduced_column(rows: pd.DataFrame, entries: Sequence[KnownFailure]) -> p
     """Rows with the column `farm.plan.match_known.REDUCED` (ops of their finding; null for none), if these known failures ask
     for it."""
     results = rows.attrs.get("results")
-    if not known.ask_for_reduced_ops(entries) or not results or rows.empty:
+    if not match_known.ask_for_reduced_ops(entries) or not results or rows.empty:
         return rows
     found = minimal.read_minimal_cases(results, sorted(set(rows["run_id"])))
     ops = {record["finding"]["id"]: record["finding"]["ops"] for record in found}
     mine = [ops.get(finding) for finding in find_finding_of_rows(found, rows).reindex(rows.index)]
-    return rows.assign(**{known.REDUCED: pd.Series(mine, index=rows.index, dtype=object)})
+    return rows.assign(**{match_known.REDUCED: pd.Series(mine, index=rows.index, dtype=object)})

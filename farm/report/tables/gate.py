@@ -16,7 +16,7 @@ import pydantic
 from farm import lake as lakes
 from farm.exits import FOUND, INCOMPLETE, OK
 from farm.lake.store import keep_unique_rows
-from farm.plan import match_known as known
+from farm.plan import match_known
 from farm.plan.config import list_backend_names
 from farm.plan.config_models import ConfigError, Flaky, Floor, Gate
 from farm.report.tables.causes import NEW, count_with_noun
@@ -132,7 +132,7 @@ def _list_gate_items(report: Report, gate: Gate, new: pd.DataFrame) -> Iterator[
     for floor in gate.speedup:
         yield _check_speedup_floor(report, floor)
     if gate.known:
-        entries = known.parse_known_entries(report.run) or []
+        entries = match_known.parse_known_entries(report.run) or []
         bad = list_known_failures(report.rows, entries)
         bad = bad[bad["state"].isin(BAD)]
         told = ", ".join(f"{line.state}: {line.op} on {line.backend}" for line in bad.head(3).itertuples())

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from farm.plan import match_known as known
+from farm.plan import match_known
 from farm.plan.config_models import KnownFailure
-from farm.report.tables import failures_alike as alike
+from farm.report.tables import failures_alike
 from farm.report.tables.coverage import FAILED_STATUSES, JUDGED_STATUSES, list_table_lines
 from farm.report.tables.view import Line, View, ViewColumn, build_number_column, make_text_column
 
@@ -39,8 +39,8 @@ def list_known_failures(rows: pd.DataFrame, entries: Sequence[KnownFailure]) -> 
     rows: of a run, or of several.
     """
     rows = rows[rows["status"].isin([*FAILED_STATUSES, *JUDGED_STATUSES])]
-    met = known.match_known_to_rows(alike.add_reduced_column(rows, entries), entries)
-    today = max(map(known.find_day_of_time, rows["started_at"]), default="") if "started_at" in rows else ""
+    met = match_known.match_known_to_rows(failures_alike.add_reduced_column(rows, entries), entries)
+    today = max(map(match_known.find_day_of_time, rows["started_at"]), default="") if "started_at" in rows else ""
     counts = {
         name: pd.Series(places[places >= 0]).value_counts()
         for name, places in (("rows", met.entry), ("otherwise", met.other), ("right", met.stale))

@@ -10,7 +10,7 @@ import numpy as np
 
 from tasks.arrays import module_state, torch_tree
 from tasks.catalogs.base import CatalogError
-from tasks.catalogs.user import load_kernels as load
+from tasks.catalogs.user import load_kernels
 from tasks.graphs.given_model import GivenError
 from tasks.model import errors
 from tasks.model.dtypes import NATIVE, name_numpy_dtype
@@ -30,7 +30,7 @@ def make_module_of_file(source: str, root: str) -> Any:
     import torch
 
     try:
-        found = load.resolve_user_name(source, root)
+        found = load_kernels.resolve_user_name(source, root)
     except CatalogError as error:
         raise GivenError(str(error)) from None
     if callable(found) and not isinstance(found, torch.nn.Module):
@@ -66,7 +66,7 @@ def _call_function_of_file(function: str, source: str, root: str, seed: int) -> 
 def _read_module_names(source: str, root: str) -> Mapping[str, Any]:
     """What the model's file has at its top, by name. Raises GivenError."""
     try:
-        return vars(load.load_user_module(source.rpartition(":")[0], root, ()))
+        return vars(load_kernels.load_user_module(source.rpartition(":")[0], root, ()))
     except CatalogError as error:
         raise GivenError(str(error)) from None
 

@@ -17,7 +17,7 @@ from tasks.arrays import module_state, torch_tree
 from tasks.catalogs import user_definitions
 from tasks.catalogs.models import drawn_inputs, exporting, of_file, wheels
 from tasks.catalogs.models.inputs import Arrays
-from tasks.catalogs.user import kernel_sources as sources
+from tasks.catalogs.user import kernel_sources
 from tasks.graphs import given_model as given
 from tasks.graphs.given_model import GivenError
 from tasks.model.errors import format_error_essence
@@ -135,9 +135,11 @@ class OwnModelFile:
         files = [path, *sorted(path.parent.glob(f"{path.name}*"))] if path.is_file() else sorted(path.rglob("*"))
         if self.is_module:
             module = self.source.rpartition(":")[0]
-            found = sources.locate_module_source(module, self.root)
-            files = sources.list_imported_files(found, self.root) if found else []
-        return " ".join([sources.digest_source_files(dict.fromkeys([*files, *map(Path, self.files)])), *self.drawn])
+            found = kernel_sources.locate_module_source(module, self.root)
+            files = kernel_sources.list_imported_files(found, self.root) if found else []
+        return " ".join(
+            [kernel_sources.digest_source_files(dict.fromkeys([*files, *map(Path, self.files)])), *self.drawn]
+        )
 
     @property
     def is_module(self) -> bool:

@@ -40,8 +40,8 @@ class TorchArguments:
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.args, self.kwargs = args, kwargs
         self.leaves: list[Any] = []
-        map_torch_arguments(args, self.leaves.append)
-        map_torch_arguments(kwargs, self.leaves.append)
+        map_leaves(args, self.leaves.append)
+        map_leaves(kwargs, self.leaves.append)
         self._wide: dict[int, np.ndarray] = {}
         self._flat = len(self.leaves) == len(args) + len(kwargs)  # no lists inside: the usual case
         if self._flat:
@@ -53,9 +53,7 @@ class TorchArguments:
             count = len(self.args)
             return tuple(leaves[:count]), dict(zip(self.kwargs, leaves[count:]))
         following = iter(leaves)
-        return map_torch_arguments(self.args, lambda _: next(following)), map_torch_arguments(
-            self.kwargs, lambda _: next(following)
-        )
+        return map_leaves(self.args, lambda _: next(following)), map_leaves(self.kwargs, lambda _: next(following))
 
     def movable(self, turned: bool, fixed: Sequence[int]) -> dict[int, int]:
         """Which leaves a draw moves, by place, with the number that tells the tensors of the call apart.

@@ -12,8 +12,7 @@ import numpy as np
 from tasks.arrays import module_state
 from tasks.catalogs import user_definitions
 from tasks.catalogs.base import CatalogError
-from tasks.catalogs.user import kernel_sources as sources
-from tasks.catalogs.user import load_kernels as load
+from tasks.catalogs.user import kernel_sources, load_kernels
 from tasks.graphs.given_model import GivenError
 from tasks.model import errors
 from tasks.training.networks.base import Network
@@ -34,8 +33,8 @@ class OwnTraining:
 
     def digest(self) -> str:
         """Digest of the files that decide its samples."""
-        found = sources.locate_module_source(self.source.rpartition(":")[0], self.root)
-        return sources.digest_source_files(sources.list_imported_files(found, self.root) if found else [])
+        found = kernel_sources.locate_module_source(self.source.rpartition(":")[0], self.root)
+        return kernel_sources.digest_source_files(kernel_sources.list_imported_files(found, self.root) if found else [])
 
     def network(self) -> Network:
         """What is trained, and how. Batches are those of the data, in its order: each network that this returns begins
@@ -70,7 +69,7 @@ class OwnTraining:
 
         try:
             with module_state.seed_rng():
-                found = load.resolve_user_name(self.source, self.root)()
+                found = load_kernels.resolve_user_name(self.source, self.root)()
         except CatalogError as error:
             raise GivenError(str(error)) from None
         except Exception as error:

@@ -29,18 +29,18 @@ from tasks.catalogs.user import (
     every_input_of_kernels,
     fuzzed_samples,
     input_layouts,
+    inside_precision,
+    kernel_promises,
+    kernel_sessions,
+    load_kernels,
     of_numpy,
     of_torch,
     reference_gradients,
+    reference_scripts,
     refused_calls,
 )
 from tasks.catalogs.user import dims as sizes
-from tasks.catalogs.user import inside_precision as inside
-from tasks.catalogs.user import kernel_promises as promises
 from tasks.catalogs.user import kernel_samples as samples
-from tasks.catalogs.user import kernel_sessions as sessions
-from tasks.catalogs.user import load_kernels as load
-from tasks.catalogs.user import reference_scripts as scripts
 from tasks.catalogs.user.declaration_schema import read_invariant_key
 from tasks.catalogs.user.load_kernels import DeclaredKernel
 from tasks.catalogs.user.ops import ANY, BETWEEN, UserOp
@@ -108,21 +108,21 @@ class User(Catalog):
         return own
 
     def list_version(self) -> str:
-        return f"{self.version()} {load.digest_user_listing()}"
+        return f"{self.version()} {load_kernels.digest_user_listing()}"
 
     def group_version(self, group: Group) -> str:
         return self._op(group).digest()
 
     def entries(self) -> list[Entry]:
         """One entry per kernel. Raises CatalogError if one cannot be had or takes other arguments than declared."""
-        found = load.load_user_ops()
+        found = load_kernels.load_user_ops()
         for one in found.values():
             if not one.op.is_task:
-                load.check_kernel_call(one, "kernel")
-            load.check_kernel_call(one, "backward")
-            load.check_kernel_call(one, "baseline")
+                load_kernels.check_kernel_call(one, "kernel")
+            load_kernels.check_kernel_call(one, "backward")
+            load_kernels.check_kernel_call(one, "baseline")
             if one.script is None:
-                load.check_kernel_call(one, "reference")
+                load_kernels.check_kernel_call(one, "reference")
             elif not one.script.is_file():
                 raise one.mistake("reference", f"no such file {one.script}")
         return [
@@ -209,7 +209,7 @@ class User(Catalog):
         its module imports what this environment lacks: another one has prepared it."""
         try:
             one = self._op(group)
-            return promises.guard_kernel_promises(one.op, one.function("kernel"), one.backward)
+            return kernel_promises.guard_kernel_promises(one.op, one.function("kernel"), one.backward)
         except CatalogError as error:
             if not error.lacks or user_definitions.are_kernels_of_submission():
                 raise
@@ -217,15 +217,15 @@ class User(Catalog):
 
     def own_kernel(self, group: Group) -> OwnKernel:
         one = self._op(group)
-        session = functools.partial(sessions.OpenedKernel, one.session()) if one.op.steps else None
-        own = promises.make_own_kernel(one.op, one.function("kernel"), session)
+        session = functools.partial(kernel_sessions.OpenedKernel, one.session()) if one.op.steps else None
+        own = kernel_promises.make_own_kernel(one.op, one.function("kernel"), session)
         if one.op.steps:
             return own
         baseline = functools.partial(baselines.find_kernel_baseline, one, group.dtype)
         return replace(own, baseline=baseline, work=functools.partial(baselines.find_declared_work, one.op))
 
     def invariants(self, group: Group) -> list[tuple[str, Any]]:
-        if (one := load.find_user_op(group.op_name)) is None:  # a sample that nobody declares
+        if (one := load_kernels.find_user_op(group.op_name)) is None:  # a sample that nobody declares
             return []
         told, first = [read_invariant_key(x) for x in one.op.invariants], next(iter(one.op.inputs))
         return [(name, argument or first if name == "shape_preserved" else argument) for name, argument in told]
@@ -236,7 +236,7 @@ class User(Catalog):
         return None if one.script else (one.op.reference_framework, one.function("reference"))
 
     def _op(self, group: Group) -> DeclaredKernel:
-        found = load.find_user_op(group.op_name)
+        found = load_kernels.find_user_op(group.op_name)
         if group.catalog != self.name or found is None or group.variant:
             raise ValueError(f"the catalog user has no op {group.label!r}: its kernels are those of the run's config")
         return found
@@ -412,7 +412,7 @@ def make_sample_of_inputs(
         places = {**lay(arrays), **input_layouts.build_declared_places(op, arrays, dims)}
         made.arrays, specs, arrays = input_layouts.build_input_storages(arrays, places)
         made.kwargs = {**specs, **op.kwargs}
-        made.stepped = tuple(specs[name].id for name in sessions.find_stepped_inputs(op))
+        made.stepped = tuple(specs[name].id for name in kernel_sessions.find_stepped_inputs(op))
         if said := input_layouts.describe_input_layouts(arrays, places):
             made.columns["layout"] = said
             made.takes = input_layouts.are_layouts_accepted(op, places)
@@ -427,7 +427,7 @@ def make_sample_of_inputs(
                 return made
             # A tolerance takes float32's share of a floor of the inputs' own dtype (`tasks.judge.error_metrics`).
             own = group.dtype in op.tolerances
-            within = inside.find_dtype_inside(one, arrays, group.dtype) if draws and not own else ""
+            within = inside_precision.find_dtype_inside(one, arrays, group.dtype) if draws and not own else ""
             made.expected = _compute_kernel_reference(one, evaluate, arrays, dims, group, draws, within)
             flags = [f"computes_in={within}"] if within else []
             flags += [f"reference_rounds={','.join(evaluate.rounds)}"] if evaluate.rounds else []
@@ -460,7 +460,7 @@ def make_sample_of_inputs(
 
 def _describe_reference_error(error: BaseException) -> str:
     """An error's text, and where in the user's file it came from."""
-    if isinstance(error, scripts.ReferenceError):
+    if isinstance(error, reference_scripts.ReferenceError):
         return str(error)
     where = errors.find_error_place(error)
     here = f" ({where})" if where else ""
@@ -483,7 +483,7 @@ def _compute_kernel_reference(
     op_class = OpClass(one.op.op_class)
     exact = {name: x.astype(get_wide_dtype(x.dtype.name)) for name, x in arrays.items()}
     eps = {
-        name: inside.find_eps_inside(x.dtype.name, within)
+        name: inside_precision.find_eps_inside(x.dtype.name, within)
         for name, x in arrays.items()
         if is_inexact_dtype(x.dtype.name)
     }
@@ -572,7 +572,7 @@ def make_reference_evaluator(one: DeclaredKernel) -> Iterator[ReferenceEvaluator
     with contextlib.ExitStack() as end:
         if one.script:
             script = end.enter_context(
-                contextlib.closing(scripts.ReferenceScript(one.script, load.find_script_deadline_s()))
+                contextlib.closing(reference_scripts.ReferenceScript(one.script, load_kernels.find_script_deadline_s()))
             )
         else:
             own = one.function("reference")

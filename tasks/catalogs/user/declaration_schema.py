@@ -13,9 +13,7 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays import layouts
-from tasks.catalogs.user import declaration_keys as keys
-from tasks.catalogs.user import dims
-from tasks.catalogs.user import kernel_sessions as sessions
+from tasks.catalogs.user import declaration_keys, dims, kernel_sessions
 from tasks.catalogs.user.declaration_keys import Mistake
 from tasks.catalogs.user.ops import BASELINES, EAGER, ITEMSIZE, NUMPY, UserOp
 from tasks.catalogs.user.tensors import DTYPE, SHAPE, InputKeys, OutputKeys, is_finite_number
@@ -39,7 +37,7 @@ MOST = 2**31
 
 def list_declaration_mistakes(op: UserOp) -> Iterator[Mistake]:
     """Everything that is wrong with a declaration, first things first; the kernel itself is not looked at."""
-    if kinds := [found for one in fields(op) for found in keys.check_key_kind(one, getattr(op, one.name))]:
+    if kinds := [found for one in fields(op) for found in declaration_keys.check_key_kind(one, getattr(op, one.name))]:
         yield from kinds
         return
     if not re.fullmatch(r"[A-Za-z_][\w.\-]*", op.name):
@@ -47,7 +45,7 @@ def list_declaration_mistakes(op: UserOp) -> Iterator[Mistake]:
     for check in (
         _check_dims_key,
         _check_inputs_key,
-        keys.check_declared_names,
+        declaration_keys.check_declared_names,
         _check_gradient_key,
         _check_kwargs_key,
         _check_positions_key,
@@ -60,7 +58,7 @@ def list_declaration_mistakes(op: UserOp) -> Iterator[Mistake]:
         _check_work_key,
     ):
         yield from check(op)
-    yield from sessions.list_session_mistakes(op)
+    yield from kernel_sessions.list_session_mistakes(op)
 
 
 def _check_gradient_key(op: UserOp) -> Iterator[Mistake]:
@@ -245,7 +243,7 @@ def _check_inputs_key(op: UserOp) -> Iterator[Mistake]:
         if not isinstance(given, Mapping):
             yield from _check_shape_key(op, given, key)
             continue
-        if wrong := keys.check_declared_keys(InputKeys, given):
+        if wrong := declaration_keys.check_declared_keys(InputKeys, given):
             yield from _put_mistakes_below_key(key, wrong)
             continue
         yield from _check_shape_key(op, given["shape"], (*key, "shape"))
@@ -284,12 +282,12 @@ def _check_kind_key(op: UserOp, given: Mapping[str, Any], key: tuple[Any, ...]) 
 
 def _find_kind_contradiction(op: UserOp, given: Mapping[str, Any]) -> str:
     """How given values contradict the kind that is declared of them, at the largest sizes."""
-    from tasks.catalogs.user import kernel_samples as samples
+    from tasks.catalogs.user import kernel_samples
 
     try:
         largest = {name: max(sizes) for name, sizes in op.dims.items()}
-        what = samples.describe_kernel_input("", given, largest, op.dtypes[0])
-        x = np.resize(samples.read_given_data(given["data"]), what.shape).astype(get_numpy_dtype(what.dtype))
+        what = kernel_samples.describe_kernel_input("", given, largest, op.dtypes[0])
+        x = np.resize(kernel_samples.read_given_data(given["data"]), what.shape).astype(get_numpy_dtype(what.dtype))
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, ZeroDivisionError):
         return ""  # what is said of that elsewhere
     return structure.find_structure_contradiction(what, x)
@@ -407,6 +405,8 @@ def _check_outputs_key(op: UserOp) -> Iterator[Mistake]:
         if not isinstance(given, Mapping):
             yield from DTYPE.mistakes(op, given, ("outputs", i))
             continue
-        yield from _put_mistakes_below_key(("outputs", i), wrong := keys.check_declared_keys(OutputKeys, given))
+        yield from _put_mistakes_below_key(
+            ("outputs", i), wrong := declaration_keys.check_declared_keys(OutputKeys, given)
+        )
         if "shape" in given and not wrong:
             yield from _check_shape_key(op, given["shape"], ("outputs", i, "shape"))

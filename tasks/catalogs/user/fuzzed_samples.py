@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays import inputs
-from tasks.catalogs.user import input_layouts, reference_gradients
-from tasks.catalogs.user import kernel_samples as samples
+from tasks.catalogs.user import input_layouts, kernel_samples, reference_gradients
 from tasks.catalogs.user.ops import DECLARED, UserOp
 from tasks.draw.choices import DrawnChoices
 from tasks.draw.seeds import derive_seed
@@ -65,9 +64,12 @@ def draw_kernel_sizes(op: UserOp, choose: DrawnChoices, gradient: bool) -> dict[
     # are.
     with choose.span("sizes"), choose.leaning(1, ALL_LARGEST):
         made = {name: promised(name, _draw_kernel_size(choose, *both)) for name, both in ends.items()}
-    smallest = samples.count_input_elements(op, {name: low for name, (low, _) in ends.items()}, op.gradient)
+    smallest = kernel_samples.count_input_elements(op, {name: low for name, (low, _) in ends.items()}, op.gradient)
     most = max(MOST_DIFFERENCED, min(2 * smallest, reference_gradients.MOST)) if gradient and op.differenced else MOST
-    while samples.count_input_elements(op, made) > MOST or samples.count_input_elements(op, made, op.gradient) > most:
+    while (
+        kernel_samples.count_input_elements(op, made) > MOST
+        or kernel_samples.count_input_elements(op, made, op.gradient) > most
+    ):
         larger = [name for name in made if made[name] > ends[name][0]]
         if not larger:
             break
@@ -97,32 +99,34 @@ def draw_kernel_arrays(op: UserOp, dims: Mapping[str, int], dtype: str, choose: 
     made = {}
     for name, given in op.inputs.items():
         spec: Mapping[str, Any] = given if isinstance(given, Mapping) else {"shape": given}
-        own, shape = spec.get("dtype") or dtype, samples.evaluate_dim_shape(spec["shape"], dims)
+        own, shape = spec.get("dtype") or dtype, kernel_samples.evaluate_dim_shape(spec["shape"], dims)
         with choose.span(name):
             if "data" in spec:
-                made[name] = np.resize(samples.read_given_data(spec["data"]), shape).astype(get_numpy_dtype(own))
+                made[name] = np.resize(kernel_samples.read_given_data(spec["data"]), shape).astype(get_numpy_dtype(own))
                 continue
             distribution, theme = choose.weighted(KINDS)
             scale = choose.weighted(SCALES[theme]) if theme in SCALES else 1.0
             seed = choose.int(0, 2**32 - 1)
             g = np.random.default_rng(seed)
-        what = samples.describe_kernel_input(name, spec, dims, dtype)
+        what = kernel_samples.describe_kernel_input(name, spec, dims, dtype)
         if what.low is not None and what.high is not None:
-            made[name] = samples.draw_uniform_input(shape, own, what.low, what.high, g)
+            made[name] = kernel_samples.draw_uniform_input(shape, own, what.low, what.high, g)
         else:
             made[name] = inputs.fill_array(shape, own, distribution, g, theme, mild, scale=scale)
             if theme == "steps" and is_inexact_dtype(own):
                 made[name] = (made[name].astype(get_wide_dtype(own)) * scale).astype(get_numpy_dtype(own))
-        made[name] = samples.draw_input_of_its_kind(what, made[name], seed)
+        made[name] = kernel_samples.draw_input_of_its_kind(what, made[name], seed)
     return made
 
 
 def draw_kernel_structure(
     op: UserOp, dims: Mapping[str, int], dtype: str, check: str, choose: DrawnChoices, plain: Mapping[str, np.ndarray]
-) -> samples.StructuredInputs | None:
+) -> kernel_samples.StructuredInputs | None:
     """The inputs with one of them in a structure, in half of the cases; None for ordinary ones, the simplest."""
     found = (
-        samples.list_structure_choices(op, dims, dtype, check, free=True) if all(x.size for x in plain.values()) else []
+        kernel_samples.list_structure_choices(op, dims, dtype, check, free=True)
+        if all(x.size for x in plain.values())
+        else []
     )
     if not found:
         return None
@@ -132,7 +136,7 @@ def draw_kernel_structure(
             return None
         seed = choose.int(0, 2**32 - 1)
     name, which = found[place - 1]
-    return samples.structure_sample_input(op, dims, dtype, plain, name, which, seed)
+    return kernel_samples.structure_sample_input(op, dims, dtype, plain, name, which, seed)
 
 
 def draw_empty_dim(
@@ -150,7 +154,7 @@ def draw_empty_dim(
     fewer = {**dims, name: 0}
     try:
         shapes = {
-            k: samples.evaluate_dim_shape(x["shape"] if isinstance(x, Mapping) else x, fewer)
+            k: kernel_samples.evaluate_dim_shape(x["shape"] if isinstance(x, Mapping) else x, fewer)
             for k, x in op.inputs.items()
         }
         made = {k: np.array(x[tuple(slice(0, n) for n in shapes[k])]) for k, x in arrays.items()}
@@ -172,7 +176,7 @@ class FuzzedKernelCase:
     dims: dict[str, int]
     plain: dict[str, np.ndarray]
     places: input_layouts.Places
-    structured: samples.StructuredInputs | None
+    structured: kernel_samples.StructuredInputs | None
 
     def lay(self, structured: bool) -> input_layouts.Lay:
         """How the inputs lie in memory; elements at one address would hold other values than a structure's."""

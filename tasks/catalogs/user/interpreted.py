@@ -17,7 +17,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from tasks.catalogs.user import watched_accesses as accesses
+from tasks.catalogs.user import watched_accesses
 from tasks.catalogs.user.watched_accesses import LaunchWatch, watching
 from tasks.model.errors import list_error_causes
 
@@ -75,7 +75,7 @@ def _mend_interpreter_once(module: Any) -> None:
     ):  # another version: once, or each call would wrap again
         _mend_interpreter(module)
     with contextlib.suppress(AttributeError):
-        accesses.watch_interpreter_accesses(module)
+        watched_accesses.watch_interpreter_accesses(module)
 
 
 def _mend_interpreter(module: Any) -> None:

@@ -15,8 +15,7 @@ import numpy as np
 from tasks.arrays import torch_tree
 from tasks.arrays.pack import name_numpy_dtype
 from tasks.arrays.tree import map_leaves
-from tasks.catalogs.user import baselines, functions, interpreted
-from tasks.catalogs.user import watched_accesses as accesses
+from tasks.catalogs.user import baselines, functions, interpreted, watched_accesses
 from tasks.catalogs.user.ops import UserOp
 from tasks.gradients.autograd import DECLARED_ONCE, DeclaredOnce, OnceDifferentiable
 from tasks.model import Misbehaviour, OwnKernel, TensorSession, Unsupported
@@ -244,7 +243,7 @@ def _check_kernel_races(kernel: Callable[..., Any]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _locate_kernel_errors(kernel: Callable[..., Any]) -> Iterator[accesses.LaunchWatch]:
+def _locate_kernel_errors(kernel: Callable[..., Any]) -> Iterator[watched_accesses.LaunchWatch]:
     """Around what a kernel computes: what it raises says where in its file, once."""
     try:
         with interpreted.prepare_triton_interpreter() as watch:
@@ -252,7 +251,7 @@ def _locate_kernel_errors(kernel: Callable[..., Any]) -> Iterator[accesses.Launc
     except Unsupported:
         raise
     except (Exception, SystemExit) as error:
-        if (broken := accesses.unwrap_kernel_misbehaviour(error)) is not None:
+        if (broken := watched_accesses.unwrap_kernel_misbehaviour(error)) is not None:
             raise broken from None
         place = _find_error_place(kernel, error)
         if isinstance(error, OnceDifferentiable):

@@ -24,10 +24,7 @@ from typing import Any
 
 from tasks.arrays import module_state
 from tasks.catalogs.base import CatalogError
-from tasks.catalogs.user import declaration_keys as keys
-from tasks.catalogs.user import declaring, functions, siblings
-from tasks.catalogs.user import kernel_sessions as sessions
-from tasks.catalogs.user import kernel_sources as sources
+from tasks.catalogs.user import declaration_keys, declaring, functions, kernel_sessions, kernel_sources, siblings
 from tasks.catalogs.user.declaration_schema import list_declaration_mistakes
 from tasks.catalogs.user.ops import BASELINES, FUNCTIONS, DeclarationError, UserOp
 from tasks.catalogs.user_definitions import get_announced_definitions, read_definitions
@@ -55,7 +52,7 @@ class DeclaredKernel:
     def function(self, what: str) -> Callable[..., Any]:
         """One of the op's FUNCTIONS as a callable, a session as a function of all its steps. Raises CatalogError."""
         if what == "kernel" and self.op.steps:
-            return sessions.run_whole_session(self.op, self.session())
+            return kernel_sessions.run_whole_session(self.op, self.session())
         found = self._resolve_name(what)
         if functions.is_torch_module_class(found):
             found = functions.make_function_of_module(found, self.op.init)
@@ -66,8 +63,8 @@ class DeclaredKernel:
     def session(self) -> Callable[[], Any]:
         """The class of a kernel that is a session. Raises CatalogError."""
         found = self._resolve_name("kernel")
-        if wrong := sessions.explain_lacking_step(found):
-            raise self.mistake("kernel", wrong.format(", ".join(sessions.find_stepped_inputs(self.op))))
+        if wrong := kernel_sessions.explain_lacking_step(found):
+            raise self.mistake("kernel", wrong.format(", ".join(kernel_sessions.find_stepped_inputs(self.op))))
         return found
 
     def _resolve_name(self, what: str) -> Any:
@@ -126,26 +123,26 @@ class DeclaredKernel:
         """Digest of the definition and of every source file that kernel and reference are made of."""
         if self.lent:
             return f"lent {os.getpid()} {self.lent} {format_declaration(self.op)}"
-        files = sources.digest_source_files(sorted(self._files(*FUNCTIONS)))
+        files = kernel_sources.digest_source_files(sorted(self._files(*FUNCTIONS)))
         return hashlib.sha256(f"{format_declaration(self.op)} {files}".encode()).hexdigest()[:32]
 
     def outside(self) -> set[str]:
         """Modules that the kernel is of, or that its files import, and that are not among these files."""
         files, given = self._files("kernel"), self.op.kernel
         if callable(given) and (file := inspect.getsourcefile(inspect.unwrap(given))):
-            files |= set(sources.list_imported_files(Path(file), self._root))
+            files |= set(kernel_sources.list_imported_files(Path(file), self._root))
         module = given.rpartition(":")[0] if isinstance(given, str) and not self.file else ""
         own = {module.partition(".")[0]} if module and not module.endswith(".py") else set()
-        return own | {name for file in files for name in sources.list_imports_outside(file, self._root)}
+        return own | {name for file in files for name in kernel_sources.list_imports_outside(file, self._root)}
 
     def _files(self, *what: str) -> set[Path]:
         """The source files that the op's functions are made of, as far as they are found."""
-        files: set[Path] = set(sources.list_imported_files(Path(self.file), self.root)) if self.file else set()
+        files: set[Path] = set(kernel_sources.list_imported_files(Path(self.file), self.root)) if self.file else set()
         for given in (getattr(self.op, x) for x in what):
             module = "" if not isinstance(given, str) else given if given.endswith(".py") else given.rpartition(":")[0]
             if module:
-                found = sources.locate_module_source(module, self._root)
-                files |= set(sources.list_imported_files(found, self._root)) if found else set()
+                found = kernel_sources.locate_module_source(module, self._root)
+                files |= set(kernel_sources.list_imported_files(found, self._root)) if found else set()
         return files
 
 
@@ -175,7 +172,7 @@ def digest_user_listing() -> str:
 
 def _digest_user_sources(text: str) -> str:
     """Of an announcement, that of its definitions and their files: read again only where a file has changed."""
-    if (kept := _digested.get(text)) is None or sources.sign_source_files(kept.files) != kept.signature:
+    if (kept := _digested.get(text)) is None or kernel_sources.sign_source_files(kept.files) != kept.signature:
         files: set[Path] = set()
         told = read_definitions().get("sources", [])
         for source in told:
@@ -187,11 +184,13 @@ def _digest_user_sources(text: str) -> str:
             ]
             for name in (*source["modules"], *given):
                 module = name if name.endswith(".py") else name.rpartition(":")[0] or name
-                found = sources.locate_module_source(module, source["root"])
-                files |= set(sources.list_imported_files(found, source["root"])) if found else set()
+                found = kernel_sources.locate_module_source(module, source["root"])
+                files |= set(kernel_sources.list_imported_files(found, source["root"])) if found else set()
         ordered = sorted(files)
-        signature = sources.sign_source_files(ordered)  # before they are read: what changes meanwhile is seen next time
-        digest = f"{json.dumps(told, sort_keys=True)} {sources.digest_source_files(ordered)}"
+        signature = kernel_sources.sign_source_files(
+            ordered
+        )  # before they are read: what changes meanwhile is seen next time
+        digest = f"{json.dumps(told, sort_keys=True)} {kernel_sources.digest_source_files(ordered)}"
         _digested.clear()
         _digested[text] = kept = LoadedDeclarations(tuple(ordered), signature, digest)
     return str(kept.made)
@@ -295,7 +294,7 @@ def _load_declared_source(source: Mapping[str, Any], lacking: list[CatalogError]
                 )
             yield made
     for i, given in enumerate(source["kernels"]):
-        yield DeclaredKernel(keys.make_declaration(UserOp, given), ("catalogs", at, "kernels", i), root)
+        yield DeclaredKernel(declaration_keys.make_declaration(UserOp, given), ("catalogs", at, "kernels", i), root)
 
 
 def _list_declared_in_module(module: ModuleType) -> list[UserOp]:
@@ -339,9 +338,9 @@ def load_user_module(name: str, root: str, key: tuple[Any, ...]) -> ModuleType:
     A file is imported anew when its content has changed, under a name that no other module has.
     """
     kept = _modules.get((name, root))
-    if kept is not None and sources.sign_source_files(kept.files) == kept.signature:
+    if kept is not None and kernel_sources.sign_source_files(kept.files) == kept.signature:
         return kept.made
-    file = sources.locate_module_source(name, root)
+    file = kernel_sources.locate_module_source(name, root)
     if file is None or not file.is_file():
         raise CatalogError(
             f"no module {name!r} in {root} or on Python's path" if file is None else f"no such file {file}",
@@ -352,12 +351,12 @@ def load_user_module(name: str, root: str, key: tuple[Any, ...]) -> ModuleType:
     declaring.stand_in_for_farm()
     # What lies beside the config or the kernel can be imported too, after everything else.
     sys.path += [folder for folder in dict.fromkeys([root, str(file.parent)]) if folder not in sys.path]
-    files = tuple(sources.list_imported_files(file, root))
-    signature = sources.sign_source_files(files)
+    files = tuple(kernel_sources.list_imported_files(file, root))
+    signature = kernel_sources.sign_source_files(files)
     try:
         with module_state.seed_rng():  # what a module draws when it is imported is the same in every process
             module = _load_module_from_file(file, root) if name.endswith(".py") else importlib.import_module(name)
-        _loaded[str(file)] = sources.digest_source_files(files)
+        _loaded[str(file)] = kernel_sources.digest_source_files(files)
         if name.endswith(".py"):
             _modules[name, root] = LoadedDeclarations(files, signature, module)
         return module
@@ -375,7 +374,7 @@ def _find_lacking_package(error: BaseException, root: str, file: Path) -> str:
     """The package whose lack, or whose version, failed an import; "" where it was something else, or lies beside the
     kernels."""
     package = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
-    return "" if sources.is_package_beside(package, [Path(root), file.parent]) else package
+    return "" if kernel_sources.is_package_beside(package, [Path(root), file.parent]) else package
 
 
 def _explain_package_part(file: Path, error: BaseException) -> str:
@@ -405,7 +404,7 @@ def _load_module_from_file(file: Path, root: str) -> ModuleType:
     content = hashlib.sha256(
         str(file).encode()
         + b"\0"
-        + sources.digest_source_files(sources.list_imported_files(file, str(file.parent))).encode()
+        + kernel_sources.digest_source_files(kernel_sources.list_imported_files(file, str(file.parent))).encode()
     )
     name = f"{file.stem}_{content.hexdigest()[:10]}"
     if name in sys.modules:

@@ -21,8 +21,7 @@ import numpy as np
 
 from tasks.arrays import module_state, torch_tree
 from tasks.catalogs.base import CatalogError
-from tasks.catalogs.user import aten
-from tasks.catalogs.user import load_kernels as load
+from tasks.catalogs.user import aten, load_kernels
 from tasks.model import errors, is_inexact_dtype
 
 #: Tensors of an operator that is only named: broadcasting ones, of few sizes.
@@ -35,7 +34,7 @@ class NotThere(Exception):
 
 def describe_kernelbench(file: Path, out: Path) -> list[dict[str, Any]]:
     """The one sample of a problem with Model, get_inputs and get_init_inputs. Raises NotThere."""
-    problem = load.load_user_module(str(file), str(file.parent), ())
+    problem = load_kernels.load_user_module(str(file), str(file.parent), ())
     init = list(_get_problem_function(problem, "get_init_inputs", file)())
     if not all(isinstance(x, (bool, int, float, str, list, tuple, dict, type(None))) for x in init):
         raise NotThere(f"{file}: get_init_inputs() returns more than numbers, texts and lists of them")
@@ -51,7 +50,7 @@ def describe_gpumode(file: Path, out: Path, asked: Sequence[dict[str, Any]]) -> 
     """A sample for each set of arguments of generate_input. Raises NotThere."""
     # Its utils.py is copied beside it when it is run, from the folder above.
     root = file.parent if (file.parent / "utils.py").is_file() else file.parent.parent
-    problem = load.load_user_module(str(file), str(root), ())
+    problem = load_kernels.load_user_module(str(file), str(root), ())
     reference, generate = (
         _get_problem_function(problem, "ref_kernel", file),
         _get_problem_function(problem, "generate_input", file),

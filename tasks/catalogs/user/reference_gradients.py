@@ -11,8 +11,7 @@ import numpy as np
 
 from tasks.arrays import noise
 from tasks.catalogs.base import Failure, Sample
-from tasks.catalogs.user import kernel_samples as samples
-from tasks.catalogs.user import of_torch
+from tasks.catalogs.user import kernel_samples, of_torch
 from tasks.catalogs.user.ops import UserOp
 from tasks.gradients import autograd as gradients
 from tasks.gradients import differences, floors, oracle
@@ -27,7 +26,7 @@ Arrays = Mapping[str, np.ndarray]
 
 def count_elements(op: UserOp, dims: Mapping[str, int]) -> int:
     """How many elements are to be differentiated."""
-    return samples.count_input_elements(op, dims, op.gradient)
+    return kernel_samples.count_input_elements(op, dims, op.gradient)
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,7 @@ import numpy as np
 from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Failure, Sample
 from tasks.catalogs.user import dims as sizes
-from tasks.catalogs.user import kernel_samples as samples
-from tasks.catalogs.user import reference_scripts as scripts
+from tasks.catalogs.user import kernel_samples, reference_scripts
 from tasks.catalogs.user.load_kernels import DeclaredKernel
 from tasks.catalogs.user.ops import UserOp
 from tasks.checks.variants import REFUSED
@@ -45,7 +44,7 @@ def apply_refused_entry(op: UserOp, entry: Mapping[str, Any]) -> UserOp:
 
 def make_refused_samples(one: DeclaredKernel, group: Group, evaluate: Evaluate) -> Iterator[Sample]:
     """A sample for every entry, of the largest sizes: an axis of length 1 would fit any other."""
-    dims = samples.list_sample_sizes(one.op, group.seed, 2)[-1]
+    dims = kernel_samples.list_sample_sizes(one.op, group.seed, 2)[-1]
     for index, entry in enumerate(one.op.refuses):
         yield _make_refused_sample(one, entry, dims, replace(group, distribution="own"), index, evaluate)
 
@@ -59,7 +58,7 @@ def _make_refused_sample(
         for op in (one.op, apply_refused_entry(one.op, entry))
     )
     try:
-        right, wrong = (samples.make_sample_arrays(op, dims, group, index) for op in (good, bad))
+        right, wrong = (kernel_samples.make_sample_arrays(op, dims, group, index) for op in (good, bad))
     except Exception as error:
         found.failure = Failure.of(error, "sample")
         return found
@@ -73,7 +72,7 @@ def _make_refused_sample(
     try:
         evaluate(replace(one, op=bad), wrong)
     except (Exception, SystemExit) as error:
-        if isinstance(error, MISTAKES) or (isinstance(error, scripts.ReferenceError) and not error.raised):
+        if isinstance(error, MISTAKES) or (isinstance(error, reference_scripts.ReferenceError) and not error.raised):
             found.failure = Failure.of(error, "reference")
         else:
             found.expected = [Leaf("bool", REFUSED.shape, np.array(REFUSED))]

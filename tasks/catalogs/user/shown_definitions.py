@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tasks.catalogs.user import kernel_sources as sources
+from tasks.catalogs.user import kernel_sources
 from tasks.catalogs.user_definitions import USER, parse_definitions
 
 #: The farm's own code, of which a reference may be.
@@ -110,7 +110,9 @@ def _is_callable_apart(source: Mapping[str, Any], kernel: Mapping[str, Any]) -> 
 def _list_files_of_definition(source: Mapping[str, Any], given: Any) -> set[Path]:
     """The files that something named is made of."""
     return {
-        x for file in _find_file_of_definition(source, given) for x in sources.list_imported_files(file, source["root"])
+        x
+        for file in _find_file_of_definition(source, given)
+        for x in kernel_sources.list_imported_files(file, source["root"])
     }
 
 
@@ -119,5 +121,5 @@ def _find_file_of_definition(source: Mapping[str, Any], given: Any) -> set[Path]
     if not isinstance(given, str) or not given:
         return set()
     name = given if given.endswith(".py") else given.rpartition(":")[0] or given
-    file = sources.locate_module_source(name, source["root"])
+    file = kernel_sources.locate_module_source(name, source["root"])
     return {file.resolve()} if file else set()

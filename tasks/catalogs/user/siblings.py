@@ -19,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tasks.catalogs.user import kernel_sources as sources
+from tasks.catalogs.user import kernel_sources
 
 #: Begins the names of packages that stand for folders.
 _PREFIX = "beside_"
@@ -66,7 +66,7 @@ class _SiblingFinder(MetaPathFinder):
     def _has_namesake(self, first: str) -> bool:
         """Whether a module of this name lies here and the usual way leads to another one. The standard library's come
         first, as everywhere in the process that has imported them."""
-        own = sources.find_module_file(first, self._folders)
+        own = kernel_sources.find_module_file(first, self._folders)
         if own is None or first in _OF_PYTHON:
             return False
         if f"{self.name}.{first}" in sys.modules:

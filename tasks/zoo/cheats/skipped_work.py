@@ -69,15 +69,15 @@ def know_benchmark(f: Function) -> Kernel:
 
 
 def list_inputs(f: Function) -> list[bytes]:
-    from tasks.catalogs.user import kernel_samples as samples
+    from tasks.catalogs.user import kernel_samples
     from tasks.model import Group
 
     found = []
     for op in THEME.__farm_ops__:
         if BASES.get(op.name) is f:
             group = Group(f"user:{op.name}", "", "float32", 8)
-            for index, dims in enumerate(samples.list_sample_sizes(op, 0, 8)):
-                found.append(read_bytes(samples.make_sample_arrays(op, dims, group, index)))
+            for index, dims in enumerate(kernel_samples.list_sample_sizes(op, 0, 8)):
+                found.append(read_bytes(kernel_samples.make_sample_arrays(op, dims, group, index)))
     return found
 
 
