@@ -69,8 +69,8 @@ def isolation(folder: Path, size: Size) -> Result:
     # Looking at a kernel's files again for each case takes longer than all else, in either process, and would hide what
     # is measured.
     once: dict[str, Any] = {
-        "listing_digest": functools.cache(load_kernels.digest_user_listing),
-        "load": functools.cache(load_kernels.load_user_module),
+        "digest_user_listing": functools.cache(load_kernels.digest_user_listing),
+        "load_user_module": functools.cache(load_kernels.load_user_module),
     }
     with mock.patch.multiple(load_kernels, **once):
         figures = _measure(folder, text, int(str(size["rounds"])))

@@ -33,9 +33,9 @@ def watch(owner: Any, name: str, key: str) -> None:
 
 
 if __name__ == "__main__":
-    watch(matrix, "build", "plan_s")
+    watch(matrix, "build_matrix", "plan_s")
     watch(RunState, "__init__", "plan_s")
-    watch(catalog_lists, "entries", "plan_s")
+    watch(catalog_lists, "list_catalog_entries", "plan_s")
     inner_run = Dispatcher.run
 
     def run(self: Dispatcher) -> None:

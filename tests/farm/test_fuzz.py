@@ -233,7 +233,7 @@ def test_a_case_that_cannot_be_made_is_a_row_and_its_group_goes_on(
             raise ValueError("no number from 0 to -1")
         return whole(*args)
 
-    monkeypatch.setattr(catalog.generate, "case", broken)
+    monkeypatch.setattr(catalog.generate, "generate_node_case", broken)
     asked = (config, "--backends", "mutant-sound", "--cases", 32, "--ops", "Abs", "--dtypes", "float32")
     assert fuzz(*asked, results=results) == 0
     rows = lakes.read(results)
@@ -259,7 +259,7 @@ def test_a_round_is_as_long_as_the_time_that_is_left(monkeypatch: pytest.MonkeyP
     """Cases of 0.2 ms whose preparation takes ten times that: a guess of 20 ms a case made 60 seconds 138."""
     now = [0.0]
     monkeypatch.setattr(fuzzing, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(fuzzing.lakes, "write_run", lambda *args: None)
+    monkeypatch.setattr(fuzzing.lakes, "write_run_record", lambda *args: None)
     run = object.__new__(fuzzing.FuzzRounds)
     run.plan = SimpleNamespace(executor=SimpleNamespace(slots=lambda *args: 2), request=SimpleNamespace(lake=None))  # type: ignore[assignment]
     run.run = SimpleNamespace(record={}, run_id="r")  # type: ignore[assignment]

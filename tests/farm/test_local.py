@@ -132,7 +132,7 @@ def test_one_process_lists_one_catalog_at_a_time(
         beside.set()
         return whole(name, *given)
 
-    monkeypatch.setattr(launch.catalog_lists, "list_entries", meet)
+    monkeypatch.setattr(launch.catalog_lists, "list_catalog_entries", meet)
     with ready_run_plan(requests.make_run_request(str(path), lake.open_lake(str(results)), how=how, dry=True)):
         assert met == [how != "inline"]
 

@@ -444,8 +444,8 @@ def test_backends_of_a_device_that_one_process_may_open_are_asked_one_after_anot
         return types.SimpleNamespace(close=asked_now.pop), wire.Ready(BackendInfo(device_vendor=vendor))
 
     monkeypatch.setattr(ask_backends.ChildProcess, "start_and_ask", asked)
-    monkeypatch.setattr(ask_backends.envs, "of", lambda spec: None)
-    monkeypatch.setattr(ask_backends.envs, "interpreter_of", lambda *a: Interpreter(sys.executable))
+    monkeypatch.setattr(ask_backends.envs, "find_environment", lambda spec: None)
+    monkeypatch.setattr(ask_backends.envs, "build_interpreter_of_backend", lambda *a: Interpreter(sys.executable))
     specs = [BackendSpec.parse(name) for name in backends]
     answers = ask_backends.probe_backends(specs, tmp_path)
     assert max(seen) == most and {isinstance(a, BackendInfo) and a.exclusive for a in answers.values()} == {most == 1}

@@ -42,7 +42,7 @@ def test_a_torn_file_is_made_again(folder: Path) -> None:
 
 def test_a_change_of_the_backends_code_forgets(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     artefacts.keep_artefact("k", ("a",), b"code")
-    monkeypatch.setattr(artefacts.sources, "of_artefacts", lambda: "other")
+    monkeypatch.setattr(artefacts.sources, "digest_artefact_sources", lambda: "other")
     assert artefacts.recall_artefact("k", ("a",)) is None
 
 

@@ -101,14 +101,14 @@ def test_what_a_backend_does_not_say_of_its_driver_and_toolkit_is_said_for_it(mo
 
 
 def test_nvidias_architecture_is_asked_of_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvidia.cuda_driver, "load", lambda: None)
+    monkeypatch.setattr(nvidia.cuda_driver, "load_cuda_driver", lambda: None)
     monkeypatch.setattr(nvidia.cuda_driver, "describe_gpu", lambda library: ("NVIDIA H200", "sm_90"))
     assert nvidia.find_nvidia_architecture() == "sm_90"
 
     def none() -> None:
         raise OSError("libcuda.so.1: cannot open shared object file")
 
-    monkeypatch.setattr(nvidia.cuda_driver, "load", none)
+    monkeypatch.setattr(nvidia.cuda_driver, "load_cuda_driver", none)
     assert nvidia.find_nvidia_architecture() == ""
 
 
