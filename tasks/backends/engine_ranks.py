@@ -22,7 +22,7 @@ class RankedEngine:
         self._group, self._name = group, name
 
     def load(self, model: ServedModel, compiled: bool = False) -> None:
-        opened = {"open": f"{__name__}:open_rank", "arguments": [self._name], "plant": ""}
+        opened = {"open": f"{__name__}:{open_engine_rank.__name__}", "arguments": [self._name], "plant": ""}
         self._group.ask(opened, {})
         self._decoder = model.decoder
         said = [model.decoder.values(), model.dtype, compiled]
