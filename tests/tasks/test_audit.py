@@ -63,7 +63,7 @@ def _one_of_each() -> list[str]:
 @pytest.mark.parametrize(
     ("module", "name"),
     [
-        ("tasks.stranger.wire", "_lay_out"),
+        ("tasks.stranger.wire", "_lay_out_message_arrays"),
         ("tasks.run_queue", "subtract_readings"),
         ("tasks.gradients.autograd", "compute_gradients"),
         ("tasks.backends.shared.caches", "flush_caches"),

@@ -576,8 +576,9 @@ def make_reference_evaluator(one: DeclaredKernel) -> Iterator[ReferenceEvaluator
             )
         else:
             own = one.function("reference")
-            of_arrays = of_torch if one.op.reference_framework == "torch" else of_numpy
-            reference = of_arrays.make_evaluator(own, rounds)
+            is_torch = one.op.reference_framework == "torch"
+            make_evaluator = of_torch.make_torch_evaluator if is_torch else of_numpy.make_numpy_evaluator
+            reference = make_evaluator(own, rounds)
 
         def evaluate(inputs: Arrays, round: Round | None, read: Read | None) -> list[np.ndarray]:
             if one.script:
