@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ import pytest
 
 from tasks import checks, zoo
 from tasks.backends import BackendSpec
-from tasks.backends.shared import replaced
+from tasks.backends.shared import foreign, replaced
 from tasks.catalogs import user_definitions
 from tasks.checks import audit
 from tasks.judge import policy_files
@@ -64,9 +65,9 @@ def _one_of_each() -> list[str]:
     ("module", "name"),
     [
         ("tasks.stranger.wire", "_lay_out_message_arrays"),
-        ("tasks.run_queue", "subtract_readings"),
+        ("tasks.run_queue", "subtract_run_queue_seconds"),
         ("tasks.gradients.autograd", "compute_gradients"),
-        ("tasks.backends.shared.caches", "flush_caches"),
+        ("tasks.backends.shared.caches", "flush_processor_caches"),
         ("time", "perf_counter"),
     ],
 )
@@ -107,6 +108,28 @@ def test_what_was_sound_is_looked_at_again_where_it_has_changed(monkeypatch: pyt
         )
         monkeypatch.undo()
     assert replaced.describe_replaced_functions() == ""
+
+
+@pytest.mark.parametrize("name", ["_remember_text", "new"])
+def test_what_another_thread_does_during_the_look_is_seen_by_the_next_one(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It puts something else in the place of what was looked at, or beside it, or forgets a module."""
+    from tasks.stranger import wire
+
+    def meanwhile(file: str) -> bool:
+        if changes and file == wire.__file__:
+            for change in (changes.pop(), lambda: sys.modules.pop("tasks.forgotten", None)):
+                change()
+        return is_foreign_file(file)
+
+    is_foreign_file, own = foreign.is_foreign_file, lambda *given: None
+    changes = [lambda: monkeypatch.setattr(wire, name, own, raising=False)]
+    monkeypatch.setitem(sys.modules, "tasks.forgotten", ModuleType("tasks.forgotten"))
+    monkeypatch.setattr(replaced, "foreign", SimpleNamespace(is_foreign_file=meanwhile))
+    monkeypatch.setattr(replaced, "_sound", {})
+    assert replaced.describe_replaced_functions() == "" and not changes
+    assert replaced.describe_replaced_functions().startswith(f"tasks.stranger.wire.{name} has been replaced")
 
 
 def test_what_is_looked_at_beside_the_farm_is_there() -> None:
