@@ -19,7 +19,7 @@ import pytest
 
 from tasks import checks, zoo
 from tasks.backends import BackendSpec
-from tasks.backends.shared import foreign, replaced
+from tasks.backends.shared import foreign, replaced, torch_placing
 from tasks.catalogs import user_definitions
 from tasks.checks import audit
 from tasks.judge import policy_files
@@ -374,6 +374,29 @@ def test_where_inputs_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert (once == twice).all()
     with pytest.raises(Unsupported, match="no streams"):
         program.placed(own, Placing(stream=True))
+
+
+def test_inputs_of_earlier_calls_are_held_though_a_kernel_frees_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the bytes that they had: no later ones have their addresses."""
+    form = _sample(tmp_path, monkeypatch, "cheat_softmax_torch").samples[0].form("torch")
+
+    def kernel(x: Any) -> Any:
+        y = x + 1
+        for again in kept:
+            again.untyped_storage().resize_(0)
+        kept[:] = [x]
+        return y
+
+    kept = list[Any]()
+    program = BackendSpec.parse("torch-cpu").create().build(Form(**{**vars(form), "call": kernel, "own": None}))
+    assert program.placed is not None
+    monkeypatch.setattr(torch_placing, "HELD", 2 * form.inputs_of(0)[0].nbytes)
+    for _ in range(6):
+        (found,) = program.placed(form.inputs_of(0), Placing())
+        assert (found == form.inputs_of(0)[0] + 1).all()
+    assert isinstance(program.placed, torch_placing.TorchPlacer) and len(program.placed._held) == 2
 
 
 def test_the_byte_is_in_what_a_kernel_leaves_unwritten_and_around_it(
