@@ -143,7 +143,7 @@ def test_what_is_looked_at_beside_the_farm_is_there() -> None:
 def test_the_farms_code_is_nobody_elses_where_a_link_leads_to_it(tmp_path: Path) -> None:
     """Another environment's process imports `tasks` so."""
     (tmp_path / "tasks").symlink_to(Path(checks.__file__).parents[1])
-    said = "from tasks.backends.shared import foreign as x; print(x.is_foreign(x.__file__), x.is_foreign('/x.py'), x.__file__)"
+    said = "from tasks.backends.shared import foreign as x; print(x.is_foreign_file(x.__file__), x.is_foreign_file('/x.py'), x.__file__)"
     done = subprocess.run(
         [sys.executable, "-c", said],
         env=os.environ | {"PYTHONPATH": str(tmp_path)},
