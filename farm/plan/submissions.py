@@ -76,15 +76,18 @@ def read_submissions_folder(folder: Path, backends: Sequence[str] = (), here: st
     ConfigError."""
     whole: dict[str, Any] = {}
     refused: list[Refused] = []
-    of_first: tuple[str, Config] | None = None
+    tasks: list[tuple[str, _Task, str, Config]] = []
     for name, read in _find_folder_tasks(folder):
         try:
             task = read()
             like = [*backends, *task.made.pop("backends", []), here][0]
-            config = _check_task_config(task, like)
-            if of_first is None:
-                of_first = name, config
-            _check_settings(task, config, *of_first)
+            tasks.append((name, task, like, _check_task_config(task, like)))
+        except ConfigError as error:
+            refused.append(Refused(name, str(error)))
+    by_name = {name: config for name, _, _, config in tasks}
+    for name, task, like, _ in tasks:
+        try:
+            _check_settings(task, name, by_name)
         except ConfigError as error:
             refused.append(Refused(name, str(error)))
             continue
@@ -111,16 +114,19 @@ def _check_task_config(task: _Task, like: str) -> Config:
     return config
 
 
-def _check_settings(task: _Task, config: Config, first: str, of_first: Config) -> None:
+def _check_settings(task: _Task, name: str, by_name: Mapping[str, Config]) -> None:
     """Raises ConfigError where a task has another setting of the run than the first one of its folder: they are one
-    run, which has each setting once."""
-    for key in Config.model_fields.keys() - {"name", "catalogs", "backends"}:
-        own, its = getattr(config, key), getattr(of_first, key)
+    run, which has each setting once. by_name: the configs of all."""
+    first = next(iter(by_name))
+    for key in sorted(Config.model_fields.keys() - {"name", "catalogs", "backends"}):
+        all_of_key = [getattr(x, key) for x in by_name.values()]
+        own, its = getattr(by_name[name], key), all_of_key[0]
         if own != its:
             where = configs.find_config_place(task.place, (key,)) if task.place.is_file() else str(task.place)
             raise ConfigError(
-                f"{where}: {key}: it is {own!r} here and {its!r} in the task {first}, and a folder of tasks is one run: "
-                "give both the same, or put this task into a folder of its own"
+                f"{where}: {key}: it is {own!r} here ({all_of_key.count(own)} of {len(all_of_key)} tasks) and {its!r} in the "
+                f"task {first} ({all_of_key.count(its)}), and a folder of tasks is one run: give all the same, or put those "
+                "that differ into a folder of their own"
             )
 
 

@@ -25,7 +25,7 @@ from tasks.devices import (
     suggest_library_package,
 )
 from tasks.interpreter import IMAGE
-from tasks.model import FORWARD, Begun, Flushes, Form, Program, RuntimeInfo, Unavailable, Unsupported, call_one_by_one
+from tasks.model import FORWARD, Flushes, Form, Program, RuntimeInfo, Unavailable, Unsupported, call_one_by_one
 from tasks.nearest import find_near_names
 from tasks.run_queue import RunQueueClock
 
@@ -259,11 +259,6 @@ class Backend:
         """As `build`, of a program that is run next as it is, `Form.repeats` times: where it is built in another
         process, that need not wait to be asked."""
         return self.build(form)
-
-    def begin_to_run(self, form: Form) -> Begun | None:
-        """The first run of a program that is built for it, begun behind what was begun before; None where it is made as
-        it is asked for, or could not be begun without waiting."""
-        return None
 
     def count_calls(self, form: Form) -> int:
         """How often the kernel of a form was called in the process that has it, in the form's dtype; 0 where nobody

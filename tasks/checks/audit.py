@@ -18,7 +18,6 @@ from tasks.checks.derived import Derived
 from tasks.checks.same_bytes import copy_program_outputs
 from tasks.model import (
     EPS,
-    Begun,
     Form,
     Leaf,
     Misbehaviour,
@@ -39,6 +38,7 @@ from tasks.model.kind import (
     KIND_LATE,
     KIND_MADE_FOR,
     KIND_POINTER,
+    KIND_PROTOCOL,
     KIND_READS,
     KIND_SHAPE,
     KIND_SKIPS,
@@ -63,8 +63,8 @@ RESIZED = (BETWEEN, BEYOND, BETWEEN + NOT_PROMISED, BEYOND + NOT_PROMISED)
 #: Calls that a kernel's process is to have made, those of other checks among them, and how many if those in another
 #: order take longer than some seconds; if they take twenty times as long, each set is given once.
 CALLS, LEAST, REPEATS_S = 64, 48, 0.05
-#: Calls that are under way at most.
-AHEAD = 8
+#: Calls that are under way at most, and bytes of their outputs, which wait in memory that is no process's.
+AHEAD, BYTES_AHEAD = 8, 16 << 20
 #: Seconds of a call from which on most sets are given to guarded memory once alone, with one byte or the other.
 SLOW_S = 2e-3
 #: Bytes that fill what is not the kernel's: as floats of any width NaN, then a large number.
@@ -139,8 +139,6 @@ class Audit(Derived, Scenario):
                 return backend.build_to_run(replace(form, arrays=arrays, sets=())).run()
 
             program.anew = run_anew
-            if program.begin_placed is not None:
-                program.begin_anew = lambda arrays: backend.begin_to_run(replace(form, arrays=arrays, sets=()))
         return program
 
     def observe(self, session: Session, program: Program, form: Form) -> Iterator[Observation]:
@@ -175,16 +173,16 @@ class Asked:
 
 
 @dataclass
-class Awaited:
-    """A call that is under way, or, where that is None, made as soon as it is waited for. outcome: its outputs, or
-    what it has raised, where that is known."""
+class AwaitedCall:
+    """A call whose outcome is still to be seen. make: makes it, or, where it is under way, waits for its outputs;
+    outcome: these, or what it has raised, where that is known."""
 
     asked: Asked
     make: Callable[[], Sequence[Any]]
-    under_way: Begun | None = None
+    is_under_way: bool
     outcome: list[Any] | Exception | None = None
 
-    def settle(self) -> list[Any] | Exception:
+    def wait(self) -> list[Any] | Exception:
         """Wait for what comes of it."""
         if self.outcome is None:
             try:
@@ -199,7 +197,8 @@ class _AuditedCalls:
 
     number: how many were made; call_s: seconds that the first of them took, each; not_reached: what could not be done;
     refused: sizes that nobody has declared, for which the kernel raises; broken: those that nobody promises, for which
-    it misbehaves; repeats_less: whether values that came again were computed by less.
+    it misbehaves; found_out: whether it did elsewhere; repeats_less: whether values that came again were computed by
+    less.
     """
 
     def __init__(self, program: Program, form: Form) -> None:
@@ -213,8 +212,11 @@ class _AuditedCalls:
         self.known: dict[int, list[AuditedCall]] = {}
         self.counts: dict[int, list[tuple[int, ...]]] = {}
         self.left_out: set[int] = set()
-        #: Calls that are under way, in the order in which they were begun.
-        self.awaited: deque[Awaited] = deque()
+        #: In the order in which they were begun.
+        self.awaited: deque[AwaitedCall] = deque()
+        #: Bytes of the outputs of inputs of some sizes, of which a call is over.
+        self.output_bytes: dict[str, int] = {}
+        self.found_out = False
         if program.placed is None and program.again is None:
             raise Unsupported("the runtime takes a program's inputs only once")
         if program.placed is None:
@@ -249,11 +251,10 @@ class _AuditedCalls:
             yield from self._see(asked)
 
     def close(self) -> None:
-        """Make no more calls: what is under way must not reach into the next case."""
-        for call in self.awaited:
-            if call.under_way is not None and call.outcome is None:
-                call.under_way.give_up()
-                return
+        """Make no more calls: neither what is under way nor what a kernel that is found out leaves in its process must
+        reach into the next case."""
+        if (self.awaited or self.found_out) and self.program.abandon is not None:
+            self.program.abandon()
 
     def of_values(self) -> Iterator[Asked]:
         """Values change under one pointer, and pointers under the same values."""
@@ -308,25 +309,42 @@ class _AuditedCalls:
                 yield from self._see_one(self.awaited.popleft())
 
     def _begin(self, asked: Asked) -> bool:
-        """Begin a call; False where those before it have to be over first. So has the one that looks at the judge's
-        functions: a kernel that is found out is called no more, and replaces nothing in the next kernel's case."""
-        if len(self.awaited) >= AHEAD or any(x.under_way is None or x.asked.placing.pause for x in self.awaited):
+        """Begin a call; False where those before it have to be over first: before one as a case of its own, which must
+        look like one, with nothing behind it; and where nobody knows how large their outputs are."""
+        if not self._may_begin(asked):
             return False
-        program, arrays, under_way = self.program, self.form.inputs_of(asked.given), None
-        if asked.anew and program.anew is not None:
-            under_way = program.begin_anew(arrays) if program.begin_anew is not None else None
-        elif program.begin_placed is not None:
-            under_way = program.begin_placed(arrays, asked.placing)
-        if under_way is None and self.awaited:
+        begun: Callable[[], Sequence[Any]] | None = None
+        outcome: Exception | None = None
+        if self.program.begin_placed is not None and not self._is_anew(asked):
+            try:
+                begun = self.program.begin_placed(self.form.inputs_of(asked.given), asked.placing)
+            except Exception as error:  # which must not hide what those before it have done
+                outcome = error
+        is_under_way = begun is not None or outcome is not None
+        if self.awaited and not is_under_way:
             return False
-        self.awaited.append(Awaited(asked, under_way or functools.partial(self._run, asked), under_way))
+        made = begun or functools.partial(self._run, asked)
+        self.awaited.append(AwaitedCall(asked, made, is_under_way, outcome))
         return True
 
-    def _see_one(self, call: Awaited) -> Iterator[AuditedCall]:
+    def _may_begin(self, asked: Asked) -> bool:
+        """Whether a call may be under way beside those that are."""
+        if not self.awaited:
+            return True
+        if len(self.awaited) >= AHEAD or not all(x.is_under_way for x in self.awaited):
+            return False
+        sizes = [self.output_bytes.get(self._sizes(x.given)) for x in (asked, *(x.asked for x in self.awaited))]
+        known = [x for x in sizes if x is not None]
+        return len(known) == len(sizes) and sum(known) <= BYTES_AHEAD
+
+    def _is_anew(self, asked: Asked) -> bool:
+        return asked.anew and self.program.anew is not None
+
+    def _see_one(self, call: AwaitedCall) -> Iterator[AuditedCall]:
         """What is seen of one call; nothing where its outputs are known, or a size is refused that nobody has
         declared."""
         given, placing = call.asked.given, call.asked.placing
-        outcome = call.settle()
+        outcome = call.wait()
         if given in self.left_out:  # since it was begun
             return
         self.number += 1
@@ -336,10 +354,11 @@ class _AuditedCalls:
             AuditedCall, f"call {self.number}: {name}", number=self.number, given=given, of=name, noted=noted
         )
         if isinstance(outcome, Misbehaviour):
-            if noted:
+            if noted and outcome.kind != KIND_PROTOCOL:  # which has ended its process
                 self.left_out.add(given)
                 self.broken.append(noted)
             else:
+                self.found_out = True
                 yield seen(error=outcome, judged=False, kind=outcome.kind)
             return
         if isinstance(outcome, Exception):
@@ -356,6 +375,7 @@ class _AuditedCalls:
                 yield seen(error=outcome)
             return
         outputs = outcome
+        self.output_bytes[self._sizes(given)] = sum(x.nbytes for x in outputs if x is not None)
         if placing.counted:
             self.counts.setdefault(given, []).append(tuple(int(x) for x in np.ravel(outputs.pop())))
         halves = [outputs] if not placing.pause else [outputs[: len(outputs) // 2], outputs[len(outputs) // 2 :]]
@@ -382,7 +402,8 @@ class _AuditedCalls:
 
     def _run(self, asked: Asked) -> Sequence[Any]:
         arrays = self.form.inputs_of(asked.given)
-        if asked.anew and self.program.anew is not None:
+        if self._is_anew(asked):
+            assert self.program.anew is not None
             return self.program.anew(arrays)
         if self.program.placed is not None:
             return self.program.placed(arrays, asked.placing)
@@ -392,7 +413,7 @@ class _AuditedCalls:
     def _takes(self, given: int) -> bool:
         """Whether a set of inputs is taken in plain memory."""
         for call in self.awaited:  # whose answers come before
-            call.settle()
+            call.wait()
         try:
             self._run(Asked(given))
         except Exception:

@@ -10,7 +10,6 @@ from tasks.model.case import (
     RACE_S,
     STRUCTURED,
     Baseline,
-    Begun,
     Chain,
     Elsewhere,
     Flushes,

@@ -315,16 +315,6 @@ class TimedCalls(Protocol):
         moment later: other bytes mean that it was not over."""
 
 
-class Begun(Protocol):
-    """A call that was begun. Called once, and in the order in which they were begun, it waits for its outputs and
-    returns them, or raises what the call has raised."""
-
-    def __call__(self) -> Sequence[Any]: ...
-
-    def give_up(self) -> None:
-        """Let nothing come of this call, nor of those that were begun after it."""
-
-
 @dataclass
 class Program:
     """A built case: ``run()`` returns the flat list of outputs as numpy arrays."""
@@ -369,14 +359,16 @@ class Program:
     #: reading (`Placing.pause`) and, last, an int64 array of the operations and the lines that were run, and the
     #: nanoseconds of CPU time that took (`Placing.counted`). Raises Unsupported for what the device has not.
     placed: Callable[[list[Any], Placing], Sequence[Any]] | None = None
-    #: Begins such a call behind those that were begun before it, and returns what waits for its outputs; None while it
-    #: could not be begun without waiting. None where a call is over when it has been made.
-    begin_placed: Callable[[list[Any], Placing], Begun | None] | None = None
+    #: Begins such a call behind those that were begun before it, and returns what waits for its outputs, which is
+    #: called once, and in the order of the calls; None while it could not be begun without waiting. None where a call
+    #: is over when it has been made.
+    begin_placed: Callable[[list[Any], Placing], Callable[[], Sequence[Any]] | None] | None = None
     #: As `again`, by a program that is built for these arrays as for another case: what runs it cannot tell it from
     #: one. None where nobody asks for that.
     anew: Callable[[list[Any]], Sequence[Any]] | None = None
-    #: Begins such a call, as `begin_placed`.
-    begin_anew: Callable[[list[Any]], Begun | None] | None = None
+    #: Ends the process that it runs in, whatever that is at, so that the next case has another one; None where it runs
+    #: in this process.
+    abandon: Callable[[], None] | None = None
     #: Calls of the same kernel that its process had made before this was built, as far as they were counted
     #: (`Backend.count_calls`).
     called: int = 0
@@ -396,7 +388,7 @@ class Program:
         for the garbage collector, on a device as well."""
         self.run = _refuse_released
         self.given = self.capture = self.session = self.timed = self.placed = self.begin_placed = None
-        self.anew = self.begin_anew = self.explain = None
+        self.anew = self.abandon = self.explain = None
 
 
 def _refuse_released() -> Sequence[Any]:

@@ -75,6 +75,9 @@ KIND_DISTRIBUTION = "distribution"
 #: `wrong`: the backend returned a result where the reference raises.
 KIND_ACCEPTED = "accepted"
 
+#: `wrong`: the process of a kernel answers otherwise than was agreed, and has been ended for it.
+KIND_PROTOCOL = "protocol"
+
 #: `wrong`, of the check audit: how a kernel came to results that it did not compute. What they mean is in OF_AUDIT.
 KIND_POINTER, KIND_SHAPE, KIND_CONTENT = "kept by pointer", "kept by shape", "kept by content"
 KIND_FIRST, KIND_UNSTEADY = "first calls", "unsteady"
@@ -138,7 +141,7 @@ OF_WRONG: dict[str, str] = {
     "layout": "Its backward pass gives other gradients where the incoming gradient is not contiguous.",
     "out_of_bounds": "It wrote between the elements of an input; of a Triton kernel, outside a tensor.",
     "race": "Of a Triton kernel in the interpreter, or under `sanitize`: two accesses have no certain order.",
-    "protocol": "The process of a kernel answers otherwise than was agreed.",
+    KIND_PROTOCOL: "The process of a kernel answers otherwise than was agreed.",
     KIND_KEPT_RESULT: "While it was timed: the bytes of another call, for other inputs.",
     KIND_OTHER_INPUTS: "While it was timed: another result on new inputs.",
     KIND_LATE: "The outputs changed after the call was over.",

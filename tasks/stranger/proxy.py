@@ -27,18 +27,17 @@ from tasks.backends.shared.artefacts import FOLDER
 from tasks.catalogs.user.shown_definitions import list_hidden_files, show_definitions_to_kernel
 from tasks.catalogs.user_definitions import parse_definitions
 from tasks.confine import Rules
-from tasks.model import Begun, Chain, Flushes, Form, Misbehaviour, Program, RuntimeInfo, Timed, TimedCalls, Unsupported
+from tasks.model import Chain, Flushes, Form, Misbehaviour, Program, RuntimeInfo, Timed, TimedCalls, Unsupported
+from tasks.model.kind import KIND_PROTOCOL
 from tasks.run_queue import RunQueueClock
 from tasks.stranger import records
 from tasks.stranger.nursery import ENDED, Nursery, find_parent_process, measure_stranger_cpu
-from tasks.stranger.records import KIND_PROTOCOL, DescribedProgram, StrangerRan
+from tasks.stranger.records import DescribedProgram, StrangerRan
 from tasks.stranger.serve import CALLS, WAYS
 from tasks.stranger.wire import Closed, Garbled, StrangerConnection, StrangerMessage
 
 #: Seconds for which a stranger that says nothing more is given to end.
 ENDING_S = 2.0
-#: Seconds that each answer may take which nobody waits for any more.
-SETTLING_S = 1.0
 #: What one does that describes nothing, in words.
 NO_PROGRAM = "describes no program"
 
@@ -162,10 +161,14 @@ class Stranger:
             connection.send(number, verb, body, arrays, of=of, dropped=dropped[0] if dropped else 0)
         return number
 
-    def has_room(self, arrays: Sequence[Any]) -> bool:
-        """Whether a request with some arrays can be made without waiting for the stranger, which may wait for its
-        answers to be heard."""
-        return self._connection().has_room(arrays)
+    def say_ahead(self, verb: str, body: Any, arrays: Sequence[Any], of: int) -> int | None:
+        """Make a request before others are answered; its number, or None where the stranger had to be waited for, which
+        may itself wait for its answers to be heard."""
+        number = next(self._numbers)
+        with contextlib.suppress(Closed):
+            if not self._connection().send(number, verb, body, arrays, of=of, waits=False):
+                return None
+        return number
 
     def is_next(self, number: int) -> bool:
         """Whether nothing has been heard since an answer to a request of that number, so that a second one is still to
@@ -196,17 +199,6 @@ class Stranger:
         except Garbled as garbled:
             self.break_off(str(garbled))
         raise raised
-
-    def settle(self) -> None:
-        """Wait until all that it was asked is over, and hear nothing of it; end it if that takes too long, or ends it:
-        what it does then is no later case's."""
-        try:
-            with self._connection().within(SETTLING_S) as connection:
-                number = self.say("settle")
-                while connection.receive()[0].number < number:
-                    pass
-        except (Closed, Garbled):
-            self.close()
 
     def measure_cpu(self) -> dict[int, float]:
         """CPU seconds of it and of all that it has started, by the numbers of processes."""
@@ -363,25 +355,10 @@ class RemoteBackend(Backend):
     def _build(self, form: Form, runs: int = 0) -> Program:
         """runs: how often it is run as soon as it is built."""
         stranger, arrays = self._find(form.op), list[Any]()
-        number = stranger.say("build", self._ask_to_build(stranger, form, runs, arrays), arrays)
-        return self._hear_built(stranger, number, form, runs)
-
-    def begin_to_run(self, form: Form) -> Begun | None:
-        stranger, arrays = self._find(form.op), list[Any]()
-        body = self._ask_to_build(stranger, form, form.repeats, arrays)
-        if not stranger.has_room(arrays):
-            return None
-        number = stranger.say("build", body, arrays)
-        return BegunRun(stranger, lambda: list(self._hear_built(stranger, number, form, form.repeats).run()))
-
-    def _ask_to_build(self, stranger: Stranger, form: Form, runs: int, arrays: list[Any]) -> dict[str, Any]:
-        return {"form": records.write_form_record(form, arrays), "backend": self._number(stranger), "runs": runs}
-
-    @staticmethod
-    def _hear_built(stranger: Stranger, number: int, form: Form, runs: int) -> Program:
-        message = stranger.hear(number)
+        body = {"form": records.write_form_record(form, arrays), "backend": self._number(stranger), "runs": runs}
+        message = stranger.ask("build", body, arrays)
         said = stranger.read(lambda: message.text.read(DescribedProgram), NO_PROGRAM)
-        return _make_remote_program(stranger, number, said, message.arrays, form, runs)
+        return _make_remote_program(stranger, message.number, said, message.arrays, form, runs)
 
     def count_calls(self, form: Form) -> int:
         return self._find(form.op).calls[form.op, form.dtype]
@@ -517,7 +494,7 @@ def _make_remote_program(
     """A program of a form that a stranger has under some number. runs: how often it runs there already."""
     program = said.make_program(arrays)
     kept = KeptProgram(stranger, number, program, form, runs)
-    program.run = kept.run
+    program.run, program.abandon = kept.run, stranger.close
     for name in said.calls:
         if name in WAYS:
             setattr(program, name, getattr(kept, name))
@@ -581,29 +558,11 @@ class KeptProgram(Kept):
         return RemoteSession(self)
 
     def call(self, name: str, arrays: list[Any], data: Any) -> list[Any]:
-        return self.read_run(self.stranger.hear(self._say_call(name, arrays, data)))
+        return self.read_run(self.stranger.ask("call", {"name": name, "data": vars(data)}, arrays, of=self.number))
 
-    def begin(self, name: str, arrays: list[Any], data: Any) -> Begun | None:
-        if not self.stranger.has_room(arrays):
-            return None
-        number = self._say_call(name, arrays, data)
-        return BegunRun(self.stranger, lambda: self.read_run(self.stranger.hear(number)))
-
-    def _say_call(self, name: str, arrays: list[Any], data: Any) -> int:
-        return self.stranger.say("call", {"name": name, "data": vars(data)}, arrays, of=self.number)
-
-
-class BegunRun:
-    """`tasks.model.Begun`, of a stranger."""
-
-    def __init__(self, stranger: Stranger, hear: Callable[[], list[Any]]) -> None:
-        self._stranger, self._hear = stranger, hear
-
-    def __call__(self) -> list[Any]:
-        return self._hear()
-
-    def give_up(self) -> None:
-        self._stranger.settle()
+    def begin(self, name: str, arrays: list[Any], data: Any) -> Callable[[], list[Any]] | None:
+        number = self.stranger.say_ahead("call", {"name": name, "data": vars(data)}, arrays, of=self.number)
+        return None if number is None else lambda: self.read_run(self.stranger.hear(number))
 
 
 class KeptCall(Kept):

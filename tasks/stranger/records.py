@@ -14,6 +14,7 @@ from tasks.arrays.varied import digest_outputs
 from tasks.backends.base import Backend
 from tasks.model import Chain, Fallback, Form, Group, Misbehaviour, Program, Timed, Unavailable, Unsupported, Vacuous
 from tasks.model.errors import list_error_causes
+from tasks.model.kind import KIND_PROTOCOL
 from tasks.model.named import Named
 from tasks.prepare.named import find_named_function
 from tasks.stranger.wire import Garbled
@@ -27,8 +28,6 @@ _NAMED_FIELDS = tuple(x.name for x in fields(Named) if x.name not in ("group", "
 _form_values, _named_values, _group_values = (
     operator.attrgetter(*names) for names in (_FORM_FIELDS, _NAMED_FIELDS, [x.name for x in fields(Group)])
 )
-#: Kind of the Misbehaviour of a process that breaks the protocol.
-KIND_PROTOCOL = "protocol"
 #: Kinds of errors that a judge knows by their class. That a case is invalid is the judge's to say.
 _OURS = {x.__name__: x for x in (Misbehaviour, Unsupported, Fallback, Vacuous, Unavailable)}
 #: What a backend says of an error, as methods of `Backend`.

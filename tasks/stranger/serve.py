@@ -127,9 +127,6 @@ class StrangerServer:
         """What a method of the backend says in plain data."""
         return getattr(self._backend(message), message.body["method"])(*message.body["given"])
 
-    def _settle(self, message: StrangerMessage, out: list[Any]) -> Any:
-        """Nothing: what was asked before is answered by then."""
-
     def _flushes(self, message: StrangerMessage, out: list[Any]) -> Any:
         found = self._backend(message).measure_flushing(message.body["dtype"])
         return [list(found.results), list(found.inputs)]
@@ -290,7 +287,7 @@ Verb = Callable[[StrangerServer, StrangerMessage, list[Any]], Any]
 _VERBS: dict[str, Verb] = {
     name.removeprefix("_"): getattr(StrangerServer, name)
     for name in (
-        *("_start", "_settle", "_derive", "_tell", "_flushes", "_canary", "_build", "_build_all", "_arm"),
+        *("_start", "_derive", "_tell", "_flushes", "_canary", "_build", "_build_all", "_arm"),
         *(
             "_run",
             "_given",

@@ -13,7 +13,6 @@ of exactly the same bytes.
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import json
 import marshal
@@ -23,7 +22,7 @@ import os
 import select
 import socket
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -106,6 +105,8 @@ class StrangerConnection:
     def __init__(self, own: socket.socket) -> None:
         self._socket, self._fds = own, list[int]()
         self._room_to_send = own.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) // 4
+        self._can_send = select.poll()
+        self._can_send.register(own, select.POLLOUT)
         #: What has come and is not read yet lies in the room from begin to end; messages begin at multiples of `ALIGN`.
         self._room, self._begin, self._end = memoryview(b""), 0, 0
         self._written: dict[bytes, bytes] = {}
@@ -128,11 +129,18 @@ class StrangerConnection:
         fds: Sequence[int] = (),
         of: int = 0,
         dropped: int = 0,
-    ) -> None:
-        """Send a message; fds: descriptors that go with it, of a message without large arrays. Raises Closed."""
+        waits: bool = True,
+    ) -> bool:
+        """Send a message, and say so; fds: descriptors that go with it, of a message without large arrays. Raises
+        Closed.
+
+        waits: whether it may wait for the other side. If not, only what surely finds room is sent: the system says that
+        it can be written to as long as three quarters of its room are free (poll(2))."""
         headers, parts, size = _lay_out_message_arrays(arrays)
         text = self._write(verb, body, headers)
         large = size > LARGE
+        if not waits and (HEAD.size + len(text) + size > self._room_to_send or not self._can_send.poll(0)):
+            return False
         head = HEAD.pack(number, of, dropped, size, len(text), 1 if large else len(fds)) + text
         try:
             if large:
@@ -145,15 +153,7 @@ class StrangerConnection:
                 self._send_all([head, *_fill_message_gaps(parts)], len(head) + size + -size % ALIGN, fds)
         except (BrokenPipeError, ConnectionResetError):
             raise Closed from None
-
-    def has_room(self, arrays: Sequence[Any]) -> bool:
-        """Whether a message with some arrays can be sent without waiting for the other side: the system says that it
-        can be written to as long as three quarters of its room are free (poll(2)). Of strings nobody knows how long
-        they are."""
-        there = [x for x in arrays if x is not None]
-        if any(x.dtype.kind == "O" for x in there) or sum(x.nbytes for x in there) > self._room_to_send:
-            return False
-        return bool(select.select([], [self._socket], [], 0)[1])
+        return True
 
     def _write(self, verb: str, body: Any, headers: list[Any]) -> bytes:
         """The text, as long as is to stand behind a head."""
@@ -181,15 +181,6 @@ class StrangerConnection:
             self._socket.sendall(b"".join(parts)[sent:])
 
     # --- hearing ---
-
-    @contextlib.contextmanager
-    def within(self, seconds: float) -> Iterator[StrangerConnection]:
-        """The connection, which meanwhile counts as closed where nothing comes for some seconds."""
-        self._socket.settimeout(seconds)
-        try:
-            yield self
-        finally:
-            self._socket.settimeout(None)
 
     def receive(self) -> tuple[StrangerMessage, list[int]]:
         """The next message, and the descriptors that came with it. Raises Closed, Garbled."""

@@ -38,10 +38,13 @@ def kernel(x):
     from tasks import judging, runner
     from tasks.judge.error_metrics import Metrics
     from tasks.model import Status
+    def replace(module, name, own):
+        assert callable(getattr(module, name))
+        setattr(module, name, own)
     for module in (judging, runner):
-        module.judge_outputs = lambda *a, **k: judging.Judgement(Metrics(), Status.PASS, "")
-    judging.compare = lambda *a, **k: Metrics()
-    judging.judge = lambda *a, **k: (Status.PASS, "")
+        replace(module, "judge_outputs", lambda *a, **k: judging.Judgement(Metrics(), Status.PASS, ""))
+    replace(judging, "compare_outputs", lambda *a, **k: Metrics())
+    replace(judging, "judge_by_policy", lambda *a, **k: (Status.PASS, ""))
     return torch.zeros_like(x)
 """
 
@@ -224,17 +227,31 @@ def kernel(x):  # numpy
     assert outcomes(farm.run(spawns=source.replace("import torch", ""))) == [("pass", "")] * 2
 
 
-#: Its sixth call is the first that an audit guards.
-WRITES_AND = """
+#: Whether its process has requests that are not answered yet behind the one in hand, or gets them within some seconds.
+PENDING = """
+import select, sys
+def connection():
+    frame = sys._getframe()
+    while "connection" not in frame.f_locals: frame = frame.f_back
+    return frame.f_locals["connection"]
+def pending(seconds):
+    own = connection()
+    return own._end > own._begin or bool(select.select([own._socket], [], [], seconds)[0])
+"""
+#: Its sixth call is the first that an audit guards. It does what it should not do where the next one has begun.
+WRITES_AND = (
+    PENDING
+    + """
 import ctypes, time
 calls = 0
 def kernel(x):
     global calls
     calls += 1
-    if calls == 6 and WRITES: ctypes.memset(x.data_ptr() + x.nbytes, 1, 8)
+    if calls == 6 and WRITES and pending(20): ctypes.memset(x.data_ptr() + x.nbytes, 1, 8)
     if calls == 7: LATER
     return x * 2
 """
+)
 
 
 @pytest.mark.parametrize("later", ["os._exit(3)", "os.kill(os.getpid(), 11)", "time.sleep(600)"])
@@ -243,6 +260,28 @@ def test_what_an_audited_call_did_is_not_hidden_by_the_next_one(farm: Farm, late
     bad = WRITES_AND.replace("LATER", later).replace("WRITES", "True")
     audited, sound = farm.run("audit", cheat=bad, sound=SOUND)
     assert (audited.status, audited.kind) == ("wrong", "writes outside")
+    assert (sound.status, sound.kind) == ("pass", "")
+
+
+#: One of its calls answers what it was not asked.
+ANSWERS_ANOTHER = (
+    PENDING
+    + """
+calls = 0
+def kernel(x):
+    global calls
+    calls += 1
+    if calls == CALL and pending(20):
+        connection().send(1 << 40, "done", {"outputs": []})
+    return x * 2
+"""
+)
+
+
+def test_an_answer_that_nobody_asked_for_is_wrong_in_an_audit_too(farm: Farm) -> None:
+    """Though further calls are under way, and at sizes that nobody promises."""
+    audited, sound = farm.run("audit", cheat=ANSWERS_ANOTHER.replace("CALL", "6"), sound=SOUND)
+    assert (audited.status, audited.kind) == ("wrong", "protocol"), audited.error
     assert (sound.status, sound.kind) == ("pass", "")
 
 
@@ -426,8 +465,8 @@ def kernel(x): return x * (3 if before else 2)
 #: What a kernel's process says of itself, in place of what is so.
 CLAIMS = """
 from tasks.stranger import records
-own = records.describe_program
-records.describe_program = lambda program: own(program) | CLAIM
+own = records.describe_remote_program
+records.describe_remote_program = lambda program: own(program) | CLAIM
 def kernel(x): return x * FACTOR
 """
 
@@ -450,7 +489,7 @@ EARLY = """
 from dataclasses import replace
 from tasks.stranger import serve
 def timed(self, message, out):
-    made = self._kept[message.of].timed(message.arrays, serve.records.read_chain(message.body))
+    made = self._kept[message.of].timed(message.arrays, serve.records.read_call_chain(message.body))
     told = replace(made(), wall_s=1e-6, cpu_s=1e-6)
     self._kept[message.number] = early = lambda: told
     early.results = made.results
@@ -497,7 +536,7 @@ class AtOnce:
         return Timed((), 1e-6, 1e-6, digests=tuple(digests)) if not MADE_UP else Timed((), 1e-6, 1e-6, digests=("0" * 64,) * len(own))
     def results(self): return self.kept
 def timed(self, message, out):
-    self._kept[message.number] = AtOnce(message.arrays[0], serve.records.read_chain(message.body))
+    self._kept[message.number] = AtOnce(message.arrays[0], serve.records.read_call_chain(message.body))
 def kernel(x):
     serve._VERBS["timed"] = timed
     return x * 2
@@ -531,8 +570,13 @@ def kernel(x): return x * 2 if audited[0] else seen.setdefault(x.shape, x * 2).c
 """
 
 
-def test_an_audit_also_asks_as_other_checks_do(farm: Farm) -> None:
-    assert {x.status for x in farm.run("audit", cheat=BEHAVES)} == {"wrong"}
+#: Takes what other requests lie behind for an audit, too.
+LOOKS_BEHIND = PENDING + BEHAVES.replace("if audited[0]", "if audited[0] or pending(0.02)")
+
+
+@pytest.mark.parametrize("source", [BEHAVES, LOOKS_BEHIND], ids=["behaves", "looks_behind"])
+def test_an_audit_also_asks_as_other_checks_do(farm: Farm, source: str) -> None:
+    assert {x.status for x in farm.run("audit", cheat=source)} == {"wrong"}
 
 
 def test_a_tensor_that_computes_when_it_is_read_is_read_in_its_own_process(farm: Farm) -> None:

@@ -269,14 +269,19 @@ def test_what_is_wrong_with_a_task_is_its_own_line(board: Path, tmp_path: Path) 
 
 def test_tasks_of_a_folder_have_the_same_settings_of_the_run(board: Path, tmp_path: Path) -> None:
     """They are one run, which has each setting once."""
-    for name, more in {"first": "", "same": "race_s: 8\nsamples: 3\n", "unlike": "race_s: 0.5\n"}.items():
+    unlike = "seed: 3\nrace_s: 0.5\n"  # of several settings the first in the order of names is told
+    for name, more in {"first": "", "same": "race_s: 8\nsamples: 3\n", "unlike": unlike}.items():
         shutil.copytree(board, tmp_path / "boards" / name)
         (tmp_path / "boards" / name / "task.yaml").write_text(TASK.replace("samples: 2\n", "") + more)
     found = submissions.read_submissions_folder(tmp_path / "boards")
     assert [b.name for b in found.config.backends] == ["first.right", "same.right"]
     (refused,) = found.refused
     line = len((tmp_path / "boards" / "unlike" / "task.yaml").read_text().splitlines())
-    assert refused.name == "unlike" and f"unlike/task.yaml:{line}:1: race_s: it is 0.5 here and 8.0" in refused.why
+    assert (
+        refused.name == "unlike"
+        and f"unlike/task.yaml:{line}:1: race_s: it is 0.5 here (1 of 3 tasks) and 8.0 in the task first (2),"
+        in refused.why
+    )
 
 
 def test_a_link_that_leads_nowhere_is_its_own_line(board: Path) -> None:

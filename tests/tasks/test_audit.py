@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ import pytest
 
 from tasks import checks, zoo
 from tasks.backends import BackendSpec
-from tasks.backends.shared import replaced
+from tasks.backends.shared import foreign, replaced, torch_placing
 from tasks.catalogs import user_definitions
 from tasks.checks import audit
 from tasks.judge import policy_files
@@ -63,10 +64,10 @@ def _one_of_each() -> list[str]:
 @pytest.mark.parametrize(
     ("module", "name"),
     [
-        ("tasks.stranger.wire", "_lay_out"),
-        ("tasks.run_queue", "subtract_readings"),
+        ("tasks.stranger.wire", "_lay_out_message_arrays"),
+        ("tasks.run_queue", "subtract_run_queue_seconds"),
         ("tasks.gradients.autograd", "compute_gradients"),
-        ("tasks.backends.shared.caches", "flush_caches"),
+        ("tasks.backends.shared.caches", "flush_processor_caches"),
         ("time", "perf_counter"),
     ],
 )
@@ -109,6 +110,28 @@ def test_what_was_sound_is_looked_at_again_where_it_has_changed(monkeypatch: pyt
     assert replaced.describe_replaced_functions() == ""
 
 
+@pytest.mark.parametrize("name", ["_remember_text", "new"])
+def test_what_another_thread_does_during_the_look_is_seen_by_the_next_one(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It puts something else in the place of what was looked at, or beside it, or forgets a module."""
+    from tasks.stranger import wire
+
+    def meanwhile(file: str) -> bool:
+        if changes and file == wire.__file__:
+            for change in (changes.pop(), lambda: sys.modules.pop("tasks.forgotten", None)):
+                change()
+        return is_foreign_file(file)
+
+    is_foreign_file, own = foreign.is_foreign_file, lambda *given: None
+    changes = [lambda: monkeypatch.setattr(wire, name, own, raising=False)]
+    monkeypatch.setitem(sys.modules, "tasks.forgotten", ModuleType("tasks.forgotten"))
+    monkeypatch.setattr(replaced, "foreign", SimpleNamespace(is_foreign_file=meanwhile))
+    monkeypatch.setattr(replaced, "_sound", {})
+    assert replaced.describe_replaced_functions() == "" and not changes
+    assert replaced.describe_replaced_functions().startswith(f"tasks.stranger.wire.{name} has been replaced")
+
+
 def test_what_is_looked_at_beside_the_farm_is_there() -> None:
     named = [*((where, "") for where in replaced._MODULES), *replaced._CLASSES]
     named += [(where, name) for where, names in replaced._FUNCTIONS.items() for name in names]
@@ -120,7 +143,7 @@ def test_what_is_looked_at_beside_the_farm_is_there() -> None:
 def test_the_farms_code_is_nobody_elses_where_a_link_leads_to_it(tmp_path: Path) -> None:
     """Another environment's process imports `tasks` so."""
     (tmp_path / "tasks").symlink_to(Path(checks.__file__).parents[1])
-    said = "from tasks.backends.shared import foreign as x; print(x.is_foreign(x.__file__), x.is_foreign('/x.py'), x.__file__)"
+    said = "from tasks.backends.shared import foreign as x; print(x.is_foreign_file(x.__file__), x.is_foreign_file('/x.py'), x.__file__)"
     done = subprocess.run(
         [sys.executable, "-c", said],
         env=os.environ | {"PYTHONPATH": str(tmp_path)},
@@ -353,6 +376,29 @@ def test_where_inputs_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         program.placed(own, Placing(stream=True))
 
 
+def test_inputs_of_earlier_calls_are_held_though_a_kernel_frees_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the bytes that they had: no later ones have their addresses."""
+    form = _sample(tmp_path, monkeypatch, "cheat_softmax_torch").samples[0].form("torch")
+
+    def kernel(x: Any) -> Any:
+        y = x + 1
+        for again in kept:
+            again.untyped_storage().resize_(0)
+        kept[:] = [x]
+        return y
+
+    kept = list[Any]()
+    program = BackendSpec.parse("torch-cpu").create().build(Form(**{**vars(form), "call": kernel, "own": None}))
+    assert program.placed is not None
+    monkeypatch.setattr(torch_placing, "HELD", 2 * form.inputs_of(0)[0].nbytes)
+    for _ in range(6):
+        (found,) = program.placed(form.inputs_of(0), Placing())
+        assert (found == form.inputs_of(0)[0] + 1).all()
+    assert isinstance(program.placed, torch_placing.TorchPlacer) and len(program.placed._held) == 2
+
+
 def test_the_byte_is_in_what_a_kernel_leaves_unwritten_and_around_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -421,10 +467,10 @@ def _inputs() -> list[Array]:
     return [*(x.reshape(2, 24) for x in sets), *resized]
 
 
-class Made:
+class MadeCall:
     """A call that was made when it was begun. under_way: those that are not waited for yet, it among them."""
 
-    def __init__(self, make: Callable[[], list[Any]], under_way: list[Made]) -> None:
+    def __init__(self, make: Callable[[], list[Any]], under_way: list[MadeCall]) -> None:
         self._under_way = under_way
         try:
             self._made: list[Any] | Exception = make()
@@ -437,19 +483,19 @@ class Made:
             raise self._made
         return self._made
 
-    def give_up(self) -> None:
-        self._under_way.clear()
-
 
 def _found(
     kernel: Callable[[Array], Array],
     again: int = 5,
     room: int = 0,
     spoils: Callable[[int, Placing], bool] = lambda number, placing: False,
+    most: list[tuple[Array, int]] | None = None,
+    takes_zones: bool = True,
 ) -> tuple[str, Program]:
     """The kind of a kernel of arrays, and its program. again: operations of a repeat, where the first time takes 5;
     room: how many calls may be under way, 0 where a call is over when it has been made; spoils: whether what lies
-    around the inputs of a call, by its number from 0, makes all of it NaN."""
+    around the inputs of a call, by its number from 0, makes all of it NaN; most: is told the inputs of each call that
+    is begun, and how many are under way with it; takes_zones: whether it takes inputs in guarded memory."""
     arrays, count, number = _inputs(), itertools.count(), itertools.count()
     expected = [Leaf("float32", x.shape, _right(x.astype(np.float64))) for x in arrays]
     form = Form("torch", "user:x", "float32", arrays, sets=NAMES)
@@ -457,27 +503,39 @@ def _found(
     def placed(given: list[Any], placing: Placing) -> list[Any]:
         if placing.stream:
             raise Unsupported("no streams")
+        if placing.fill is not None and not takes_zones:
+            raise ValueError("inputs at the beginning of their memory alone")
         y = kernel(given[0])
         if spoils(next(number), placing):
             y = np.full_like(y, np.nan)
         counts = [np.array([again if next(count) % 2 else 5, 0, 1000])] if placing.counted else []
         return [y, *[y.copy()] * bool(placing.pause), *counts]
 
-    under_way = list[Made]()
+    under_way = list[MadeCall]()
 
-    def begin(given: list[Any], placing: Placing) -> Made | None:
+    def begin(given: list[Any], placing: Placing) -> MadeCall | None:
         if len(under_way) >= room:
             return None
-        under_way.append(Made(functools.partial(placed, given, placing), under_way))
+        under_way.append(MadeCall(functools.partial(placed, given, placing), under_way))
+        if most is not None:
+            most.append((given[0], len(under_way)))
         return under_way[-1]
 
-    program = Program(lambda: [], placed=placed, begin_placed=begin if room else None)
+    def anew(given: list[Any]) -> list[Any]:
+        assert not under_way, "nothing lies before or behind a call that looks like another check's"
+        return [kernel(given[0])]
+
+    program = Program(
+        lambda: [], placed=placed, begin_placed=begin if room else None, anew=anew, abandon=under_way.clear
+    )
     seen = list(checks.get_check("audit").stages(program, form))
 
     def is_right(x: audit.AuditedCall) -> bool:
         return all(np.allclose(a, leaf.reference, 1e-5, 1e-6) for a, leaf in zip(x.outputs, x.expected(expected)))
 
-    held = [x for x in seen if not x.noted]  # as the runner does
+    if failed := [x.error for x in seen if x.error is not None]:  # as the runner does
+        raise failed[0]
+    held = [x for x in seen if not x.noted]
     statuses = [Status.PASS if is_right(x) else Status.WRONG for x in held]
     return checks.get_check("audit").name_fault(held, statuses, expected, lambda step: [])[0], program
 
@@ -560,10 +618,62 @@ def test_calls_that_are_begun_before_others_are_judged_show_the_same(
     make: Callable[[], Callable[[Array], Array]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(audit, "REPEATS_S", 1e9)  # however fast the machine is
-    one_by_one, program = _found(make())
-    for room in (1, 3, 100):
-        found, ahead = _found(make(), room=room)
-        assert (found, ahead.flags) == (one_by_one, program.flags)
+    for takes_zones in (True, False):
+        one_by_one, program = _found(make(), takes_zones=takes_zones)
+        for room in (1, 3, 100):
+            most = list[tuple[Array, int]]()
+            found, ahead = _found(make(), room=room, most=most, takes_zones=takes_zones)
+            assert (found, ahead.flags) == (one_by_one, program.flags)
+            assert max(count for _, count in most) == min(room, audit.AHEAD)
+
+
+def test_no_more_outputs_wait_than_there_is_memory_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of sizes that the kernel was not called with yet, nobody knows."""
+    own, several = _right(_inputs()[0]).nbytes, 3
+    monkeypatch.setattr(audit, "BYTES_AHEAD", several * own)
+    most, met = list[tuple[Array, int]](), set[tuple[int, ...]]()
+    _found(_right, room=100, most=most)
+    for x, count in most:
+        assert count == 1 or x.shape in met, "the first of its sizes waits until all else is over"
+        met.add(x.shape)
+    assert max(count for _, count in most) == several
+
+
+@pytest.mark.parametrize(("kind", "status"), [("writes outside", ""), ("protocol", "protocol")])
+def test_a_process_that_breaks_the_protocol_does_so_at_any_size(kind: str, status: str) -> None:
+    """Whatever else a kernel does at sizes that nobody promises is told, and no fault."""
+
+    def kernel(x: Array) -> Array:
+        if len(x) > 8:
+            raise Misbehaviour(kind, "beyond 8 rows")
+        return _right(x)
+
+    for room in (0, 100):
+        if not status:
+            found, program = _found(kernel, room=room)
+            assert found == status and "breaks_at=16x24" in program.flags.split()
+        else:
+            with pytest.raises(Misbehaviour) as raised:
+                _found(kernel, room=room)
+            assert raised.value.kind == status
+
+
+def test_what_cannot_be_begun_hides_nothing_of_the_calls_before_it() -> None:
+    form = Form("torch", "user:x", "float32", _inputs(), sets=NAMES)
+    calls = itertools.count(1)
+
+    def begin(given: list[Any], placing: Placing) -> Callable[[], list[Any]]:
+        if next(calls) == 4:
+            raise OSError("its connection is closed")
+        return lambda: [_right(given[0]), *([np.zeros(3, np.int64)] if placing.counted else [])]
+
+    numbers = list[int]()
+    for step in checks.get_check("audit").stages(Program(list, placed=lambda *_: [], begin_placed=begin), form):
+        if step.error is not None:
+            assert isinstance(step.error, OSError)
+            break
+        numbers.append(step.number)
+    assert numbers == [1, 2], "those whose outputs are new"
 
 
 COUNTING = """

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import resource
 import socket
 import threading
 import tracemalloc
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -97,21 +100,40 @@ def test_messages_follow_one_another_however_they_are_cut(ends: tuple[StrangerCo
         assert message.number == number and (message.arrays[0] == array).all()
 
 
-@pytest.mark.parametrize("size", [0, 1000, 16_512, 50_000])
-def test_what_there_is_room_for_is_sent_though_nobody_reads(size: int) -> None:
+@pytest.mark.parametrize("words", [0, 30_000], ids=["short", "long_text"])
+@pytest.mark.parametrize("size", [0, 1000, 16_512])
+def test_what_there_is_room_for_is_sent_though_nobody_reads(size: int, words: int) -> None:
     """The other side may be waiting until it is read itself."""
     a, b = socket.socketpair()
     sender, reader = StrangerConnection(a), StrangerConnection(b)
     a.setblocking(False)  # a message that had to wait raises BlockingIOError, or is cut
-    sent = 0
-    given = [np.zeros(size, np.uint8), None]
-    while sender.has_room(given) and sent < 5000:
-        sender.send(sent + 1, "call", {"name": "placed"}, given)
-        sent += 1
-    assert 0 < sent < 5000
+
+    def send(number: int, *arrays: Any) -> bool:
+        return sender.send(number, "call", {"name": "placed", "data": "x" * words}, arrays, waits=False)
+
+    given = [np.zeros(size, np.uint8), None, np.array(["a"], object)]
+    sent = next(n for n in range(5000) if not send(n + 1, *given))
+    assert sent > 0
     assert [reader.receive()[0].number for _ in range(sent)] == list(range(1, sent + 1))
-    assert sender.has_room(given)
-    assert not sender.has_room([np.zeros(1 << 20, np.uint8)]) and not sender.has_room([np.array(["a"], object)])
+    for long in (np.zeros(1 << 20, np.uint8), np.zeros(100_000, np.uint8), np.array(["a" * 100_000], object)):
+        assert not send(1, long), "it finds no room, however little else is there"
+    assert not sender.send(1, "build", "x" * 300_000, waits=False)
+    assert send(sent + 1, *given) and reader.receive()[0].number == sent + 1
+
+
+def test_a_descriptor_of_any_number_is_asked_for_room() -> None:
+    """select(2) takes none beyond 1,023."""
+    a, b = socket.socketpair()
+    with a, b:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 2048)), hard))
+        try:
+            high = socket.socket(fileno=fcntl.fcntl(a, fcntl.F_DUPFD, 1500))
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        with high:
+            assert StrangerConnection(high).send(1, "call", waits=False)
+        assert StrangerConnection(b).receive()[0].number == 1
 
 
 def test_what_is_equal_and_not_the_same_is_said_anew(ends: tuple[StrangerConnection, StrangerConnection]) -> None:

@@ -36,9 +36,14 @@ class _Sound:
 
     __slots__ = ("_codes", "_functions", "_values", "classes")
 
-    def __init__(self, values: list[Any], functions: list[FunctionType], classes: dict[str, Mapping[str, Any]]) -> None:
-        self._values, self._functions, self.classes = values, functions, classes
-        self._codes: list[CodeType] = list(map(_code_of, functions))
+    def __init__(
+        self,
+        values: list[Any],
+        functions: list[FunctionType],
+        codes: list[CodeType],
+        classes: dict[str, Mapping[str, Any]],
+    ) -> None:
+        self._values, self._functions, self._codes, self.classes = values, functions, codes, classes
 
     def is_still(self, held: Mapping[str, Any]) -> bool:
         """Whether it is as it was. Objects are compared by identity alone: a kernel's own may say that it is equal to
@@ -60,11 +65,11 @@ _others = set[str]()
 def describe_replaced_functions() -> str:
     """The first function of the farm, of a clock or of a comparison that code of another place stands for, in words; ""
     for none. What was sound when it was looked at before is only compared with what it was."""
-    for where in [x for x in sys.modules if x not in _others]:
+    for where, module in list(sys.modules.items()):  # in one step, as other threads import meanwhile
+        if where in _others or module is None:
+            continue
         if not (_is_own(where) or where in _MODULES or where in _FUNCTIONS):
             _others.add(where)
-            continue
-        if (module := sys.modules[where]) is None:
             continue
         held: Mapping[str, Any] = vars(module)
         if where in _FUNCTIONS:
@@ -83,11 +88,12 @@ def _is_own(where: str) -> bool:
 
 def _look(where: str, held: Mapping[str, Any]) -> str:
     """The first function of a module or a class whose code is of another place, in words; "" for none, which is
-    remembered."""
+    remembered: each as it was looked at, whatever other threads put there meanwhile."""
     if (before := _sound.get(where)) is not None and before.is_still(held):
         return ""
-    functions, classes = list[FunctionType](), dict[str, Mapping[str, Any]]()
-    for name, found in held.items():
+    functions, codes, classes = list[FunctionType](), list[CodeType](), dict[str, Mapping[str, Any]]()
+    items = list(held.items())
+    for name, found in items:
         kind = type(found)
         if kind in _WRAPPED:
             found = found.__func__
@@ -97,7 +103,8 @@ def _look(where: str, held: Mapping[str, Any]) -> str:
             if foreign.is_foreign_file(code.co_filename):
                 return f"{where}.{name} has been replaced by a function of {code.co_filename}:{code.co_firstlineno}"
             functions.append(found)
+            codes.append(code)
         elif isinstance(found, type) and ((_is_own(where) and found.__module__ == where) or (where, name) in _CLASSES):
             classes[f"{where}.{name}"] = vars(found)
-    _sound[where] = _Sound(list(held.values()), functions, classes)
+    _sound[where] = _Sound([found for _, found in items], functions, codes, classes)
     return ""

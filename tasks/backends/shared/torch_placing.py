@@ -43,9 +43,9 @@ class TorchPlacer:
     def __init__(self, backend: TorchEager, form: Form, program: Program) -> None:
         self._backend, self._form, self._program = backend, form, program
         #: The tensors of the last call's inputs, by number; those of earlier calls, so that no later one has the same
-        #: addresses.
+        #: addresses, and their bytes then: a kernel may have changed them since.
         self._last: dict[int, Any] = {}
-        self._held: deque[Any] = deque()
+        self._held: deque[tuple[Any, int]] = deque()
         self._held_bytes = 0
         #: Bytes of the outputs of the last call.
         self._sizes: list[int] = []
@@ -131,10 +131,10 @@ class TorchPlacer:
 
     def _hold(self, tensors: Iterable[Any]) -> None:
         for x in tensors:
-            self._held.append(x)
-            self._held_bytes += x.untyped_storage().nbytes()
+            self._held.append((x, x.untyped_storage().nbytes()))
+            self._held_bytes += self._held[-1][1]
         while self._held_bytes > HELD:
-            self._held_bytes -= self._held.popleft().untyped_storage().nbytes()
+            self._held_bytes -= self._held.popleft()[1]
 
 
 def _is_form_on_cpu(form: Form) -> bool:

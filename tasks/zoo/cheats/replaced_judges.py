@@ -12,7 +12,7 @@ from tasks.zoo.specimen import Kernel
 
 #: Seconds of the processor for which a function is replaced, and of the clock at the most. By the clock alone a busy
 #: machine would have it back before anybody looks.
-MOMENT_S, LONGEST_S = 0.01, 1.0
+MOMENT_S, LONGEST_S = 0.015, 1.0
 
 
 def replace_function(module: str, name: str) -> Pattern:
