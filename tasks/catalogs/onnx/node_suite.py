@@ -52,7 +52,7 @@ class OnnxNode(Catalog):
     name = "onnx"
     about = "ONNX's own node tests"
     forms = ("onnx",)
-    imports = (f"{__name__}:_import_suite",)
+    imports = (f"{__name__}:_import_node_suite",)
 
     def version(self) -> str:
         # The suite computes its data with numpy and ml_dtypes when it is imported.

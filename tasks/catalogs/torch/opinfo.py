@@ -59,7 +59,7 @@ class TorchOpInfo(Catalog):
     about = "PyTorch's own op samples"
     forms = ("torch",)
     exports = ("onnx",)
-    imports = ("torch", f"{__name__}:_op_db")
+    imports = ("torch", f"{__name__}:_load_op_db")
 
     def version(self) -> str:
         # Sample bytes differ between CPU capabilities: a vectorised fill draws in another order.
