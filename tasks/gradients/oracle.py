@@ -136,9 +136,9 @@ class Derivative:
     def apply_rules(self, point: Point, followed: Arrays) -> Arrays:
         """The derivative with that of `derivatives.RULES` for the nodes that have one; what is not finite by one of
         both, or at a kink, is torch's own convention, and stays as it was ``followed``."""
-        self.graph.rules[:] = (
-            derivatives.select_known_derivatives(self.graph.nodes) if not is_complex_dtype(self.dtype) else []
-        )
+        # Of torch's own ops of complex numbers four have a real step with a rule: no reason to run them all again.
+        own = self.trust.own_steps or not is_complex_dtype(self.dtype)
+        self.graph.rules[:] = derivatives.select_known_derivatives(self.graph.nodes) if own else []
         if not self.graph.rules:
             return followed
         try:
