@@ -18,7 +18,7 @@ from tasks.gradients.oracle import (
     NoDerivative,
     Point,
     Trust,
-    choose,
+    choose_oracle,
 )
 
 torch = pytest.importorskip("torch")
@@ -51,7 +51,7 @@ def chosen(function: Callable[[Any], Any], trust: Trust, x: list[float], not_fol
     inputs = np.array(x)
     with np.errstate(all="ignore"):
         outputs = [function(torch.from_numpy(inputs)).numpy()]
-    return choose(differentiate(function, trust), Point(inputs, [np.ones(len(x))]), outputs, not_followed)
+    return choose_oracle(differentiate(function, trust), Point(inputs, [np.ones(len(x))]), outputs, not_followed)
 
 
 def overflowing(x: Any) -> Any:
@@ -92,7 +92,7 @@ def test_a_function_that_is_not_followed_has_differences_alone() -> None:
     assert found.values[0] == pytest.approx([3 * 1.5**2])
     with pytest.raises(NoDerivative, match="rounds where it casts"):
         rounding = differentiate(cut, NUMPY_REFERENCE, rounds=("bfloat16",))
-        choose(rounding, Point(np.array([1.5]), [np.ones(1)]), [np.ones(1)], "it leaves torch")
+        choose_oracle(rounding, Point(np.array([1.5]), [np.ones(1)]), [np.ones(1)], "it leaves torch")
 
 
 @pytest.mark.parametrize(("trust", "moves"), zip(ALL, (False, True, True)))
