@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from farm import lake
+from farm.commands import run as command
 from farm.fleet import node
 from farm.fleet.child_process import Limits
 from farm.plan import request as requests
@@ -33,6 +34,7 @@ from tasks.backends.base import Backend
 from tasks.model import Group
 from tasks.relay import read_cpu_quota
 from tasks.wire import Place
+from tests.conftest import here
 from tests.conftest import launch as farm_run
 
 OPS, SAMPLES = 4, 3
@@ -183,6 +185,17 @@ def test_inline_begins_a_backend_once_and_ends_it(
         rows, _ = run.finish()
         assert told == ["start"] and set(rows["status"]) == {"pass"} and set(rows["policy"]) == {made.request.policy.id}
     assert told == ["start", "close"] and not [*(tmp_path / "cache").glob("probes/*")]
+
+
+@pytest.mark.parametrize("how", ["inline", "processes"])
+def test_what_the_end_needs_is_imported_where_no_kernel_is_timed(
+    config: Path, results: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    began = threading.Event()
+    monkeypatch.setattr(command, "_load_report", began.set)
+    monkeypatch.setattr(command, "IDLE_S", 0.0)
+    assert here(config, "--results", results, "--on", how).returncode == 0
+    assert began.is_set() == (how == "processes")
 
 
 def test_inline_asks_who_runs_nothing_in_a_process_of_its_own(
