@@ -14,6 +14,7 @@ import yaml
 
 from farm.plan import include, kernels
 from farm.plan.config_models import (
+    COMMAND,
     BackendConfig,
     CatalogConfig,
     Config,
@@ -359,6 +360,10 @@ def _check_config_names(config: Config, place: Any) -> None:
     seen: set[str] = set()
     for i, backend in enumerate(config.backends):
         check_config_backend(backend, str(place("backends", i)))
+        if (
+            "launcher" in backend.model_fields_set and not backend.launcher
+        ):  # as a run's record has it; a file means one
+            refuse(("backends", i, "launcher"), f"it is empty: name {COMMAND}, or leave the key out")
         if backend.name in seen:
             raise ConfigError(f"{place('backends', i)}: backends: {backend.name!r} is named twice")
         seen.add(backend.name)
