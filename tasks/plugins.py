@@ -9,8 +9,13 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-#: What there may be parts of.
-KINDS = ("backend", "catalog", "check", "executor")
+#: What there may be parts of, with the module of the class that each is a subclass of.
+KINDS = {
+    "backend": "tasks.backends.base",
+    "catalog": "tasks.catalogs.base",
+    "check": "tasks.checks.base",
+    "executor": "farm.work.executor",
+}
 
 
 class PluginError(Exception):
@@ -39,16 +44,16 @@ class PluginPart:
         try:
             found = getattr(import_module(module), attribute)
         except Exception as error:
-            fix = self._name_update if self.package and _misses_a_name_of_ours(error) else ""
+            fix = self._how_to_update if self.package and _misses_a_name_of_ours(error) else ""
             raise PluginError(f"{where} cannot be imported: {type(error).__name__}: {error}{fix}") from error
         if not isinstance(found, type):
             raise PluginError(f"{where} is a {type(found).__name__}, not a class; name a class in the entry point")
-        if self.package and (other := _find_other_method(found)):
-            raise PluginError(f"{where}: {other}{self._name_update}")
+        if self.package and (other := _find_other_method(found, KINDS[self.kind])):
+            raise PluginError(f"{where}: {other}{self._how_to_update}")
         return found
 
     @property
-    def _name_update(self) -> str:
+    def _how_to_update(self) -> str:
         return (
             f"; it is written for another version of the farm: bring {self.package} up to date, or uninstall it "
             "(docs/stability.md has the names that stay)"
@@ -61,10 +66,11 @@ def _misses_a_name_of_ours(error: Exception) -> bool:
     return (module or "").partition(".")[0] in ("tasks", "farm")
 
 
-def _find_other_method(found: type[Any]) -> str:
-    """How a method of a class cannot be called as the farm calls that of its own class which it stands for; "" if all
-    can be."""
-    ours = [x for x in found.__mro__ if x.__module__.partition(".")[0] in ("tasks", "farm")]
+def _find_other_method(found: type[Any], base: str) -> str:
+    """How a method of a class cannot be called as the farm calls that of its kind's own class, in the module ``base``,
+    which it stands for; "" if all can be. What our other classes have, they alone call, and they may be overridden too.
+    """
+    ours = [x for x in found.__mro__ if x.__module__ == base]
     for name, asked in {k: v for x in reversed(ours) for k, v in vars(x).items()}.items():
         own = inspect.getattr_static(found, name)
         if own is asked or not (inspect.isfunction(own) and inspect.isfunction(asked)):

@@ -307,9 +307,10 @@ def _run_planned_cells(plan: RunPlan, console: Console) -> int:
         if watch:
             watch(state)
 
-    later = threading.Timer(IDLE_S, _load_report)
-    later.daemon = True
-    later.start()
+    if not plan.executor.in_process:  # which times kernels in this process, and imports for them
+        later = threading.Timer(IDLE_S, _load_report)
+        later.daemon = True
+        later.start()
     try:
         with allow_interrupts():
             run.dispatch(show_progress)

@@ -33,7 +33,7 @@ from farm.fleet.channel import Interpreter
 from farm.fleet.existing_interpreter import OWN_PACKAGES, EnvError
 from farm.fleet.pip_settings import make_uv_environment
 from farm.program import name_farm_program
-from tasks.backends import PYTHON_VERSION, BackendSpec
+from tasks.backends import BackendSpec, is_interpreter_path
 from tasks.catalogs.models import own_models
 from tasks.packages import INDEX
 from tasks.plugins import PluginError
@@ -112,7 +112,7 @@ class Environment:
         """Whether it is an interpreter that is there: another one, or the farm's own behind a launcher."""
         if not (self.packages or self.python):
             return bool(self.launcher)
-        return bool(self.python) and not PYTHON_VERSION.fullmatch(self.python)
+        return is_interpreter_path(self.python)
 
     @property
     def version(self) -> str:

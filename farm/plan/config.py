@@ -14,6 +14,7 @@ import yaml
 
 from farm.plan import include, kernels
 from farm.plan.config_models import (
+    COMMAND,
     BackendConfig,
     CatalogConfig,
     Config,
@@ -55,12 +56,14 @@ def _read_config_text(file: Path) -> str:
     return _OF_KERNELS.format(module=json.dumps(file.name)) if file.suffix == ".py" else text
 
 
-def load_config(path: str | Path, within: tuple[Path, ...] = ()) -> Config:
+def load_config(path: str | Path) -> Config:
     """Read and validate a config file and those that it includes; a Python file stands for a config of its kernels.
+    Raises ConfigError."""
+    return _load_included_config(Path(path), ())
 
-    within: the files that include this one, outermost first. Raises ConfigError.
-    """
-    file = Path(path)
+
+def _load_included_config(file: Path, within: tuple[Path, ...]) -> Config:
+    """A config file, where the files ``within`` include it, outermost first. Raises ConfigError."""
     node, data = read_config_yaml(file)
     known = data.get("known_failures")
     if isinstance(known, str | list):  # files and entries may stand side by side
@@ -139,7 +142,7 @@ def _load_includes(
         if not path.is_file():
             near = suggest_nearest_names(name, sorted(p.name for p in file.parent.glob("*.yaml")))
             refuse(("include", i), f"no such file {path}{near}")
-        parts.append((str(path), load_config(path, within)))
+        parts.append((str(path), _load_included_config(path, within)))
     return parts
 
 
@@ -359,6 +362,10 @@ def _check_config_names(config: Config, place: Any) -> None:
     seen: set[str] = set()
     for i, backend in enumerate(config.backends):
         check_config_backend(backend, str(place("backends", i)))
+        if (
+            "launcher" in backend.model_fields_set and not backend.launcher
+        ):  # as a run's record has it; a file means one
+            refuse(("backends", i, "launcher"), f"it is empty: name {COMMAND}, or leave the key out")
         if backend.name in seen:
             raise ConfigError(f"{place('backends', i)}: backends: {backend.name!r} is named twice")
         seen.add(backend.name)

@@ -17,7 +17,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import InitErrorDetails
 
-from tasks.backends import PYTHON_VERSION, BackendSpec
+from tasks.backends import BackendSpec, is_interpreter_path
 from tasks.catalogs.user import declaration_keys, kernel_sources
 from tasks.catalogs.user.ops import UserOp
 from tasks.model import JUDGED, RACE_S, Refusal, name_statuses
@@ -32,6 +32,8 @@ else:  # what was judged and is a finding
 
 #: Values of the key `passports` that are no run's id.
 NO_PASSPORTS, NEWEST_PASSPORTS = "none", "newest"
+#: What a backend's `launcher` is.
+COMMAND = "a command as a list of words, e.g. [ssh, board]"
 
 
 class ConfigError(Refusal):
@@ -242,7 +244,7 @@ class BackendConfig(_Model):
     @classmethod
     def _command(cls, value: Any) -> Any:
         if not isinstance(value, list) or not all(isinstance(x, str) and x for x in value):
-            raise ValueError(f"a command as a list of words, e.g. [ssh, board], not {value!r}")
+            raise ValueError(f"{COMMAND}, not {value!r}")
         return value
 
     @pydantic.field_validator("python", mode="before")
@@ -250,7 +252,7 @@ class BackendConfig(_Model):
     def _check_python_version_or_path(cls, value: Any, info: pydantic.ValidationInfo) -> Any:
         if isinstance(value, str) and (info.data.get("launcher") or os.path.isabs(os.path.expanduser(value))):
             return value if info.data.get("launcher") else os.path.expanduser(value)
-        if not isinstance(value, str) or (value and not PYTHON_VERSION.fullmatch(value)):
+        if not isinstance(value, str) or is_interpreter_path(value):
             raise ValueError(
                 f'a Python version in quotes, e.g. "3.10", or the path of an interpreter (a name, behind a launcher), not {value!r}'
             )
@@ -258,7 +260,7 @@ class BackendConfig(_Model):
 
     @pydantic.model_validator(mode="after")
     def _refuse_packages_into_interpreter(self) -> BackendConfig:
-        if self.packages and self.python and not PYTHON_VERSION.fullmatch(self.python):
+        if self.packages and is_interpreter_path(self.python):
             raise ValueError(
                 f"packages: nothing is installed into {self.python}, which is there; leave out one of the two"
             )

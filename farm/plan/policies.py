@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Set
 
 from tasks import catalogs
 from tasks.judge.policy_files import Policy, PolicyError
 from tasks.nearest import suggest_nearest_names
 
 
-def check_policy_ops(policy: Policy, path: str, labels: Mapping[str, Iterable[str]]) -> None:
+def check_policy_ops(policy: Policy, path: str, labels: Mapping[str, Set[str]]) -> None:
     """Raise PolicyError for a glob of a limit's ops that matches none of ``labels`` (per catalog, the ops' labels).
 
     A glob that may mean an op of a catalog which is not among ``labels`` cannot be refuted and is let pass, if there is

@@ -25,8 +25,9 @@ from tasks.backends import BackendSpec
 from tasks.backends.base import Backend
 from tasks.catalogs.user_definitions import announce_definitions, get_announced_definitions, put_kernel_in_definitions
 from tasks.judge.policy import Policy
-from tasks.model import RuntimeInfo, Status
+from tasks.model import RuntimeInfo, Status, Unavailable
 from tasks.model.trace import TraceStep
+from tasks.plugins import PluginError
 from tasks.runner import Done, Runner
 from tasks.wire import ToRun
 
@@ -62,17 +63,17 @@ class Started:
 
 
 def start_here(spec: BackendSpec) -> Started:
-    """A backend of this process. Raises NotHere."""
+    """A backend of this process. Raises NotHere where it says that it cannot be had, and what a mistake in it raises."""
     try:
         backend = spec.create()
         return Started(backend, backend.start())
-    except Exception as error:  # as a run does it: whatever a probe raises is the reason
-        raise NotHere(str(error) or type(error).__name__) from None
+    except (Unavailable, ValueError, PluginError) as error:
+        raise NotHere(str(error)) from None
 
 
 def run_samples(asked: ToRun, spec: BackendSpec, policy: Policy, cache: Path) -> Iterator[dict[str, Any]]:
     """The rows of samples of a group, by column: from this process, or from a child with the Python of the backend's
-    environment, if it has one. Raises NotHere."""
+    environment, if it has one. Raises NotHere, and as `start_here` does."""
     if not envs.find_environment(spec):
         yield from (done.row.values() for done in start_here(spec).run(asked, policy))
         return
@@ -90,8 +91,8 @@ def run_case_here(case: StoredCase) -> ReproducedOutcome:
     announce_definitions(put_kernel_in_definitions(get_announced_definitions(), case.spec.kernel))
     try:
         here = start_here(case.spec)
-    except NotHere as error:
-        return _make_unavailable_outcome(str(error))
+    except Exception as error:  # as a run does it: whatever a probe raises is the reason
+        return _make_unavailable_outcome(str(error) or type(error).__name__)
     with _keep_case_outputs(case) as asked:
         (done,) = here.run(asked, case.policy, alone=True)
         return ReproducedOutcome(done.row.values(), here.info, here.backend, read_outputs(asked), done.trace)

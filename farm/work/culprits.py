@@ -24,7 +24,7 @@ SOUGHT = (Status.WRONG.value, Status.IMPRECISE.value)
 
 def is_culprit_sought(job: Job, row: Row) -> bool:
     """Whether the culprit of a row is looked for by itself."""
-    failed = row.op_class == OpClass.MODEL.value and row.status in SOUGHT and row.check == "forward"
+    failed = row.status in SOUGHT and row.op_class == OpClass.MODEL.value and row.check == "forward"
     failed = failed and not is_catalog_generated(row.catalog or "")  # a generated graph is made smaller instead
     failed = failed and row.kind != KIND_ACCEPTED  # there is nothing to compare
     failed = failed and not row.culprit  # its check has found it: the way in which the program was built

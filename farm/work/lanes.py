@@ -69,8 +69,8 @@ class JobLine:
     """Jobs that wait for a share of a device, by handle; and jobs that are expected, whose children an idle lane
     starts.
 
-    A device has as many lanes as jobs have ever run on it at once: a lane is started when a job could begin and no lane
-    is idle there.
+    A device has as many lanes as jobs have ever run on it, and children have been started ahead, at once: a lane is
+    started when a job could begin and no lane is idle there.
     """
 
     def __init__(self, capacities: Sequence[LaneCapacity], came: queue.SimpleQueue[tuple[int, Any]]) -> None:
@@ -78,6 +78,7 @@ class JobLine:
         self._capacities, self._came = list(capacities), came
         self._waiting: dict[int, _WaitingJob] = {}
         self._expected: deque[_WaitingJob] = deque()
+        self._expected_once: list[Job] = []
         self._closed = False
         self._lanes: list[JobLane] = []
 
@@ -103,8 +104,12 @@ class JobLine:
             self._changed.notify_all()
 
     def expect(self, job: Job, claim: DeviceClaim = ONE) -> None:
-        """Such jobs are to come."""
+        """Such jobs are to come. Said again of jobs like them, it changes nothing: a child that could not be started is
+        started once more by the first of the jobs alone."""
         with self._changed:
+            if any(can_share_child(one, job) for one in self._expected_once):
+                return
+            self._expected_once.append(job)
             self._expected.append(_WaitingJob(job, claim))
             self._start_missing_lanes()
             self._changed.notify_all()
@@ -150,12 +155,14 @@ class JobLine:
     def _choice(self, lane: JobLane) -> int:
         """Handle of a job whose child the lane has, else of one whose child no idle lane has, since a start may take
         seconds; 0 if there is none."""
-        others = [one for one in self._lanes if one.idle and one is not lane]
+        others = [one for one in self._lanes if one is not lane]
         last = self._find_last_startable(lane.capacity)
         here = {handle: w for handle, w in self._waiting.items() if _fits_capacity(w, lane.capacity) and handle <= last}
         own = (handle for handle, w in here.items() if lane.has(w.job))
         free = (
-            h for h, w in here.items() if not any(one.has(w.job) and _fits_capacity(w, one.capacity) for one in others)
+            h
+            for h, w in here.items()
+            if not any(x.is_idle_for(w.job) and x.has(w.job) and _fits_capacity(w, x.capacity) for x in others)
         )
         return next(own, 0) or next(free, 0)
 
@@ -172,8 +179,8 @@ class JobLine:
         return math.inf
 
     def _start_missing_lanes(self) -> None:
-        """Start the lanes that are missing: one for each job that could begin now and finds no idle lane. One that
-        starts a child is idle for jobs of that child alone."""
+        """Start the lanes that are missing: one for each job that could begin now and finds no idle lane. A job is
+        counted on the lane that has its child, as `_choice` gives it."""
         asked = [*self._waiting.values(), *self._expected]
         idle = [lane for lane in self._lanes if lane.idle]
         free = {id(c): c.free for c in self._capacities}
@@ -185,8 +192,8 @@ class JobLine:
             ]
             if not where:
                 continue
-            may = [lane for lane in idle if lane.starting is None or lane.has(one.job)]
-            with_lane = [lane for lane in may if lane.capacity in where]
+            with_lane = [lane for lane in idle if lane.is_idle_for(one.job) and lane.capacity in where]
+            with_lane = [lane for lane in with_lane if lane.has(one.job)] or with_lane
             chosen = max([lane.capacity for lane in with_lane] or where, key=lambda c: free[id(c)])
             free[id(chosen)] -= chosen.needs(one.claim)
             if with_lane:
@@ -221,6 +228,10 @@ class JobLane:
     def place_job(self, job: Job) -> Job:
         """A job as it runs on the lane's device."""
         return replace(job, device=self.capacity.place.device, env={**job.env, **self.capacity.env})
+
+    def is_idle_for(self, job: Job) -> bool:
+        """Whether it waits, or starts the child of such jobs: it is idle for no other ones then."""
+        return self.idle and (self.starting is None or can_share_child(self.starting, self.place_job(job)))
 
     def has(self, job: Job) -> bool:
         """Whether a child for such jobs is there, or about to be."""

@@ -183,7 +183,7 @@ def _build_plan_of_request(request: RunRequest, entries: dict[str, list[Entry]])
     """The matrix of a request. Raises ConfigError if it is empty, or an op is unknown."""
     config = request.config
     if request.record is None:  # a resumed run has its policy, and keeps it
-        labels = {n: (e.label for e in listed) for n, listed in entries.items()}
+        labels = {n: {e.label for e in listed} for n, listed in entries.items()}
         try:
             policies.check_policy_ops(request.policy, config.policy, labels)
         except PolicyError as error:

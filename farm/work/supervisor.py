@@ -16,7 +16,7 @@ from farm.fleet import envs, scratch_folders, visible_devices
 from farm.fleet.child_process import KILLS, ChildDeath
 from farm.lake import Origin, beside, make_row_stream, read_row_stream
 from farm.work.child_pool import POOL, PooledChildren
-from farm.work.culprits import SOUGHT, is_culprit_sought, localise_in_children
+from farm.work.culprits import is_culprit_sought, localise_in_children
 from farm.work.job import Job
 from farm.work.sequences import MOST, SequenceDoubt, find_sequence_culprits
 from tasks import wire
@@ -449,7 +449,7 @@ class _JobBatch:
         """Whether something else than the case as a whole may be to blame, and is looked for."""
         if done.number in self.doubted and self.in_sequence(done):
             return True
-        return done.row.status in SOUGHT and is_culprit_sought(self.job, done.row)
+        return is_culprit_sought(self.job, done.row)
 
     def add_confirmed(self, done: Done, sought: bool = False) -> None:
         """`add`, when its device has given the known answers again. sought: when its culprit has been looked for as

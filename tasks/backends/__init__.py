@@ -12,6 +12,13 @@ from tasks.plugins import PluginPart, list_plugin_parts
 
 #: A Python version as the key `python` names one; what is none is an interpreter that is there.
 PYTHON_VERSION = re.compile(r"3\.\d+(\.\d+)?")
+
+
+def is_interpreter_path(python: str) -> bool:
+    """Whether a backend's ``python`` is an interpreter that is there, and no version to build an environment of."""
+    return bool(python) and not PYTHON_VERSION.fullmatch(python)
+
+
 #: Runtime name → "module:class"; imported only when asked for.
 BUILT_IN = {
     "torch": "tasks.backends.torch:TorchEager",
@@ -98,6 +105,11 @@ class BackendSpec:
         if runtime not in list_backends() or not device:
             raise KeyError(like or name)
         return cls(name, runtime, device, dict(options or {}), tuple(packages), python, tuple(launcher))
+
+    @property
+    def has_interpreter_as_it_is(self) -> bool:
+        """Whether it runs in an interpreter that is there, into which the farm installs nothing."""
+        return is_interpreter_path(self.python)
 
     def find_beside(self, runtime: str, device: str) -> BackendSpec:
         """Another runtime as its name alone says, where this one is."""

@@ -6,6 +6,7 @@ import contextlib
 import copy
 import os
 import re
+import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -201,8 +202,8 @@ class Backend:
         )
 
     def _explain_unavailable(self, error: Unavailable) -> Unavailable:
-        """Why it cannot run, and what to do: another name of the device, or what brings a library that is missing. A
-        plugin may bring any device, so an unknown one is no mistake before it is asked for."""
+        """Why it cannot run, and what to do: another name of the device, or what brings a library or a package that is
+        missing. A plugin may bring any device, so an unknown one is no mistake before it is asked for."""
         kind = None if self.numbered else re.fullmatch(r"(.+)[.:]\d+", self.device)
         name = kind[1] if kind else self.device
         meant = self.called.get(name) or (name if kind and name in self.devices else "")
@@ -213,6 +214,8 @@ class Backend:
                 f"{error}; did you mean {others}?" + (f" ({find_choosing_variable(like[0])})" if kind else "")
             )
         how = suggest_library_package(str(error)) if type(error) is Unavailable else ""
+        if self.spec and self.spec.has_interpreter_as_it_is and isinstance(error.__cause__, ModuleNotFoundError):
+            how = f"install it into {sys.executable}, into which the farm puts nothing, or name another interpreter"
         return Unavailable(f"{error}; {how}") if how else error
 
     def _describe_device(self, info: RuntimeInfo) -> RuntimeInfo:

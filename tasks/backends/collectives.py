@@ -225,7 +225,7 @@ class Collectives(Backend):
         try:
             import torch
         except ImportError as error:
-            raise Unavailable(f"torch is not installed ({error})") from None
+            raise Unavailable(f"torch is not installed ({error})") from error
         if not torch.distributed.is_available():
             raise Unavailable(f"torch {torch.__version__} was built without torch.distributed")
         self._hosts, count = RankHosts.from_env(), self.ranks

@@ -115,7 +115,7 @@ class ExecuTorch(Backend):
 
             library = _load_executorch_library()
         except ImportError as error:
-            raise Unavailable(f"executorch cannot be imported: {error}") from None
+            raise Unavailable(f"executorch cannot be imported: {error}") from error
         torch.set_num_threads(count_compute_threads())
         library._unsafe_reset_threadpool(count_compute_threads())
         delegate = DEVICES[self.device]

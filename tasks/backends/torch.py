@@ -116,7 +116,7 @@ class TorchEager(Backend):
         try:
             import torch
         except ImportError as error:
-            raise Unavailable(f"torch is not installed ({error})") from None
+            raise Unavailable(f"torch is not installed ({error})") from error
         torch.set_num_threads(count_compute_threads())
         precision, driver = "", ""
         self.modes.set()

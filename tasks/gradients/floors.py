@@ -1,5 +1,5 @@
-"""What the noise floor of a gradient has beside the draws of its inputs: what cancels in it, what a rounded result has lost, what is
-out of its dtype's range."""
+"""What the noise floor of a gradient has beside the draws of its inputs: what cancels in it, what a rounded result has
+lost, what is out of its dtype's range."""
 
 from __future__ import annotations
 

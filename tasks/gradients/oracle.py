@@ -1,4 +1,4 @@
-"""What a gradient is held against, for every catalog: its float64 oracle, and the differences beside it or in its place."""
+"""What a gradient is held against, in every catalog: its float64 oracle, with differences beside it or in its place."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class NoDerivative(Exception):
 class Trust:
     """How far autograd is believed of a function, and what the kernels of it may round on the way.
 
-    each: of fewer real numbers in the inputs than this, differences are taken of every one; of more, slopes along a few
-    directions say whether autograd is right. recovers: differences stand in where autograd is not finite and the
+    each_below: of fewer real numbers in the inputs than this, differences are taken of every one; of more, slopes along
+    a few directions say whether autograd is right. recovers: differences stand in where autograd is not finite and the
     function is. outvoted: they do so too where two ways of differencing agree on another derivative. own_steps: a
     kernel takes steps of its own, and rounds whatever these hand on; the derivatives of torch's own ops are one step.
     """
 
-    each: int = 0
+    each_below: int = 0
     recovers: bool = False
     outvoted: bool = False
     own_steps: bool = False
@@ -51,9 +51,9 @@ class Trust:
 #: Of an op of torch, autograd's derivative is what the op promises.
 TORCH_OP = Trust()
 #: So it is of somebody's function of tensors, at a kink as well.
-TORCH_REFERENCE = Trust(each=autograd.FULL_JACOBIAN, recovers=True, own_steps=True)
+TORCH_REFERENCE = Trust(each_below=autograd.FULL_JACOBIAN, recovers=True, own_steps=True)
 #: Its values are all that a function of NumPy arrays says: not what a derivative at a kink is, nor at a tie inside.
-NUMPY_REFERENCE = Trust(each=MOST + 1, recovers=True, outvoted=True, own_steps=True)
+NUMPY_REFERENCE = Trust(each_below=MOST + 1, recovers=True, outvoted=True, own_steps=True)
 
 
 @dataclass(frozen=True)
@@ -106,10 +106,10 @@ class Graph:
 class Derivative:
     """The derivative that a check computes of a function of tensors, in float64.
 
-    dtype: under test; compute: `autograd.differentiate_backward` of a check at a point, as arrays, with its hooks by name; pose: the
-    function of arrays whose gradient that is; raw: the same for "backward", if numbers of many digits may be tried on
-    it (`analytic.differentiate_in_many_digits`); named: the oracle's name, "" to name it by its graph; rounds: the dtypes that the
-    function casts to; graph: filled in by `follow`.
+    dtype: under test; compute: `autograd.differentiate_backward` of a check at a point, as arrays, with its hooks by
+    name; pose: the function of arrays whose gradient that is; raw: the same for "backward", if numbers of many digits
+    may be tried on it (`analytic.differentiate_in_many_digits`); named: the oracle's name, "" to name it by its graph;
+    rounds: the dtypes that the function casts to; graph: filled in by `follow`.
     """
 
     check: str
@@ -136,9 +136,9 @@ class Derivative:
     def apply_rules(self, point: Point, followed: Arrays) -> Arrays:
         """The derivative with that of `derivatives.RULES` for the nodes that have one; what is not finite by one of
         both, or at a kink, is torch's own convention, and stays as it was ``followed``."""
-        self.graph.rules[:] = (
-            derivatives.select_known_derivatives(self.graph.nodes) if not is_complex_dtype(self.dtype) else []
-        )
+        # Of torch's own ops of complex numbers four have a real step with a rule: no reason to run them all again.
+        own = self.trust.own_steps or not is_complex_dtype(self.dtype)
+        self.graph.rules[:] = derivatives.select_known_derivatives(self.graph.nodes) if own else []
         if not self.graph.rules:
             return followed
         try:
@@ -156,10 +156,11 @@ class Derivative:
             return self.compute(self.check, point, **hooks)
 
     def move(self, point: Point, draw: int | None, kept: Collection[str] = ()) -> Arrays:
-        """The derivative at a point that a draw (None: nobody) has moved, with what the forward pass keeps for the backward one moved
-        as well: it is rounded to the dtype under test, however exactly the inputs are given. So is what the backward
-        pass hands on, if the steps are a kernel's own; every other draw of these has shifts as constants: what rounding
-        does to a row's sum, the gradient of its maximum takes back, and a kernel has no such gradient."""
+        """The derivative at a point moved by a draw (None: not moved), with what the forward pass keeps for the
+        backward one moved as well: it is rounded to the dtype under test, however exactly the inputs are given. So is
+        what the backward pass hands on, if the steps are a kernel's own; every other draw of these has shifts as
+        constants: what rounding does to a row's sum, the gradient of its maximum takes back, and a kernel has no such
+        gradient."""
         if draw is None:
             return self.run(point, kept)
         eps, places, alike = EPS.get(self.dtype, EPS["float32"]), itertools.count(), _Alike()
@@ -245,7 +246,7 @@ class Exact:
     plain: bool = True
 
 
-def choose(derivative: Derivative, point: Point, outputs: Sequence[np.ndarray], not_followed: str = "") -> Exact:
+def choose_oracle(derivative: Derivative, point: Point, outputs: Sequence[np.ndarray], not_followed: str = "") -> Exact:
     """The oracle of a function that gives ``outputs``: autograd's derivative, with differences as the second one, or
     differences alone where autograd cannot follow the function. not_followed: why it cannot. Raises NoDerivative where
     neither says anything, and what the function itself raises."""
@@ -346,7 +347,7 @@ def _compute_differences_beside(
     along."""
     if derivative.check == "double_backward":
         return None
-    if sum(g.size * (1 + np.iscomplexobj(g)) for g in values) < derivative.trust.each:
+    if sum(g.size * (1 + np.iscomplexobj(g)) for g in values) < derivative.trust.each_below:
         return derivative.by_differences(point)
     return derivative.by_differences(point, lost) if 0 < sum(int(m.sum()) for m in lost) <= MOST else None
 

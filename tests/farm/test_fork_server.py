@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from farm.work import child_pool
 from farm.work.child_pool import ChildPool
 from farm.work.job import Job
 from farm.work.supervisor import run_supervised_job_items
-from tasks import wire
+from tasks import catalogs, wire
 from tasks.backends import BackendSpec
 from tasks.catalogs.torch.opinfo import TorchOpInfo
 from tasks.model import Group
@@ -223,7 +224,7 @@ def test_a_run_whose_server_is_killed_loses_no_case_and_blames_none(
 OWNER = """
 import sys, threading, time, psutil
 from farm.fleet.child_process import ChildProcess, Limits
-from tasks import wire
+from tasks import catalogs, wire
 def begin():
     for imports in ((), ("json.tool",)):
         child = ChildProcess(sys.executable, Limits(), None, imports)
@@ -292,6 +293,19 @@ def test_only_what_a_child_would_import_itself_is_imported_before(tmp_path: Path
     assert runs("torch-cpu", critical) == ("torch",)
     assert runs("ort-cpu", of_torch) == ()  # it is given an exported form, and nothing of torch
     assert runs("torch-cuda", of_torch) is None
+
+
+def list_missing_imports(imports: Iterable[str]) -> list[str]:
+    """Those of some names ("module" or "module:function") that are not there, of modules of the farm."""
+    parts = [x.partition(":") for x in imports if x.startswith("tasks.")]
+    return [f"{m}:{f}" for m, _, f in parts if f and not callable(getattr(import_module(m), f, None))]
+
+
+def test_what_is_imported_before_has_the_name_that_it_is_told_by() -> None:
+    named = [x for name in catalogs.BUILT_IN for x in catalogs.get_catalog(name).imports]
+    named += [child_pool.EXPORTER, *(BackendSpec.parse("inductor-cpu").create().imports or ())]
+    assert sum(":" in x for x in named) >= 4 and not list_missing_imports(named)
+    assert list_missing_imports(["tasks.importing:renamed", "tasks.importing"]) == ["tasks.importing:renamed"]
 
 
 def test_sets_of_strings_have_one_order_in_all_children(monkeypatch: pytest.MonkeyPatch) -> None:

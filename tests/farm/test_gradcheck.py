@@ -13,11 +13,12 @@ import pytest
 
 from farm.commands import gradcheck
 from farm.report.tables.gradient_oracles import MEANING, compare_gradient_oracles, table_two_oracles
-from farm.reproduction.run_again import NotHere, run_samples
+from farm.reproduction.run_again import NotHere, run_samples, start_here
 from tasks.backends import BackendSpec
+from tasks.backends.torch import TorchEager
 from tasks.catalogs.torch import gradient_samples as samples_of_torch
 from tasks.judge import policy_files
-from tasks.model import Group
+from tasks.model import Group, Unavailable
 from tasks.prepare.cases import prepare_group
 from tasks.runner import make_item_of_whole_group
 from tests.conftest import here
@@ -77,6 +78,25 @@ def test_a_group_gives_the_same_rows_here_and_in_an_environment(tmp_path: Path) 
     assert run() == run(sys.executable) and len(run()) == 1
     with pytest.raises(NotHere, match="there is no /nonexistent/python on this node; name the path of a Python"):
         run("/nonexistent/python")
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (Unavailable("no such device"), NotHere),
+        (ValueError("fast is true or false"), NotHere),
+        (TypeError("missing 1 required argument"), TypeError),
+    ],
+)
+def test_a_backend_that_cannot_be_had_is_told_and_a_mistake_in_one_is_raised(
+    error: Exception, told: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def probe(self: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(TorchEager, "probe", probe)
+    with pytest.raises(told, match=str(error)):
+        start_here(BackendSpec.parse("torch-cpu"))
 
 
 def _row(

@@ -148,6 +148,10 @@ def test_every_fault_is_blamed_behind_a_launcher_as_without_one(stand_in: Path, 
     [
         ("{name: torch-cpu, launcher: ssh board}", r"a command as a list of words, e.g. \[ssh, board\]"),
         ("{name: torch-cpu, launcher: [ssh, 3]}", "a command as a list of words"),
+        (
+            "{name: torch-cpu, launcher: []}",
+            r"yaml:2:\d+: backends\.0\.launcher: it is empty: .*, or leave the key out",
+        ),
         ("{name: torch-cpu, python: python3}", "a name, behind a launcher"),
         ("{name: torch-cpu, launcher: [nice], python: python3, packages: [torch]}", "leave out one of the two"),
     ],

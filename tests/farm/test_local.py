@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from farm import lake
+from farm.commands import run as command
 from farm.fleet import node
 from farm.fleet.child_process import Limits
 from farm.plan import request as requests
@@ -33,6 +34,7 @@ from tasks.backends.base import Backend
 from tasks.model import Group
 from tasks.relay import read_cpu_quota
 from tasks.wire import Place
+from tests.conftest import here
 from tests.conftest import launch as farm_run
 
 OPS, SAMPLES = 4, 3
@@ -90,7 +92,7 @@ def test_nodes_by_label_are_rays(config: Path) -> None:
         ("ray", {}, 1, "Cluster"),
         ("ray", {"dry": True}, 1, "Cluster"),
         ("processes", {}, 10_000, "ChildProcesses"),
-        ("inline", {}, 10_000, "Inline"),
+        ("inline", {}, 10_000, "InlineExecutor"),
     ],
 )
 def test_where_a_run_goes(
@@ -124,7 +126,7 @@ def test_one_process_lists_one_catalog_at_a_time(
     path = tmp_path / "two.yaml"
     names = ("load", "gemm")
     path.write_text(yaml.safe_dump({"catalogs": [{"name": x, "samples": 1} for x in names], "backends": ["null-cpu"]}))
-    beside, met, whole = threading.Event(), list[bool](), launch.catalog_lists.list_entries
+    beside, met, whole = threading.Event(), list[bool](), launch.catalog_lists.list_catalog_entries
 
     def meet(name: str, *given: Any) -> Any:
         if name == names[0]:
@@ -183,6 +185,17 @@ def test_inline_begins_a_backend_once_and_ends_it(
         rows, _ = run.finish()
         assert told == ["start"] and set(rows["status"]) == {"pass"} and set(rows["policy"]) == {made.request.policy.id}
     assert told == ["start", "close"] and not [*(tmp_path / "cache").glob("probes/*")]
+
+
+@pytest.mark.parametrize("how", ["inline", "processes"])
+def test_what_the_end_needs_is_imported_where_no_kernel_is_timed(
+    config: Path, results: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    began = threading.Event()
+    monkeypatch.setattr(command, "_load_report", began.set)
+    monkeypatch.setattr(command, "IDLE_S", 0.0)
+    assert here(config, "--results", results, "--on", how).returncode == 0
+    assert began.is_set() == (how == "processes")
 
 
 def test_inline_asks_who_runs_nothing_in_a_process_of_its_own(
@@ -473,10 +486,14 @@ def test_a_child_that_is_started_ahead_holds_up_no_other_job(monkeypatch: pytest
 
 
 def test_a_child_that_cannot_be_started_ahead_costs_no_lane(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str] = []
+
     class Full(FakeChildren):
         def get(self, job: Job) -> None:
+            tried.append(job.name)
             if job.name == "full":
                 raise OSError("no space left on device")
+            super().get(job)
 
         def forget(self, job: Job) -> None: ...
 
@@ -488,11 +505,89 @@ def test_a_child_that_cannot_be_started_ahead_costs_no_lane(monkeypatch: pytest.
     came: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
     made = JobLine([LaneCapacity(2.0)], came)
     try:
-        made.expect(job("full"))
-        until_idle(made)
+        for name in ("full", "roomy", "full", "roomy"):  # a run's command asks for them early, and its dispatcher
+            made.expect(job(name))
+            until_idle(made)
+        assert tried == ["full", "roomy"]  # of the first, its first job is to say why
         for handle in (1, 2):
             made.put(handle, job("full"))
         until_idle(made)
         assert sorted(handle for handle, message in drained(came) if message is None) == [1, 2]
     finally:
+        made.close(5)
+
+
+def test_a_job_waits_for_its_child_and_leaves_the_free_lane_to_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    begins, goes_on, first_ends = threading.Event(), threading.Event(), threading.Event()
+
+    class Slow(FakeChildren):
+        def get(self, job: Job) -> None:
+            if job.name == "slow":
+                begins.set()
+                assert goes_on.wait(30)
+            super().get(job)
+
+    def run(job: Job, own: FakeChildren) -> Any:
+        own.get(job)
+        assert job.name != "first" or first_ends.wait(30)
+        yield job.name
+
+    monkeypatch.setattr(lanes, "ChildPool", Slow)
+    monkeypatch.setattr(lanes, "run_supervised_job_items", run)
+    came: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
+    made = JobLine([LaneCapacity(3.0)], came)
+
+    def find_ended(messages: int = 3) -> int:
+        """The job that has begun, yielded and ended next."""
+        (ended,) = {came.get(timeout=10)[0] for _ in range(messages)}
+        return ended
+
+    try:
+        made.put(1, job("first"))
+        assert find_ended(1) == 1
+        made.expect(job("slow"))
+        assert begins.wait(30)
+        first_ends.set()
+        assert find_ended(2) == 1
+        assert [lane.starting is None for lane in made._lanes] == [True, False]
+        with made._changed:  # both are there before a lane looks
+            made.put(2, job("slow"))
+            made.put(3, job("other"))
+        assert find_ended() == 3 and len(made._lanes) == 2
+        goes_on.set()
+        assert find_ended() == 2 and len(made._lanes) == 2
+    finally:
+        first_ends.set()
+        goes_on.set()
+        made.close(5)
+
+
+def test_a_job_does_not_wait_for_a_lane_that_starts_another_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though that one has a child of its own kind too."""
+    begins, goes_on = threading.Event(), threading.Event()
+
+    class Slow(FakeChildren):
+        def get(self, job: Job) -> None:
+            if job.name == "slow":
+                begins.set()
+                assert goes_on.wait(30)
+            super().get(job)
+
+    def run(job: Job, own: FakeChildren) -> Any:
+        own.get(job)
+        yield job.name
+
+    monkeypatch.setattr(lanes, "ChildPool", Slow)
+    monkeypatch.setattr(lanes, "run_supervised_job_items", run)
+    came: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
+    made = JobLine([LaneCapacity(2.0)], came)
+    try:
+        made.put(1, job("quick"))
+        until_idle(made)
+        made.expect(job("slow"))
+        assert begins.wait(30)
+        made.put(2, job("quick"))
+        assert [came.get(timeout=10)[0] for _ in range(6)] == [1, 1, 1, 2, 2, 2]
+    finally:
+        goes_on.set()
         made.close(5)

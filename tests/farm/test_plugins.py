@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -160,3 +161,24 @@ def test_a_method_that_takes_other_arguments_than_ours_is_one_line_with_the_fix(
         part.load()
     where = f"backend 'older' of the package farm-older 0.1: {name}:Older: Older.{says}; "
     assert str(caught.value).startswith(f"{where}it is written for another version of the farm: bring farm-older up to")
+
+
+@pytest.mark.parametrize(
+    ("methods", "refused"),
+    [
+        (("build(self, form): ...", "arguments(self, form, *, place): ..."), False),
+        (("build(self, form, inputs): ...",), True),
+    ],
+)
+def test_a_method_inside_of_one_of_our_backends_may_take_what_its_own_callers_give(
+    methods: tuple[str, ...], refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"farm_inner_{len(methods)}"
+    body = "".join(f"    def {method}\n" for method in methods)
+    (tmp_path / f"{name}.py").write_text(
+        f"from tasks.backends.torch import TorchEager\nclass Inner(TorchEager):\n{body}"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    part = PluginPart("backend", "inner", f"{name}:Inner", "farm-inner", "0.1")
+    with pytest.raises(PluginError, match="Inner.build cannot be called") if refused else contextlib.nullcontext():
+        part.load()

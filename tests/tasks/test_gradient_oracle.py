@@ -18,15 +18,17 @@ from tasks.gradients.oracle import (
     NoDerivative,
     Point,
     Trust,
-    choose,
+    choose_oracle,
 )
 
 torch = pytest.importorskip("torch")
 ALL = (TORCH_OP, TORCH_REFERENCE, NUMPY_REFERENCE)
 
 
-def differentiate(function: Callable[[Any], Any], trust: Trust, rounds: tuple[str, ...] = ()) -> Derivative:
-    """The derivative of a function of one tensor in float32. Its values are those of the function without a graph."""
+def differentiate(
+    function: Callable[[Any], Any], trust: Trust, rounds: tuple[str, ...] = (), dtype: str = "float32"
+) -> Derivative:
+    """The derivative of a function of one tensor. Its values are those of the function without a graph."""
 
     def compute(check: str, point: Point, **hooks: Any) -> list[np.ndarray]:
         given = [torch.from_numpy(np.array(c)) for c in point.cotangents]
@@ -42,14 +44,14 @@ def differentiate(function: Callable[[Any], Any], trust: Trust, rounds: tuple[st
     def pose(check: str, point: Point) -> autograd.GradientProblem:
         return autograd.GradientProblem(evaluate, [point.inputs], list(point.cotangents))
 
-    return Derivative("backward", "float32", trust, compute, pose, rounds=rounds)
+    return Derivative("backward", dtype, trust, compute, pose, rounds=rounds)
 
 
 def chosen(function: Callable[[Any], Any], trust: Trust, x: list[float], not_followed: str = "") -> Exact:
     inputs = np.array(x)
     with np.errstate(all="ignore"):
         outputs = [function(torch.from_numpy(inputs)).numpy()]
-    return choose(differentiate(function, trust), Point(inputs, [np.ones(len(x))]), outputs, not_followed)
+    return choose_oracle(differentiate(function, trust), Point(inputs, [np.ones(len(x))]), outputs, not_followed)
 
 
 def overflowing(x: Any) -> Any:
@@ -90,7 +92,7 @@ def test_a_function_that_is_not_followed_has_differences_alone() -> None:
     assert found.values[0] == pytest.approx([3 * 1.5**2])
     with pytest.raises(NoDerivative, match="rounds where it casts"):
         rounding = differentiate(cut, NUMPY_REFERENCE, rounds=("bfloat16",))
-        choose(rounding, Point(np.array([1.5]), [np.ones(1)]), [np.ones(1)], "it leaves torch")
+        choose_oracle(rounding, Point(np.array([1.5]), [np.ones(1)]), [np.ones(1)], "it leaves torch")
 
 
 @pytest.mark.parametrize(("trust", "moves"), zip(ALL, (False, True, True)))
@@ -120,3 +122,18 @@ def test_the_strict_floor_stands_beside_that_of_a_rounded_result() -> None:
         assert asked == [((), False), (("TanhBackward0",), True)]
         assert strict is not None and found[0] == [wide] and strict[0] == [5.0]
     assert floors.measure_floors(differentiate(torch.neg, TORCH_OP), floor) == ([np.full(1, 5.0)], None)
+
+
+@pytest.mark.parametrize(("trust", "ruled"), zip(ALL, (False, True, True)))
+def test_a_real_step_of_complex_numbers_has_its_own_derivative(trust: Trust, ruled: bool) -> None:
+    """1 − y² of the rounded y = tanh |z| is 0 where |z| is 25. A complex number that reaches tanh itself has no rule."""
+    point = Point(np.array([25.0 + 0.0j]), [np.ones(1)])
+    one = differentiate(lambda z: z.abs().tanh(), trust, dtype="complex64")
+    found = one.apply_rules(point, one.follow(point))
+    assert found[0] == pytest.approx([4 * np.exp(-50) if ruled else 0.0], rel=1e-12)
+    _, strict = floors.measure_floors(one, lambda kept, last: [np.ones(1)])
+    assert (strict is not None) == ruled  # a kernel that loses it is told from one that does not
+
+    other = differentiate(lambda z: z.tanh().abs(), trust, dtype="complex64")
+    followed = other.follow(point)
+    assert other.apply_rules(point, followed) is followed and not other.graph.rules

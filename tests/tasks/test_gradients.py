@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 import torch
 
+from tasks import catalogs
+from tasks.arrays import torch_tree
 from tasks.backends import BackendSpec
 from tasks.backends.base import Backend
 from tasks.backends.torch import TorchEager
@@ -382,3 +384,20 @@ def test_a_backward_pass_that_takes_its_gradient_for_contiguous_is_told(backward
     except Misbehaviour as error:
         found = error.kind
     assert found == kind
+
+
+@pytest.mark.parametrize("refused", [torch.float32, torch.float16])
+def test_own_gradients_that_cannot_be_made_dense_are_no_witness(
+    refused: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As sparse ones in float8 cannot; the float64 ones can."""
+    make_dense = torch_tree.dense
+
+    def refuse(x: Any) -> Any:
+        if x.dtype == refused:
+            raise NotImplementedError("to_dense")
+        return make_dense(x)
+
+    monkeypatch.setattr(torch_tree, "dense", refuse)
+    (made,) = catalogs.get_catalog("torch").samples(Group("torch:tanh", "", "float32", 1, 0, "backward"), 4)
+    assert made.failure is None and made.expected[0].reference is not None

@@ -248,11 +248,11 @@ class GradientSampleMaker(OpInfoSampleMaker):
         try:
             own, named, given = map_leaves(args, clone_torch_argument)
             found = gradients.differentiate_backward(self.group.check, self.call, own, named, self.wrt, given)
+            return [torch_tree.dense(g) for g in found] if len(found) == count else None
         except Exception:
             return None
         finally:
             torch.set_default_dtype(torch.float64)
-        return [torch_tree.dense(g) for g in found] if len(found) == count else None
 
     def _outputs(self, wide: list[Any], made: Sample) -> int:
         """How many of the cotangents belong to the op's outputs."""

@@ -134,7 +134,7 @@ def fill_gradient_sample(
     derivative, point = reference.derivative(), move(_widen_reference_input)
     try:
         lack = _explain_not_followed(reference, point.inputs, outputs)
-        exact = oracle.choose(derivative, point, [np.asarray(leaf.reference) for leaf in outputs], lack)
+        exact = oracle.choose_oracle(derivative, point, [np.asarray(leaf.reference) for leaf in outputs], lack)
     except oracle.NoDerivative as error:
         made.failure = Failure.vacuous(str(error), "reference")
         return
