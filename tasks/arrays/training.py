@@ -48,7 +48,7 @@ class Optimiser:
 
 class TrainingStep:
     """A torch module with a loss and an optimiser; called with inputs and targets it returns the loss, a scalar. It is
-    also a session of torch tensors (`tasks.backends.shared.torch_session.OfTensors`).
+    also a session of torch tensors (`tasks.backends.shared.torch_session.TorchSession`).
 
     loss(outputs, targets); inputs: how many of the arguments are the module's, the rest are targets; autocast: dtype
     name that `torch.autocast` is to compute in ("" for none); scale: by which the loss is multiplied before the
