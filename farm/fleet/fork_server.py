@@ -77,7 +77,7 @@ class _ForkServer:
                 self._lease = base.ask([its.fileno()], {}, what)
 
     def ask(self, fds: Sequence[int], variables: Mapping[str, str], what: str = "") -> socket.socket:
-        """Have it fork (`tasks.fork_server.ask_fork_server`); our end of the lease. Raises OSError."""
+        """Have it fork (`tasks.fork_request.ask_fork_server`); our end of the lease. Raises OSError."""
         ours, its = socket.socketpair()
         with its:
             try:
