@@ -713,7 +713,7 @@ import numpy  # before the farm, which tells libraries that are loaded later
 from farm.client import process
 numbers = lambda: [number() for _, number in process._find_blas_threads()]
 for put, _ in process._find_blas_threads(): put(3)
-with process.isolate_settings():
+with process.isolate_torch_settings():
     print(numbers())
 print(numbers())
 """

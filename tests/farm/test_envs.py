@@ -78,7 +78,7 @@ def test_an_environment_holds_its_packages_and_nothing_of_the_farm(wheels: Path,
     code = "import farm_fake_runtime, numpy, ml_dtypes; print(farm_fake_runtime.version)"
     assert subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout == "1.0\n"
     code = (
-        "import importlib.util as u, tasks.runner\nfrom tasks import backends\nfor p in backends.list_registered().values(): p.load()\n"
+        "import importlib.util as u, tasks.runner\nfrom tasks import backends\nfor p in backends.list_backends().values(): p.load()\n"
         "print([n for n in ('ray', 'torch', 'onnx', 'farm', 'pandas') if u.find_spec(n)])"
     )
     child = ChildProcess(str(python), Limits())

@@ -226,7 +226,7 @@ def test_a_case_that_cannot_be_made_is_a_row_and_its_group_goes_on(
     config: Path, results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("FARM_CACHE", str(results.parent / "cache"))  # what is made here is nobody else's
-    whole, count = catalog.generate.case, iter(range(10_000))
+    whole, count = catalog.generate.generate_node_case, iter(range(10_000))
 
     def broken(*args: Any) -> Any:
         if next(count) % CHUNK == 2:

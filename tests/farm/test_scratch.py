@@ -15,8 +15,8 @@ from tasks import wire
 #: Tells its folder, with something in it, then waits to be killed.
 WAITS = """
 import sys
-from farm.fleet import scratch_folders as scratch
-place = scratch.folder()
+from farm.fleet import scratch_folders
+place = scratch_folders.make_scratch_folder()
 (place / "left").mkdir()
 print(place, flush=True)
 sys.stdin.read()

@@ -196,7 +196,7 @@ def test_samples_do_not_depend_on_the_process() -> None:
 def test_needs_numpy_and_ml_dtypes_alone_where_there_is_no_torch() -> None:
     code = (
         "import sys; from tasks.catalogs.critical import catalog as critical; from tasks.catalogs.critical.catalog import Critical; from tasks.model import Group\n"
-        "critical._torch_version = lambda: None\n"
+        "critical._find_torch_version = lambda: None\n"
         "list(Critical().samples(Group('critical:gelu', '', 'bfloat16', 1), 1)); Critical().version()\n"
         "print([m for m in ('torch', 'scipy', 'onnx', 'ray', 'pandas') if m in sys.modules])"
     )

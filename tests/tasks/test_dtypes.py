@@ -85,7 +85,7 @@ import numpy as np
 from pathlib import Path
 from tasks.arrays.inputs import fill_array
 from tasks.arrays.pack import ArrayPack, save_pack
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.judge.error_metrics import compare_outputs
 from tasks.judge.policy import judge_by_policy
 from tasks.model import DTYPES, Leaf, OpClass, get_numpy_dtype, get_wide_dtype
@@ -97,7 +97,7 @@ save_pack(Path("x.pack"), {}, [x])
 a = ArrayPack(Path("x.pack")).array(0)
 assert a.dtype == get_numpy_dtype(name) and np.array_equal(a.astype(float), x.astype(float))
 leaf = Leaf(name, a.shape, x.astype(get_wide_dtype(name)))
-policy = verdict.load("error_units")
+policy = policy_files.load_policy("error_units")
 for planted, status in ((a, "pass"), (-a, "wrong")):
     metrics = compare_outputs([planted], [leaf], OpClass.EXACT)
     assert judge_by_policy(metrics, policy, "user:x", "exact", name, "float64")[0].value == status, metrics

@@ -269,15 +269,15 @@ from pathlib import Path
 from tasks import zoo
 from tasks.backends import BackendSpec
 from tasks.catalogs import user_definitions
-from tasks.judge import policy_files as verdict
+from tasks.judge import policy_files
 from tasks.model import Group
 from tasks.prepare.cases import prepare_group
 from tasks.runner import Runner, make_item_of_whole_group
 root = Path(sys.argv[1])
 source = {"at": 0, "root": str(root), "modules": ["tasks.zoo.races"], "kernels": []}
-user_definitions.announce(json.dumps({"deadline_s": 60.0, "sources": [source]}))
+user_definitions.announce_definitions(json.dumps({"deadline_s": 60.0, "sources": [source]}))
 backend = BackendSpec.parse("torch-cpu").create()
-runner = Runner(backend, backend.probe(), verdict.load("error_units"), lambda number, stage, span: None)
+runner = Runner(backend, backend.probe(), policy_files.load_policy("error_units"), lambda number, stage, span: None)
 rows = []
 for theme in zoo.themes(("races",)):
     for op in theme.__farm_ops__:
