@@ -1,9 +1,11 @@
-"""Code that stands in a string is seen by no linter: what it imports of the farm has to be there."""
+"""Code that stands in a string is seen by no linter: what it imports and uses of the farm has to be there."""
 
 from __future__ import annotations
 
 import ast
+import contextlib
 import re
+import textwrap
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -35,11 +37,46 @@ def list_names(module: str) -> frozenset[str] | None:
     return None if "__getattr__" in names else frozenset(names)
 
 
-def find_lacking_imports(source: str) -> Iterator[str]:
-    """Imports in strings of a source whose names are nowhere."""
-    for node in ast.walk(ast.parse(source)):
-        if not (isinstance(node, ast.Constant) and isinstance(node.value, str) and " import " in node.value):
+def parse_code(text: str) -> ast.Module | None:
+    with contextlib.suppress(SyntaxError, ValueError):
+        return ast.parse(textwrap.dedent(text))
+    return None
+
+
+def find_lacking_uses(code: ast.Module) -> Iterator[str]:
+    """What code takes of a module of the tree that it has imported, and is not there: "tasks.model.Forms"."""
+    modules = {}
+    for node in ast.walk(code):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            modules |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                modules[alias.asname or alias.name.partition(".")[0]] = (
+                    alias.name if alias.asname else alias.name.partition(".")[0]
+                )
+    for node in ast.walk(code):
+        if not isinstance(node, ast.Attribute):
             continue
+        words = ast.unparse(node).split(".")
+        module = modules.get(words[0], "")
+        if module.partition(".")[0] not in ("farm", "tasks"):
+            continue
+        for word in words[1:]:
+            names = list_names(module)
+            if names is None or not word.isidentifier():
+                break
+            if word not in names and not word.startswith("__"):
+                yield f"{module}.{word}"
+            module = f"{module}.{word}"
+
+
+def find_lacking_imports(source: str) -> Iterator[str]:
+    """Imports in strings of a source whose names are nowhere, and what these strings use that is nowhere."""
+    for node in ast.walk(ast.parse(source)):
+        if not (isinstance(node, ast.Constant) and isinstance(node.value, str) and "import " in node.value):
+            continue
+        if (code := parse_code(node.value)) is not None:
+            yield from sorted(set(find_lacking_uses(code)))
         for module, said in IMPORT.findall(node.value):
             names = list_names(module)
             asked = {part.split()[0] for part in said.split(",")}
@@ -53,7 +90,7 @@ def test_code_in_strings_imports_what_is_there() -> None:
     found = [
         f"{file.relative_to(ROOT)}: {x}"
         for file, text in texts
-        if re.search(r"^[^\n]*from (?:farm|tasks)[\w.]* import", text, re.M)
+        if re.search(r"^[^\n]*(?:from|import) (?:farm|tasks)\b", text, re.M)
         for x in find_lacking_imports(text)
     ]
     assert found == PLANTED
@@ -65,4 +102,10 @@ def test_an_import_of_what_is_gone_is_found() -> None:
         "from tasks.runner import Runner, make_item_of_whole_group as whole",
     )
     assert list(find_lacking_imports(f"CODE = {planted!r}")) == ["from tasks.runner import whole"]
+    assert not list(find_lacking_imports(f"CODE = {sound!r}"))
+
+
+def test_a_use_of_what_is_gone_is_found() -> None:
+    planted, sound = (f"from tasks import sources; print(sources.{name}())" for name in ("of_cases", "digest_sources"))
+    assert list(find_lacking_imports(f"CODE = {planted!r}")) == ["tasks.sources.of_cases"]
     assert not list(find_lacking_imports(f"CODE = {sound!r}"))
