@@ -13,7 +13,7 @@ def keep_commit(root: str) -> None:
     """Write the commit of these sources into a tree that is about to be packed."""
     found: dict = {"__file__": str(ROOT / "farm" / "version.py"), "__name__": "version"}
     exec((ROOT / "farm" / "version.py").read_text(), found)  # without `farm`, which a build has no packages for
-    if commit := found["commit"](ROOT):
+    if commit := found["find_farm_commit"](ROOT):
         (Path(root) / "farm" / found["COMMIT_FILE"]).write_text(f"{commit}\n")
 
 

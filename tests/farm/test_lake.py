@@ -376,7 +376,7 @@ def half(table, path, filesystem, **kwargs):
         file.write(b"PAR1 half")
     os.kill(os.getpid(), signal.SIGKILL)
 lake.store.pq.write_table = half
-lake.append(lake.open_lake({local.root!r}), RUN, [batch(1)])
+lake.append_part(lake.open_lake({local.root!r}), RUN, [batch(1)])
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, cwd=Path(__file__).parents[2])
     assert done.returncode == -signal.SIGKILL, done.stderr

@@ -29,7 +29,7 @@ print(some() - before)
 def test_temporaries_of_a_verdict_are_not_returned_and_faulted_in_again() -> None:
     faults = [
         int(subprocess.run([sys.executable, "-c", FAULTS.format(keep=keep)], check=True, capture_output=True).stdout)
-        for keep in ("", "heap.keep()")
+        for keep in ("", "heap.keep_freed_memory()")
     ]
     assert faults[1] < 50 and faults[1] * 5 < faults[0], faults
     heap.keep_freed_memory()  # again, and in a process that has arrays, it does no harm

@@ -113,7 +113,8 @@ def test_without_flags_the_precision_is_written_into_the_network(
 ) -> None:
     calls: list[str] = []
     for name in ("cast", "quantize"):
-        monkeypatch.setattr(tensorrt_network, name, lambda *arguments, name=name: calls.append(name))
+        patched = f"{name}_tensorrt_network"
+        monkeypatch.setattr(tensorrt_network, patched, lambda *arguments, name=name: calls.append(name))
     backend, state, _ = install("11.4.0", precision=precision)
     calls.clear()
     backend.build(form(ADD, A, B))

@@ -17,9 +17,7 @@ SHAPES: tuple[tuple[int, int, int], ...] = tuple(
 SPREAD = 6
 
 
-def make_block_scaled_matrices(
-    rng: np.random.Generator, shape: tuple[int, int, int], variant: str, dtype: str
-) -> list[np.ndarray]:
+def make_arrays(rng: np.random.Generator, shape: tuple[int, int, int], variant: str, dtype: str) -> list[np.ndarray]:
     """Elements (m, k) and (n, k), and their scales (m, k / block) and (n, k / block): both by rows of what is
     summed."""
     m, n, k = shape
@@ -32,14 +30,14 @@ def make_block_scaled_matrices(
     return [sides[0][0], sides[1][0], sides[0][1], sides[1][1]]
 
 
-def multiply_block_scaled(variant: str, arrays: Sequence[np.ndarray]) -> np.ndarray:
+def multiply(variant: str, arrays: Sequence[np.ndarray]) -> np.ndarray:
     """The exact product (m, n) of what elements and scales stand for."""
     a, b, first, second = arrays
     made: np.ndarray = dequantise_blocks(a, first) @ dequantise_blocks(b, second).T
     return made
 
 
-def call_block_scaled_mm(variant: str, a: Any, b: Any, first: Any, second: Any) -> Any:
+def call(variant: str, a: Any, b: Any, first: Any, second: Any) -> Any:
     """torch's scaled product. CUDA wants scales in tiles of 128 by 4."""
     import torch
     from torch.nn.functional import ScalingType, SwizzleType, scaled_mm

@@ -24,7 +24,7 @@ SHAPES: tuple[tuple[tuple[int, ...], int, int], ...] = (
 VARIANTS, ALIGNED = ("rows", "depth"), 8
 
 
-def make_grouped_matrices(
+def make_arrays(
     rng: np.random.Generator, shape: tuple[tuple[int, ...], int, int], variant: str, dtype: str
 ) -> list[np.ndarray]:
     """Two matrices and the ends of the groups, int32: (rows, k), (groups, k, n); or, summed over groups, (m, K), (K,
@@ -37,7 +37,7 @@ def make_grouped_matrices(
     return [*(rng.standard_normal(x).astype(get_numpy_dtype(dtype)) for x in shapes), ends]
 
 
-def multiply_grouped(variant: str, arrays: Sequence[np.ndarray]) -> np.ndarray:
+def multiply(variant: str, arrays: Sequence[np.ndarray]) -> np.ndarray:
     """The exact product of each group: rows (rows, n), or depth (groups, m, n)."""
     a, b, ends = arrays
     parts = list(zip([0, *ends[:-1].tolist()], ends.tolist()))
@@ -46,7 +46,7 @@ def multiply_grouped(variant: str, arrays: Sequence[np.ndarray]) -> np.ndarray:
     return np.stack([a[:, low:high] @ b[low:high] for low, high in parts])
 
 
-def call_grouped_mm(variant: str, a: Any, b: Any, ends: Any) -> Any:
+def call(variant: str, a: Any, b: Any, ends: Any) -> Any:
     """torch's, which wants the second matrix of each group by columns."""
     import torch
 
