@@ -278,14 +278,12 @@ def commands() -> str:
     import importlib
     import importlib.util
 
-    from farm.__main__ import LEAVES
+    from farm.command_names import LEAVES, find_command_file
 
     def exits(name: str) -> str:
-        first, *part = name.split()
-        own = next(x for x in (*part, first) if importlib.util.find_spec(f"farm.options.{x}"))
-        parser = importlib.import_module(f"farm.options.{own}").make_parser()
+        parser = importlib.import_module(f"farm.options.{find_command_file(name)}").make_parser()
         groups = (x for x in parser._actions if isinstance(x, argparse._SubParsersAction))
-        parser = next((one for x in groups for word in part if (one := x.choices.get(word))), parser)
+        parser = next((one for x in groups if (one := x.choices.get(name.split()[-1]))), parser)
         return str(parser.epilog).removeprefix("exit code: ")
 
     rows = ([f"`farm {name}`", text, exits(name)] for name, text in LEAVES.items())

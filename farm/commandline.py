@@ -10,9 +10,11 @@ import sys
 import textwrap
 import warnings
 from collections.abc import Collection, Iterator, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from farm.command_names import LEAVES, PARTS, find_command_file
 from farm.exits import BAD_INPUT, Main
 from tasks.cache import default_cache
 from tasks.model import Refusal
@@ -91,8 +93,18 @@ class CommandParser(argparse.ArgumentParser):
 
     def _meant(self, left: Sequence[str]) -> str:
         options = [x.partition("=")[0] for x in left if x.startswith("--")]
-        found = find_near_names(options[0], self._option_string_actions, 0.7) if options else []
-        return f"; did you mean {found[0]}?" if found else ""
+        if not options:
+            return ""
+        if found := find_near_names(options[0], self._option_string_actions, 0.7):
+            return f"; did you mean {found[0]}?"
+        elsewhere = [f"farm {typed}" for typed, own in list_command_options().items() if options[0] in own]
+        return f"; {options[0]} is an option of {', '.join(elsewhere)}" if elsewhere else f"; {self.prog} -h lists them"
+
+    def format_help(self) -> str:
+        """As argparse's, with the parts of the command behind it."""
+        parts = PARTS.get(self.prog.removeprefix("farm "), {})
+        lines = "".join(f"  {self.prog} {part:9}  {text}\n" for part, text in parts.items())
+        return super().format_help() + (f"\nparts, each with its own -h:\n{lines}" if lines else "")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As argparse's."""
@@ -102,6 +114,17 @@ class CommandParser(argparse.ArgumentParser):
         return super().parse_known_args(
             list(_repeat_list_options(sys.argv[1:] if args is None else args, lists)), namespace
         )
+
+
+def list_command_options() -> dict[str, set[str]]:
+    """What is typed of each command and part → its options."""
+    made: dict[str, set[str]] = {}
+    for typed in LEAVES:
+        parser = import_module(f"farm.options.{find_command_file(typed)}").make_parser()
+        for group in [x for x in parser._actions if isinstance(x, argparse._SubParsersAction)]:
+            parser = group.choices.get(typed.split()[-1], parser)
+        made[typed] = {name for name, action in parser._option_string_actions.items() if action.help != argparse.SUPPRESS}
+    return made
 
 
 def _repeat_list_options(words: Sequence[str], lists: Collection[str]) -> Iterator[str]:

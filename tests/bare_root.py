@@ -2,7 +2,7 @@
 
 Each instruction is taken in FOLDER as a root of its own (bubblewrap): /usr and /etc are this machine's, read-only, all
 else is empty. What the base image would bring is therefore this machine's; packages that apt-get would install must be
-here. The tree that is copied is the commit's. --also binds more of this machine, read-only: where pip is told to find
+here. The tree that is copied is the commit's. What an earlier call has done in FOLDER is not done again, as a layer is not. --also binds more of this machine, read-only: where pip is told to find
 wheels.
 """
 
@@ -22,6 +22,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 #: What of this machine is the base image.
 BASE = ("/usr", "/etc", "/bin", "/lib", "/lib64")
+#: The instructions that were taken, in the folder, a line each.
+LAYERS = ".layers"
 
 
 @dataclass
@@ -108,9 +110,16 @@ def main(arguments: Sequence[str]) -> int:
     container = Container(args.folder.resolve(), tuple(args.also))
     container.variables |= dict(word.split("=", 1) for word in args.set)
     container.root.mkdir(parents=True, exist_ok=True)
+    layers = container.root / LAYERS
+    before = layers.read_text().splitlines() if layers.exists() else []
+    taken: list[str] = []
     for name, rest in read_instructions((ROOT / "Containerfile").read_text()):
         begun = time.monotonic()
-        take(container, name, rest)
+        taken.append(f"{name} {rest}")
+        if before[: len(taken)] != taken or name not in ("RUN", "COPY"):
+            take(container, name, rest)
+        if len(taken) > len(before) or before[: len(taken)] != taken:
+            layers.write_text("".join(f"{line}\n" for line in taken))
         print(f"{time.monotonic() - begun:6.0f} s  {name} {rest}", flush=True)
     return container.run([*container.entry, *arguments[split + 1 :]])
 

@@ -178,7 +178,7 @@ def _format_build_command(found: Sequence[RosterLine], unbuilt: Sequence[RosterL
         sharing = [x.name for x in found if (x.environment, x.state) == (line.environment, line.state)]
         known = [name for name in sharing if name in what or _is_built_by_name(name, line.environment)]
         made += known[:1] or [x for x in what if is_config_path(x)]
-    return f"{name_farm_program()} envs build {' '.join(dict.fromkeys(made))}"
+    return f"{name_farm_program()} doctor envs build {' '.join(dict.fromkeys(made))}"
 
 
 def _is_built_by_name(name: str, environment: str) -> bool:

@@ -1,4 +1,4 @@
-"""farm envs list | build CONFIG… | remove KEY…: what is built here, what a config needs, what can go."""
+"""farm doctor envs list | build CONFIG… | remove KEY…: what is built here, what a config needs, what can go."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _print_environments(cache: Path) -> int:
 def _remove_asked_environments(cache: Path, keys: Sequence[str], everything: bool) -> int:
     known = sorted({p.name for p in (cache / "envs").glob("*") if p.is_dir()})
     if not everything and not keys:
-        print("error: nothing to remove: name keys (farm envs list) or give --all", file=sys.stderr)
+        print("error: nothing to remove: name keys (farm doctor envs list) or give --all", file=sys.stderr)
         return BAD_INPUT
     chosen = known if everything else list(keys)
     if unknown := [k for k in chosen if k not in known]:

@@ -1,4 +1,4 @@
-"""The distinct defects of a lake: farm findings [--run ID|last|all] [--minimise N] [--issues DIR]"""
+"""The distinct defects of a lake: farm report findings [--run ID|last|all] [--minimise N] [--issues DIR]"""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def _print_findings_command(table: pd.DataFrame, left: pd.DataFrame, args: argpa
         print(f"{count_with_noun(count, 'more finding')} not counted against the backend: {WHOSE[fault]}")
     print(
         describe_defect_counts(table, left)
-        + (". To reduce one row of each of N groups: farm findings --minimise N" if len(left) else "")
+        + (". To reduce one row of each of N groups: farm report findings --minimise N" if len(left) else "")
     )
 
 

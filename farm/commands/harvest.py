@@ -1,4 +1,4 @@
-"""farm harvest: the distinct nodes of models, with the tensors that come to them, as a catalog that every backend runs."""
+"""farm init harvest: the distinct nodes of models, with the tensors that come to them, as a catalog that every backend runs."""
 
 from __future__ import annotations
 

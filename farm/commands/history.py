@@ -1,4 +1,4 @@
-"""Since when a lake's outcomes are as they are: farm history [OP…] [--along run|runtime|build|driver|farm]"""
+"""Since when a lake's outcomes are as they are: farm report history [OP…] [--along run|runtime|build|driver|farm]"""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = make_parser().parse_args(argv)
     for op in args.ops:
         if "://" in op or next(Path(op).glob("run=*"), None) is not None:
-            raise Refusal(f"{op}: a lake, not an op; say: farm history --results {shlex.quote(op)}")
+            raise Refusal(f"{op}: a lake, not an op; say: farm report history --results {shlex.quote(op)}")
     rows = load_history_rows(args.results, args.ops, args.backend, args.dtype, args.along)
     warn_of_early_runs(find_early_runs(rows))
     history = list_outcome_spans(rows, args.along)

@@ -1,4 +1,4 @@
-"""Every device computes known products for a minute, and equals are compared: farm screen [BACKEND…] --seconds 60"""
+"""Every device computes known products for a minute, and equals are compared: farm node screen [BACKEND…] --seconds 60"""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         request = requests.read_run_request(args.resume, lake, **where)
         if request.config.checks != [SCREEN]:
             raise ConfigError(
-                f"--resume {args.resume}: it is no run of {name_farm_program()} screen; use {name_farm_program()} run --resume"
+                f"--resume {args.resume}: it is no run of {name_farm_program()} node screen; use {name_farm_program()} run --resume"
             )
         specs = [b.spec() for b in request.config.backends]
     else:
-        specs = read_config_backends(args.backends, "farm screen") or find_device_backends()
+        specs = read_config_backends(args.backends, "farm node screen") or find_device_backends()
         request = make_screening_request(lake, specs, cache=args.cache, **where)
     request.announce()
     lakes.check_lake_writable(lake)
@@ -58,7 +58,7 @@ def _run_screen_command(screening: Screening, named: bool) -> int:
         why = "; ".join(f"{o.name}: {o.words}" for o in missing) if named else ""
         why = why or explain_no_device_of(o.absent for o in missing) or "no device that torch can use"
         more = (
-            "" if named else "; the cores of a CPU are screened by name: " + f"{name_farm_program()} screen torch-cpu"
+            "" if named else "; the cores of a CPU are screened by name: " + f"{name_farm_program()} node screen torch-cpu"
         )
         raise ConfigError(f"there is nothing to screen: {why}{more}")
     if named:

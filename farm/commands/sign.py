@@ -1,4 +1,4 @@
-"""Sign a run, so that others can check what was published: farm sign --key FILE [--run ID]"""
+"""Sign a run, so that others can check what was published: farm verify sign --key FILE [--run ID]"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A static site over many runs and lakes: farm site OUT [LAKE …]"""
+"""A static site over many runs and lakes: farm report site OUT [LAKE …]"""
 
 from __future__ import annotations
 

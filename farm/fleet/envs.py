@@ -63,7 +63,7 @@ _ADVICE = {
 OFFLINE = "UV_OFFLINE"
 #: How a node gets what it lacks.
 WAYS = (
-    f"an index that can be reached (PIP_INDEX_URL=URL, and {name_farm_program()} envs build), a folder of its wheels (PIP_FIND_LINKS=FOLDER) or an "
+    f"an index that can be reached (PIP_INDEX_URL=URL, and {name_farm_program()} doctor envs build), a folder of its wheels (PIP_FIND_LINKS=FOLDER) or an "
     "interpreter that has it (python: /path/to/python in the config) brings it"
 )
 #: Packages in whose place a system may have its own: parts of CUDA.

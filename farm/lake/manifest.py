@@ -57,10 +57,10 @@ def sign_run(results: AnyLake, run_id: str, key: Path, replace: bool = False) ->
         private = load_pem_private_key(key.read_bytes(), password=None)
     except (OSError, ValueError, TypeError) as error:
         raise NoSignature(
-            f"{key}: no private key in PEM without a password ({error}); farm sign --new-key {'FILE' if key.exists() else key} makes one"
+            f"{key}: no private key in PEM without a password ({error}); farm verify sign --new-key {'FILE' if key.exists() else key} makes one"
         ) from None
     if not isinstance(private, Ed25519PrivateKey):
-        raise NoSignature(f"{key}: a key of another kind; ed25519 is needed: farm sign --new-key FILE makes one")
+        raise NoSignature(f"{key}: a key of another kind; ed25519 is needed: farm verify sign --new-key FILE makes one")
     lake = open_lake(results)
     manifest = {
         "run_id": run_id,
@@ -121,7 +121,7 @@ def check_manifest(results: AnyLake, run_id: str, key: Path | None = None) -> Ch
         files = {str(name): str(digest) for name, digest in manifest["files"].items()}
         public, signature = Ed25519PublicKey.from_public_bytes(bytes.fromhex(told)), bytes.fromhex(signed["signature"])
     except FileNotFoundError:
-        raise NoSignature(f"run {run_id} has no manifest; farm sign --run {run_id} --key FILE writes one") from None
+        raise NoSignature(f"run {run_id} has no manifest; farm verify sign --run {run_id} --key FILE writes one") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise NoSignature(
             f"{path}: the manifest is damaged ({type(error).__name__}: {error}); ask who signed the run for it again"

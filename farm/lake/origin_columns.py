@@ -46,7 +46,7 @@ class Origin:
     environment: str | None = declare_row_column(
         "string",
         "origin",
-        "what it ran in: farm (the farm's own), the path of an interpreter that was there, uv and the key of one that was built (`farm envs list`); "
+        "what it ran in: farm (the farm's own), the path of an interpreter that was there, uv and the key of one that was built (`farm doctor envs list`); "
         "a launcher's command stands before it",
     )
     driver_version: str = declare_row_column(

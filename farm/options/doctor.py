@@ -10,7 +10,7 @@ def make_parser() -> CommandParser:
     parser = CommandParser(
         prog="farm doctor",
         description="Show what this machine has and what it lacks, with the command that installs it, if there is one; or list every backend. "
-        "Missing environments are not built for this; use --build, or farm envs build CONFIG.",
+        "Missing environments are not built for this; use --build, or farm doctor envs build CONFIG.",
         epilog="exit code: 0, whatever is missing; 2 no such config or backend",
     )
     parser.add_argument(

@@ -1,4 +1,4 @@
-"""The options of `farm envs`."""
+"""The options of `farm doctor envs`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from farm.commandline import CommandParser
 def make_parser() -> CommandParser:
     """The command line."""
     parser = CommandParser(
-        prog="farm envs",
+        prog="farm doctor envs",
         description="List, build and remove the environments of backends on this machine.",
         epilog="exit code: 0; 1 a build failed, or what is to be removed is being built; 2 something named is missing, or nothing is named",
     )

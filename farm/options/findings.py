@@ -1,4 +1,4 @@
-"""The options of `farm findings`."""
+"""The options of `farm report findings`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tasks.hunt.minimise.strategies import BUDGET
 def make_parser() -> CommandParser:
     """The command line."""
     parser = CommandParser(
-        prog="farm findings",
+        prog="farm report findings",
         description="List the distinct defects of a lake. Minimal cases with the same backend, ops, status, kind, error, attributes and "
         "modes are one defect. Failures without a minimal case are counted separately.",
         epilog="exit code: 0; 2 something named is missing",

@@ -1,4 +1,4 @@
-"""The options of `farm gradcheck`."""
+"""The options of `farm training gradcheck`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from farm.commandline import CommandParser, add_results_option
 def make_parser() -> CommandParser:
     """The command line."""
     parser = CommandParser(
-        prog="farm gradcheck",
+        prog="farm training gradcheck",
         description="Check the gradients of an op, or of your own function (my.py:f), against both oracles; --table for those of a run.",
         epilog="exit code: 0 the oracles and the backend agree wherever they were compared; 1 they do not; 2 no such op, function or run",
     )

@@ -1,4 +1,4 @@
-"""The options of `farm harvest`."""
+"""The options of `farm init harvest`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from farm.commandline import CommandParser, add_results_option
 def make_parser() -> CommandParser:
     """The command line."""
     parser = CommandParser(
-        prog="farm harvest",
+        prog="farm init harvest",
         description="Write the distinct nodes of models, with their true tensors, as a catalog (name: nodes).",
         epilog="exit code: 0; 2 something named is missing or cannot be used",
     )

@@ -1,4 +1,4 @@
-"""The options of `farm history`."""
+"""The options of `farm report history`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from farm.report.tables.history_along import ALONG
 def make_parser() -> CommandParser:
     """The command line."""
     parser = CommandParser(
-        prog="farm history",
+        prog="farm report history",
         description="Show when each outcome of a backend, op and dtype was first and last seen, and what followed. A cell's outcome is that of its "
         "worst sample. Current failures come first.",
         epilog="exit code: 0; 2 something named is missing",

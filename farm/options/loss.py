@@ -1,4 +1,4 @@
-"""The options of `farm loss`."""
+"""The options of `farm training loss`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from farm.commandline import CommandParser
 def make_parser() -> CommandParser:
     """The command line."""
     parser = CommandParser(
-        prog="farm loss",
+        prog="farm training loss",
         description="Say which difference of two losses is normal: how far rounding takes two right runs of a training apart, step by step.",
         epilog="exit code: 0 the losses are normal, or none are given; 1 they are not; 2 a bad command line",
     )

@@ -1,4 +1,4 @@
-"""The options of `farm screen`."""
+"""The options of `farm node screen`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from farm.work import executor_registry
 def make_parser() -> CommandParser:
     """The command line."""
     parser = CommandParser(
-        prog="farm screen",
+        prog="farm node screen",
         description="Have every device compute known products, over and over, and compare equal devices. Without a backend: every device "
         "that torch finds, except CPUs. A CPU's cores are devices if its backend is named.",
         epilog="exit code: 0 no device is wrong; 1 some are, and named, or an exercise failed on all equals, raised, or killed its "

@@ -1,4 +1,4 @@
-"""The options of `farm sign`."""
+"""The options of `farm verify sign`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from farm.commandline import CommandParser, add_results_option
 def make_parser() -> CommandParser:
     """The command line."""
     parser = CommandParser(
-        prog="farm sign",
+        prog="farm verify sign",
         description="Write the manifest of a run beside its rows: the SHA-256 of its parts and its record, signed with an ed25519 key. farm verify "
         "checks it.",
         epilog="exit code: 0; 2 a run or a key is missing",

@@ -1,4 +1,4 @@
-"""The options of `farm site`."""
+"""The options of `farm report site`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from farm.commandline import CommandParser
 def make_parser() -> CommandParser:
     """The command line."""
     parser = CommandParser(
-        prog="farm site",
+        prog="farm report site",
         description="Write a static site over many runs: what failed since when, by vendor, backend, op, model and defect. It "
         "opens from a disk or an object store, without a server.",
         epilog="exit code: 0; 2 no run, or a place that cannot be written",

@@ -148,7 +148,7 @@ class CatalogConfig(_Model):
     kernels: list[KernelConfig] = Field(default=[], description="of `user`: [kernels](kernels.md#declare-it)")
     path: str = Field(
         default="",
-        description="of `nodes`, and required there: the folder that [`farm harvest`](reports.md#harvest) wrote",
+        description="of `nodes`, and required there: the folder that [`farm init harvest`](reports.md#harvest) wrote",
     )
     own: list[OwnModel] = Field(
         default=[],

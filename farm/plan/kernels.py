@@ -162,7 +162,7 @@ def check_config_kernels(
         elif catalog.own:
             _check_own_models(catalog, at, refuse)
         if catalog.name == NODES and not catalog.path:
-            refuse(at, f"the catalog {NODES} needs a path: the folder that farm harvest wrote")
+            refuse(at, f"the catalog {NODES} needs a path: the folder that farm init harvest wrote")
         return
     if not catalog.modules and not catalog.kernels:
         refuse(at, "the catalog user needs modules (with @farm.op) or kernels")

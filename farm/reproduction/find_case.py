@@ -192,7 +192,7 @@ def find_row_of_key(key: RowKey, results: lakes.Lake) -> tuple[dict[str, Any], l
     by_backend = {row["backend"]: _undo_vote_of_row(row) for row in rows}
     if rows[0]["check"] == "screen":
         raise ReproduceError(
-            f"{key.case_id} is of a device, not of a case: screen it again with {name_farm_program()} screen {key.backend}"
+            f"{key.case_id} is of a device, not of a case: screen it again with {name_farm_program()} node screen {key.backend}"
         )
     if key.backend not in by_backend:
         raise ReproduceError(

@@ -117,6 +117,6 @@ def print_probed_devices(devices: Sequence[ScreenedDevice]) -> bool:
     different = find_different_devices(devices)
     for name, words in different.items():
         print(
-            f"differs from its equals: {name}: {'; '.join(words)}; {name_farm_program()} screen shows whether it is sick"
+            f"differs from its equals: {name}: {'; '.join(words)}; {name_farm_program()} node screen shows whether it is sick"
         )
     return bool(different)

@@ -1,4 +1,4 @@
-"""What `farm screen` prints: a line for each device as it ends, then who is wrong, with the evidence."""
+"""What `farm node screen` prints: a line for each device as it ends, then who is wrong, with the evidence."""
 
 from __future__ import annotations
 

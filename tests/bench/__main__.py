@@ -361,6 +361,8 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument(
         "--write", action="store_true", help=f"keep the figures in {MEASURED.name}, which the docs show"
     )
+    words = "of waiting: a lake that has a run of its config, made with $FARM_CACHE; without it that run, of minutes, comes first"
+    parser.add_argument("--lake", type=Path, metavar="PATH", help=words)
     args = parser.parse_args(argv)
     if args.small and args.write:
         parser.error("--write: the figures of --small mean nothing")
@@ -368,7 +370,8 @@ def main(argv: list[str] | None = None) -> None:
         bench, where = BENCHES[name], machine()
         print(where, flush=True)
         with tempfile.TemporaryDirectory(prefix="farm-bench-") as folder:
-            result = bench.run(Path(folder), bench.small if args.small else bench.full)
+            size = {**(bench.small if args.small else bench.full), **({"lake": args.lake} if args.lake else {})}
+            result = bench.run(Path(folder), size)
         print(f"{name}: {result.text}", flush=True)
         if args.write:
             write(name, result, where)

@@ -19,7 +19,7 @@ NAMED = 4
 
 
 def fingerprint(folder: Path, size: Size) -> Result:
-    """Seconds of `farm fingerprint` on the backends of a config whose environments are built (`farm envs build`), with
+    """Seconds of `farm fingerprint` on the backends of a config whose environments are built (`farm doctor envs build`), with
     cases prepared anew; of them those of the processes that read, with the calls of their devices."""
     config, own = config_of(folder, size), default_cache()
     given = yaml.safe_load(config.read_text())

@@ -184,9 +184,9 @@ def parity(folder: Path, size: Size) -> Result:
 
 
 def harvest(folder: Path, size: Size) -> Result:
-    """farm harvest of models, and what backends make of the nodes."""
+    """farm init harvest of models, and what backends make of the nodes."""
     options = size["models"] or _tiny(folder)
-    command = [sys.executable, "-m", "farm", "harvest", *options, "--out", str(folder / "nodes")]
+    command = [sys.executable, "-m", "farm", "init", "harvest", *options, "--out", str(folder / "nodes")]
     _, _, said = run(command, environment(default_cache()))
     (found,) = re.findall(r"(\d+) distinct of (\d+) nodes, (\d+) instances, (\d+) MiB; .* (\d+) s of CPU time", said)
     names = ("distinct", "nodes", "instances", "MiB", "CPU s")

@@ -1,6 +1,6 @@
 """The power of a screening: which planted faults it finds on stand-in devices, and how many sound ones it blames.
 
-The passes, the comparison with the right answers and the decision are `farm screen`'s own; the devices compute in
+The passes, the comparison with the right answers and the decision are `farm node screen`'s own; the devices compute in
 NumPy, over small operands, beside three sound equals.
 """
 

@@ -7,7 +7,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from farm.__main__ import LEAVES
+from farm.command_names import LEAVES
+from tasks.cache import default_cache
 from tests.bench.record import Result
 from tests.bench.running import Size, config_of, environment, median, run, run_command, write_one_op
 
@@ -23,12 +24,13 @@ COLUMNS = 80
 
 def waiting(folder: Path, size: Size) -> Result:
     """CPU time of `-h`, a dry run, a run of one op, a report and doctor's beginning, each beside that of the imports of
-    the command."""
-    env = environment(folder / "cache", COLUMNS=str(COLUMNS))
+    the command. size: may name a ``lake`` that has a run of the config, made with the cache that is the default."""
+    given = size.get("lake")
+    env = environment(default_cache() if given else folder / "cache", COLUMNS=str(COLUMNS))
     tiny = write_one_op(folder)
-    config, lake, one = config_of(folder, size), folder / "lake", folder / "one"
+    config, lake, one = config_of(folder, size), given or folder / "lake", folder / "one"
     farm = [sys.executable, "-m", "farm"]
-    for path, results in ((config, lake), (tiny, one)):
+    for path, results in ((config, lake), (tiny, one))[bool(given) :]:
         run(run_command(path, results), env, (0, 1))  # it is the second day
     timed = {
         "help": ("report", [*farm, "report", "-h"]),

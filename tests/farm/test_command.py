@@ -13,7 +13,8 @@ import psutil
 import pytest
 
 from farm import exits, lake
-from farm.__main__ import COMMANDS, FORMER, LEAVES, PARTS, main
+from farm.__main__ import main
+from farm.command_names import COMMANDS, DIVIDED, FORMER, LEAVES, PARTS
 from farm.exits import BAD_INPUT, INCOMPLETE, OK
 from farm.help import TOPICS
 from tasks.model import UNASKED
@@ -27,9 +28,11 @@ def test_help_lists_every_command(arguments: list[str], capsys: pytest.CaptureFi
     assert main(arguments) == OK
     said = capsys.readouterr().out
     assert max(map(len, said.splitlines())) < 80
+    assert len(COMMANDS) <= 17 and len(said.splitlines()) < 56
     for name, text in COMMANDS.items():
-        words = r"\s+".join(map(re.escape, text.split()))
-        assert re.search(rf"^  {name} +{words}$", said, re.MULTILINE)
+        assert re.search(rf"^  {name} +{re.escape(text)}$", said, re.MULTILINE)
+        for part, words in PARTS.get(name, {}).items():
+            assert re.search(rf"^    {part} +{re.escape(words)}$", said, re.MULTILINE)
 
 
 @pytest.mark.parametrize("topic", TOPICS)
@@ -93,7 +96,24 @@ def test_an_unknown_option_is_bad_input(name: str, capsys: pytest.CaptureFixture
     assert "usage: farm " in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", PARTS)
+@pytest.mark.parametrize("name", sorted(PARTS.keys() - DIVIDED))
+def test_a_command_with_parts_beside_its_own_work_lists_them(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([name, "-h"])
+    said = capsys.readouterr().out
+    assert all(f"  farm {name} {part} " in said for part in PARTS[name])
+
+
+def test_a_lake_that_is_called_like_a_part_is_read_by_its_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sites").mkdir()
+    for line in (["report", "sites"], ["report", "./site"]):
+        assert main(line) == BAD_INPUT and "no run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", sorted(DIVIDED))
 def test_a_command_of_several_parts_lists_them(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     for line, code in (([name, "-h"], OK), (["help", name], OK), ([name], BAD_INPUT)):
         assert main(line) == code
@@ -118,7 +138,7 @@ def test_a_command_that_does_not_exist_is_told_with_the_nearest(capsys: pytest.C
     assert "farm has no command 'rnu'; did you mean run?" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("door", "name"), [("launch", "run"), ("report", "report"), ("envs", "envs")])
+@pytest.mark.parametrize(("door", "name"), [("launch", "run"), ("report", "report"), ("envs", "doctor envs")])
 def test_a_module_is_a_door_to_its_command(door: str, name: str) -> None:
     done = subprocess.run([sys.executable, "-m", f"farm.{door}", "--help"], capture_output=True, text=True)
     assert done.returncode == OK and done.stdout.startswith(f"usage: farm {name}")
@@ -142,7 +162,7 @@ def test_no_failure_of_the_farms_own_looks_like_wrong_numbers(
         raise raised
 
     monkeypatch.setattr("farm.commands.envs.main", fail)
-    for entry in (lambda: main(["envs", "list"]), lambda: exits.open_command_door("envs")(["list"])):
+    for entry in (lambda: main(["doctor", "envs", "list"]), lambda: exits.open_command_door("envs")(["list"])):
         assert entry() == INCOMPLETE
         assert re.fullmatch(said, capfd.readouterr().err.strip())
 

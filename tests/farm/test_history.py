@@ -129,7 +129,7 @@ def test_a_copied_run_counts_once_and_clocks_that_disagree_are_told(
         for command in (
             ["report", results, "--out", str(tmp_path / "r")],
             ["gate", "--results", results],
-            ["site", str(tmp_path / "s"), results],
+            ["report", "site", str(tmp_path / "s"), results],
         ):
             farm_main(command)
             assert capsys.readouterr().err.count(words) == 1, command
@@ -139,7 +139,7 @@ def test_a_copied_run_counts_once_and_clocks_that_disagree_are_told(
     with pytest.warns(lake.LakeWarning):
         assert main(["add", "--results", results]) == 0
     assert capsys.readouterr().out == said.out
-    assert main([results]) == 2 and f"say: farm history --results {results}" in capsys.readouterr().err
+    assert main([results]) == 2 and f"say: farm report history --results {results}" in capsys.readouterr().err
 
 
 def test_parts_of_other_schemas_cost_their_columns_or_a_line(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""farm loss: which difference of two losses is normal, and what is said of losses that are not, or of a bad question."""
+"""farm training loss: which difference of two losses is normal, and what is said of losses that are not, or of a bad question."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`farm screen` and `farm node detect --probe` over stand-in devices: placement, rows, exit codes, resuming, bad input."""
+"""`farm node screen` and `farm node detect --probe` over stand-in devices: placement, rows, exit codes, resuming, bad input."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_the_one_sick_device_is_named_with_evidence(
     capsys.readouterr()
     key = f"{run_id}:{wrong['case_id'].iloc[0]}:screened-nvidia"
     assert reproduce([key, "--results", str(results)]) == 2
-    assert "screen it again with farm screen screened-nvidia" in capsys.readouterr().err
+    assert "screen it again with farm node screen screened-nvidia" in capsys.readouterr().err
 
 
 def test_sound_devices_are_right(four: pytest.MonkeyPatch, results: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -131,7 +131,7 @@ def test_a_run_that_was_ended_goes_on_where_it_was(
         ("torch-cpu --seconds 0.0001", "--seconds 0.0001: one pass takes"),
         ("torchh-cpu", "did you mean"),
         ("torch-cuda", "there is nothing to screen: torch-cuda"),
-        ("", "the cores of a CPU are screened by name: farm screen torch-cpu"),
+        ("", "the cores of a CPU are screened by name: farm node screen torch-cpu"),
         ("torch-cpu --on nowhere", "--on: no executor 'nowhere'"),
         ("torch-cpu --seed -1", "--seed: 0 or more"),
     ],

@@ -41,7 +41,7 @@ def test_a_signed_run_shows_what_was_changed_and_by_whom_it_was_signed(
     assert ours.stat().st_mode & 0o077 == 0, "nobody else reads a private key"
     assert sign.main(["--new-key", str(ours)]) == 2, "a key is never overwritten"
     where = ["--results", str(results)]
-    assert verify.main([*where, "--manifest"]) == 2 and "has no manifest; farm sign" in capsys.readouterr().err
+    assert verify.main([*where, "--manifest"]) == 2 and "has no manifest; farm verify sign" in capsys.readouterr().err
     assert sign.main([*where, "--key", str(tmp_path / "ours.pub.pem")]) == 2
     assert sign.main([*where, "--key", str(ours)]) == 0
     capsys.readouterr()

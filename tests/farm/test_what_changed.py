@@ -59,8 +59,8 @@ def test_every_face_counts_the_same(results: str, tmp_path: Path, capsys: pytest
     assert words in said("report", results, "--out", str(tmp_path / "report"))
     assert words in (tmp_path / "report" / "report.md").read_text()
     assert words in (tmp_path / "report" / "report.html").read_text()
-    assert f"Since the run before {DAYS[1]}: {words}" in said("history", "--results", results)
-    said("site", str(tmp_path / "site"), results)
+    assert f"Since the run before {DAYS[1]}: {words}" in said("report", "history", "--results", results)
+    said("report", "site", str(tmp_path / "site"), results)
     front = (tmp_path / "site" / "index.html").read_text()
     assert words in front and "Changes that stayed: 8 cells" in front
     assert "What changed from run to run: 7 cells" in next((tmp_path / "site" / "backend").glob("ort-*")).read_text()
@@ -113,7 +113,7 @@ def test_a_history_goes_along_builds_in_the_order_in_which_they_ran(
         ["torch 9990002", "torch 0000003", "regression", "fix"],
         ["torch 0000003", "", "fix", ""],
     ]
-    assert main(["history", "--along", "build", "--results", results]) == 0
+    assert main(["report", "history", "--along", "build", "--results", results]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "Since the build before the newest: 0 new, 1 fixed, 0 changed of 1 cell in both" in said
     assert "fixed in torch 0000003" in said

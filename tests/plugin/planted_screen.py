@@ -1,4 +1,4 @@
-"""Stand-in devices for `farm screen`: NumPy computes, and a planted fault spoils what one datapath of one device gives.
+"""Stand-in devices for `farm node screen`: NumPy computes, and a planted fault spoils what one datapath of one device gives.
 
 $FARM_FAULTS: JSON, {number of a device: fields of a `Fault`}.
 """

@@ -1,4 +1,4 @@
-"""farm harvest: distinct nodes with their own tensors, written as a folder, and the catalog that runs them."""
+"""farm init harvest: distinct nodes with their own tensors, written as a folder, and the catalog that runs them."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_a_config_without_the_folder_names_the_key_and_the_fix(tmp_path: Path) -
     config = tmp_path / "c.yaml"
     config.write_text("catalogs: [{name: nodes, path: nowhere}]\nbackends: [ort-cpu]\n")
     done = here(config, "--on", "inline")
-    assert done.returncode == 2 and "c.yaml:1" in done.stderr and "write it with farm harvest" in done.stderr
+    assert done.returncode == 2 and "c.yaml:1" in done.stderr and "write it with farm init harvest" in done.stderr
     config.write_text("catalogs: [nodes]\nbackends: [ort-cpu]\n")
     done = here(config, "--on", "inline")
     assert done.returncode == 2 and "the catalog nodes needs a path" in done.stderr

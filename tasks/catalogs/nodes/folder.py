@@ -57,7 +57,7 @@ def write_nodes_folder(folder: Path, found: Iterable[tuple[str, HarvestedNode]])
     folder.mkdir(parents=True, exist_ok=True)
     known = {one.folder: one for one in read_nodes_index(folder)} if (folder / INDEX).exists() else {}
     if not known and any(folder.iterdir()) and not (folder / INDEX).exists():
-        raise FolderError(f"{folder} holds other files: name an empty folder, or one that farm harvest wrote")
+        raise FolderError(f"{folder} holds other files: name an empty folder, or one that farm init harvest wrote")
     added = 0
     for kind, one in found:
         data = [_encode_node_tensor(name, x) for name, x in one.inputs.items()]
@@ -91,7 +91,7 @@ def read_nodes_index(folder: Path) -> list[KeptNode]:
             raise FolderError(f"{path} was written by a newer farm (format {found['format']}): harvest again")
         return [KeptNode(**line) for line in found["nodes"]]
     except FileNotFoundError:
-        raise FolderError(f"{path} is missing: write it with farm harvest") from None
+        raise FolderError(f"{path} is missing: write it with farm init harvest") from None
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise FolderError(f"{path} cannot be read ({type(error).__name__}: {error}): harvest again") from None
 
@@ -142,5 +142,5 @@ def digest_nodes_folders(paths: Iterable[str]) -> str:
         try:
             made.update((Path(path) / INDEX).read_bytes())
         except OSError as error:
-            raise FolderError(f"{Path(path) / INDEX}: {error}: write it with farm harvest") from None
+            raise FolderError(f"{Path(path) / INDEX}: {error}: write it with farm init harvest") from None
     return str(made.hexdigest()[:32])
