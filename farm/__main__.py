@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from farm.command_names import COMMANDS, DIVIDED, FORMER, GROUPS, PARTS, find_command_file
 from farm.exits import BAD_INPUT, HELP, OK, run_command, run_command_guarded
+
 #: What is said of a first word that is no command.
 NO_COMMAND = "has no command"
 

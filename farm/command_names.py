@@ -25,9 +25,7 @@ GROUPS = {
         "node": "find, screen and watch devices; join them to a cluster",
         "fingerprint": "read how a backend adds: order, bits, rounding; compare",
     },
-    "What of my own?": {
-        "init": "write an example project: kernels, references, a test",
-    },
+    "What of my own?": {"init": "write an example project: kernels, references, a test"},
     "Can the answer be trusted?": {
         "policy": "test, try out and derive the limits of judging",
         "verify": "rerun a sample of a run's rows; check its signature",
@@ -45,32 +43,23 @@ PARTS = {
         "gradcheck": "check an op's gradients by autograd and by differences",
         "loss": "say which difference of two losses is normal, step by step",
     },
-    "doctor": {
-        "envs": "list, build and remove the environments of backends",
-    },
+    "doctor": {"envs": "list, build and remove the environments of backends"},
     "node": {
         "detect": "show the devices of this machine, and how each was found",
         "start": "start Ray with the devices found here, or join a cluster",
         "monitor": "start Prometheus and Grafana on the metrics of runs on Ray",
         "screen": "compute known products on every device; name who is wrong",
     },
-    "init": {
-        "harvest": "write the nodes of models, with their tensors, as a catalog",
-    },
+    "init": {"harvest": "write the nodes of models, with their tensors, as a catalog"},
     "policy": {
         "selftest": "test the judge on planted faults and their correct twins",
         "rejudge": "rejudge the rows of a lake under another policy",
         "calibrate": "derive a policy's limits from rows taken as correct",
     },
-    "verify": {
-        "sign": "sign a run: the digests of its files",
-    },
+    "verify": {"sign": "sign a run: the digests of its files"},
 }
 #: Names of earlier versions → what is typed now; they work for a release more. A part's name alone is such a name.
-FORMER = {
-    "backends": ("doctor", "--list"),
-    **{part: (name, part) for name, parts in PARTS.items() for part in parts},
-}
+FORMER = {"backends": ("doctor", "--list"), **{part: (name, part) for name, parts in PARTS.items() for part in parts}}
 #: Command → what it does.
 COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}
 #: Commands that have no file of their own, only parts.

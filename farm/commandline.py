@@ -123,7 +123,9 @@ def list_command_options() -> dict[str, set[str]]:
         parser = import_module(f"farm.options.{find_command_file(typed)}").make_parser()
         for group in [x for x in parser._actions if isinstance(x, argparse._SubParsersAction)]:
             parser = group.choices.get(typed.split()[-1], parser)
-        made[typed] = {name for name, action in parser._option_string_actions.items() if action.help != argparse.SUPPRESS}
+        made[typed] = {
+            name for name, action in parser._option_string_actions.items() if action.help != argparse.SUPPRESS
+        }
     return made
 
 

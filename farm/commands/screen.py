@@ -58,7 +58,9 @@ def _run_screen_command(screening: Screening, named: bool) -> int:
         why = "; ".join(f"{o.name}: {o.words}" for o in missing) if named else ""
         why = why or explain_no_device_of(o.absent for o in missing) or "no device that torch can use"
         more = (
-            "" if named else "; the cores of a CPU are screened by name: " + f"{name_farm_program()} node screen torch-cpu"
+            ""
+            if named
+            else "; the cores of a CPU are screened by name: " + f"{name_farm_program()} node screen torch-cpu"
         )
         raise ConfigError(f"there is nothing to screen: {why}{more}")
     if named:

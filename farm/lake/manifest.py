@@ -121,7 +121,9 @@ def check_manifest(results: AnyLake, run_id: str, key: Path | None = None) -> Ch
         files = {str(name): str(digest) for name, digest in manifest["files"].items()}
         public, signature = Ed25519PublicKey.from_public_bytes(bytes.fromhex(told)), bytes.fromhex(signed["signature"])
     except FileNotFoundError:
-        raise NoSignature(f"run {run_id} has no manifest; farm verify sign --run {run_id} --key FILE writes one") from None
+        raise NoSignature(
+            f"run {run_id} has no manifest; farm verify sign --run {run_id} --key FILE writes one"
+        ) from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise NoSignature(
             f"{path}: the manifest is damaged ({type(error).__name__}: {error}); ask who signed the run for it again"

@@ -81,12 +81,12 @@ def test_every_row_is_new_known_stale_or_nothing_to_look_at() -> None:
         (planted()[:2], REC | {"planned": 2}, "OK: 2 failures, all known"),
         (planted()[3:], REC | {"planned": 4}, "OK: no failures in 3 results; 1 new imprecise result"),
         (planted()[6:], REC | {"planned": 1}, "nothing was judged: fallback"),
-        (planted()[:2], REC, "INCOMPLETE: 5 of 7 planned cases have no row yet; resume the run. So far: 2 failures, all known"),
-        (planted()[:2], REC | {"planned": None}, "INCOMPLETE: the run did not finish; resume the run. So far: 2 failures, all known"),
+        (planted()[:2], REC, "INCOMPLETE: 5 of 7 planned cases have no row yet; resume with: farm run --resume r1. So far: 2 failures, all known"),
+        (planted()[:2], REC | {"planned": None}, "INCOMPLETE: the run did not finish; resume with: farm run --resume r1. So far: 2 failures, all known"),
         (
             frame(make_row("unavailable"), make_row(sample=1)),
             REC | {"planned": 2},
-            "INCOMPLETE: 1 planned case was not run because its backend went away; resume the run. So far: no failures in 1 result",
+            "INCOMPLETE: 1 planned case was not run because its backend went away; resume with: farm run --resume r1. So far: no failures in 1 result",
         ),
         (planted()[:2], {"run_id": "r1"}, "2 failures; the run's record does not say which of them are known"),
         (
@@ -507,7 +507,7 @@ def test_a_run_of_one_op_says_what_came_of_it_and_compares_nothing() -> None:
     )
     run = RUN | {"not_planned": [{"text": "the check levels of net: it has one"}]}
     said = printed(rows, run, brief=True)
-    line = "torch-cpu: pass 2 (2 weak: no evidence); ort-cpu: wrong 1; mlx-cpu: unsupported 1 (no kernel for it)"
+    line = "models:net: pass 2 (2 weak: no evidence) on torch-cpu; wrong 1 on ort-cpu; unsupported 1 (no kernel for it) on mlx-cpu"
     assert said.startswith(f"Not planned: the check levels of net: it has one\n{line}\n")
     assert "farm reproduce" in said and "90" in said
     left_out = ("Coverage by vendor", "right on the", "Terms:", "pass rate")
@@ -515,13 +515,13 @@ def test_a_run_of_one_op_says_what_came_of_it_and_compares_nothing() -> None:
     assert not [words for words in left_out if words not in printed(rows, run)]
 
 
-def test_backends_that_did_alike_are_told_together_worst_status_first() -> None:
+def test_each_op_is_told_the_worst_first_with_backends_that_did_alike_together() -> None:
     made = [
         make_row(status, op, backend=b) for b in ("a", "b") for op, status in (("user:f", "pass"), ("user:g", "wrong"))
     ]
-    assert "a, b: wrong 1, pass 1\n" in printed(frame(*made), RUN, brief=True)
+    assert printed(frame(*made), RUN, brief=True).startswith("user:g: wrong 1 on a, b\nuser:f: pass 1 on a, b\n")
     said = printed(frame(make_row("pass", "user:f")), RUN, brief=True)
-    assert said == "torch-cpu: pass 1\n", "nothing of what is empty"
+    assert said == "user:f: pass 1 on torch-cpu\n", "nothing of what is empty"
 
 
 def test_what_nobody_could_judge_is_one_reason_whatever_the_vendor() -> None:
@@ -562,4 +562,4 @@ def test_what_came_of_each_backend_has_those_of_one_code_as_well() -> None:
     rows = frame(
         *(make_row("pass", "torch:abs", backend, vendor="Meta") for backend in ("torch-cpu", "behind"))
     ).assign(code="torch")
-    assert overview.view_status_counts(Report.of(rows, {})) == "torch-cpu, behind: pass 1"
+    assert overview.list_op_outcomes(Report.of(rows, {})) == ["torch:abs: pass 1 on torch-cpu, behind"]

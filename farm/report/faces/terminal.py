@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import re
 import shutil
 import sys
 from collections import Counter
@@ -41,6 +43,7 @@ _TONES = {"ok": "bold green", "new": "bold red"}
 _COMMANDS = 10
 #: Columns of a file or a pipe.
 PIPED = 100
+_BLANKS_AT_END = re.compile(" +$", re.M)
 
 
 def _make_terminal_text(value: Any, style: str = "") -> Text:
@@ -108,10 +111,22 @@ def _list_view_commands(view: View, limit: int, most: int, each: bool) -> list[s
     return found
 
 
+class _NoBlanksAtEnds(io.TextIOBase):
+    """A file or a pipe whose lines end where their words do: rich fills them up to the width of what stands there."""
+
+    def write(self, text: str, /) -> int:
+        return sys.stdout.write(_BLANKS_AT_END.sub("", text))
+
+    def flush(self) -> None:
+        sys.stdout.flush()
+
+
 def make_report_console() -> Console:
     """The terminal; a file or a pipe has the width that COLUMNS says, else that of a log people read."""
-    width = None if sys.stdout.isatty() else shutil.get_terminal_size((PIPED, 50)).columns
-    return Console(width=width, highlight=False, emoji=False)
+    if sys.stdout.isatty():
+        return Console(highlight=False, emoji=False)
+    columns = shutil.get_terminal_size((PIPED, 50)).columns
+    return Console(file=_NoBlanksAtEnds(), width=columns, highlight=False, emoji=False)  # type: ignore[arg-type]
 
 
 def print_coverage(

@@ -83,7 +83,7 @@ class RunVerdict:
     where the record does not say); gone: rows that were not run, since their backend went away; finished: whether the
     run came to its end; recorded: whether the record says what is known; listed: whether the config lists anything as
     known; left_out: what --budget left out, in words; silent: where no row was judged, what the rows say; unseen:
-    checks of own kernels and models that judged nothing (`list_unseen_checks`).
+    checks of own kernels and models that judged nothing (`list_unseen_checks`); resume: the command that goes on.
     """
 
     failures: int
@@ -102,6 +102,7 @@ class RunVerdict:
     first_seen: int = 0
     unseen: str = ""
     apart: int = 0
+    resume: str = ""
 
     @property
     def has_findings(self) -> bool:
@@ -131,7 +132,7 @@ class RunVerdict:
             )
         )
         if lacks := self._lacks():
-            return f"INCOMPLETE: {lacks}; resume the run. So far: {said}"
+            return f"INCOMPLETE: {lacks}; {f'resume with: {self.resume}' if self.resume else 'resume the run'}. So far: {said}"
         return said if self.has_findings or not self.recorded else f"OK: {said}"
 
     def _lacks(self) -> str:
@@ -264,6 +265,7 @@ def verdict(rows: pd.DataFrame, run: Mapping[str, Any]) -> RunVerdict:
     judged = int(rows["status"].isin(JUDGED_STATUSES).sum())
     said, entries = run.get("planned"), known.parse_known_entries(run)
     planned = said if isinstance(said, int) else 0
+    again = write_resume_command(run, str(rows.attrs.get("results", "results")))
     return RunVerdict(
         failures=int(failed.sum()),
         new=int((failed & new).sum()),
@@ -276,7 +278,8 @@ def verdict(rows: pd.DataFrame, run: Mapping[str, Any]) -> RunVerdict:
         finished=said is not None or not run.get("config") or run.get("finished_at") is not None,
         recorded=entries is not None,
         listed=bool(entries),
-        left_out=_describe_rows_left_out(run, str(rows.attrs.get("results", "results"))) if run.get("left_out") else "",
+        left_out=_describe_rows_left_out(run, again) if run.get("left_out") else "",
+        resume=again if run.get("run_id") else "",
         first_seen=int((failed & rows["first_seen"]).sum()),
         apart=int((failed & find_blameless_rows(rows)).sum()),
         unseen=list_unseen_checks(rows) if judged else "",
@@ -288,13 +291,18 @@ def verdict(rows: pd.DataFrame, run: Mapping[str, Any]) -> RunVerdict:
     )
 
 
-def _describe_rows_left_out(run: Mapping[str, Any], results: str) -> str:
+def write_resume_command(run: Mapping[str, Any], results: str) -> str:
+    """The command that goes on with a run, by its record; results: its lake."""
+    command = "fuzz" if "fuzz" in run else "node screen" if "screen" in run else "run"
+    return f"{name_farm_program()} {command} --resume {run.get('run_id')}{write_results_option(results)}"
+
+
+def _describe_rows_left_out(run: Mapping[str, Any], again: str) -> str:
     told = run.get("left_out")
     if not isinstance(told, Mapping):
         return ""
     minutes, seconds = divmod(int(told["budget_s"]), 60)
     budget = f"{minutes}m" * bool(minutes) + f"{seconds}s" * bool(seconds)
-    again = f"{name_farm_program()} run --resume {run.get('run_id')}{write_results_option(results)}"
     return f"{count_with_noun(told['cells'], 'cell')} left out by --budget {budget}, not judged: {again} runs them"
 
 

@@ -28,6 +28,7 @@ from farm.report.tables.coverage import (
     list_inventory_backends,
     list_table_lines,
     list_unavailable_backends,
+    rank_status_column,
     sort_backend_names,
     status_table,
     table_cell_matrix,
@@ -105,10 +106,18 @@ def describe_best_backends(report: Report) -> str:
 _UNTOLD = (Status.UNSUPPORTED.value, Status.FALLBACK.value, Status.VACUOUS.value)
 
 
-def view_status_counts(report: Report) -> str:
-    """What came of every backend's rows, in a line, those alike together: all that a run of a few ops has to say beside
-    what failed."""
+def list_op_outcomes(report: Report) -> list[str]:
+    """What came of each op, a line each, the worst first, of backends alike together: all that a run of a few ops has to
+    say beside what failed."""
+    rows = keep_distinct_rows(report.rows)
+    lines = sorted(
+        (rank_status_column(some["status"]).min(), _describe_op_outcomes(op, some))
+        for op, some in rows.groupby("op", observed=True, sort=False)
+    )
+    return [line for _, line in lines]
 
+
+def _describe_op_outcomes(op: str, rows: pd.DataFrame) -> str:
     def describe_status(status: str, some: pd.DataFrame) -> str:
         weak = int(some["weak"].sum()) if status == Status.PASS.value else 0
         why = next(filter(None, some["error"]), "") if status in _UNTOLD else ""
@@ -119,10 +128,10 @@ def view_status_counts(report: Report) -> str:
         )
 
     alike: dict[str, list[str]] = {}
-    for backend, rows in keep_distinct_rows(report.rows).groupby("backend", sort=False):
-        came = ", ".join(describe_status(s, rows[rows["status"] == s]) for s in SEVERITY if (rows["status"] == s).any())
+    for backend, some in rows.groupby("backend", sort=False, observed=True):
+        came = ", ".join(describe_status(s, some[some["status"] == s]) for s in SEVERITY if (some["status"] == s).any())
         alike.setdefault(came, []).append(clean_line(backend))
-    return "; ".join(f"{', '.join(backends)}: {came}" for came, backends in alike.items())
+    return f"{clean_line(op)}: " + "; ".join(f"{came} on {', '.join(backends)}" for came, backends in alike.items())
 
 
 def describe_run_size(report: Report) -> dict[str, int]:
@@ -168,7 +177,7 @@ def list_run_remarks(report: Report, brief: bool = False) -> list[str]:
         )
     lines += [f"Not planned: {line['text']}" for line in run.get("not_planned") or () if isinstance(line, Mapping)]
     if brief:
-        return [*lines, view_status_counts(report), *list_pass_caveats(rows)]
+        return [*lines, *list_op_outcomes(report), *list_pass_caveats(rows)]
     (total,) = list_table_lines(coverage(count_rows_once(rows), by=()))
     lines.append(
         f"Coverage {format_percent(total['judged'], total['valid'])}, "

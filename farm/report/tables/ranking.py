@@ -47,6 +47,9 @@ def ranking(rows: pd.DataFrame) -> pd.DataFrame:
     """
     rows = rows[[name for name in _READ if name in rows]]
     rows = rows[~rows["check"].isin(checks.list_checks_where(runs=False))]
+    # Texts as numbers: what follows groups by them many times.
+    rows = rows.assign(cell=rows.groupby(_CELL, sort=False).ngroup(), case_id=pd.factorize(rows["case_id"])[0])
+    rows = rows.drop(columns=_CELL)
     made = [_rank_backends_of_catalog(str(catalog), some) for catalog, some in rows.groupby("catalog", sort=True)]
     return pd.concat(made, ignore_index=True) if made else pd.DataFrame(columns=_TOLD)
 
@@ -61,8 +64,8 @@ def _rank_backends_of_catalog(catalog: str, rows: pd.DataFrame) -> pd.DataFrame:
     rows = rows.sort_values("run_id", kind="stable").drop_duplicates(["case_id", "backend"], keep="last")
     valid, nobody = rows[~rows["status"].isin(NOT_VALID_STATUSES)], rows.loc[find_blameless_rows(rows), "case_id"]
     apart = valid["case_id"].isin(nobody)
-    left_out, valid = len(valid[apart].drop_duplicates(_CELL)), valid[~apart]
-    given = valid.drop_duplicates([*_CELL, "backend"])["backend"].value_counts()
+    left_out, valid = valid.loc[apart, "cell"].nunique(), valid[~apart]
+    given = valid.drop_duplicates(["cell", "backend"])["backend"].value_counts()
     given = given.reindex(rows["backend"].unique(), fill_value=0)
     ranked = given.index[2 * given >= given.max()]
     ranked = ranked if len(ranked) > 1 else given.index
@@ -102,7 +105,7 @@ def _sum_common_cells(valid: pd.DataFrame, backends: pd.Index) -> pd.DataFrame:
         "fallback": status == Status.FALLBACK.value,
         "unsupported": status == Status.UNSUPPORTED.value,
     }
-    by = [common[name] for name in ("backend", *_CELL)]
+    by = [common["backend"], common["cell"]]
     cells = pd.DataFrame(every).groupby(by, sort=False).all().join(pd.DataFrame(some).groupby(by, sort=False).any())
     taken = ~cells["failed"] & ~cells["fallback"]
     cells = cells.assign(
@@ -120,12 +123,12 @@ def _sum_common_cells(valid: pd.DataFrame, backends: pd.Index) -> pd.DataFrame:
 def _count_cells_without(valid: pd.DataFrame, backends: pd.Index) -> pd.Series:
     """By backend, how many cells the others have in common."""
     valid = valid[valid["backend"].isin(backends)].assign(has=True)
-    cell_of = valid.drop_duplicates("case_id").set_index("case_id")[_CELL]
+    cell_of = valid.drop_duplicates("case_id").set_index("case_id")["cell"]
     has = (
         valid.pivot(index="case_id", columns="backend", values="has")
         .notna()
         .reindex(columns=backends, fill_value=False)
     )
     lacks = (~has).sum(axis=1)
-    made = {name: len(cell_of.loc[has.index[lacks - ~has[name] == 0]].drop_duplicates()) for name in backends}
+    made = {name: cell_of.loc[has.index[lacks - ~has[name] == 0]].nunique() for name in backends}
     return pd.Series(made, dtype="float64")
