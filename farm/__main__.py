@@ -10,9 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from farm.command_names import COMMANDS, DIVIDED, FORMER, GROUPS, PARTS, find_command_file
 from farm.exits import BAD_INPUT, HELP, OK, run_command, run_command_guarded
 
-#: What is said of a first word that is no command.
-NO_COMMAND = "has no command"
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; the exit code is the command's, 2 for a command that does not exist."""
@@ -37,7 +34,7 @@ def _run_command_line(argv: Sequence[str] | None) -> int:
 
         print(f"farm {farm_version()}")
         return OK
-    return _refuse_command_name(NO_COMMAND, name, COMMANDS)
+    return _refuse_command_name("has no command", name, [*COMMANDS, *FORMER])
 
 
 def _run_named_command(name: str, rest: Sequence[str]) -> int:
@@ -72,10 +69,10 @@ def _refuse_command_name(what: str, name: str, known: Iterable[str]) -> int:
     """Say that a name is none of ``known``. The nearest is named; if it was a command of its own, as it is typed now."""
     from tasks.nearest import find_near_names, suggest_nearest_names
 
-    near = find_near_names(name, [*known, *FORMER] if what == NO_COMMAND else known)
-    typed = dict.fromkeys(" ".join(FORMER.get(n, (n,))) if what == NO_COMMAND else n for n in near)
-    elsewhere = "; farm --help lists them" if what == NO_COMMAND else suggest_nearest_names(name, known)
-    said = f"; did you mean {' or '.join(typed)}?" if typed else elsewhere
+    of_all = FORMER.keys() <= {*known}
+    near = [" ".join(FORMER[n]) if of_all and n in FORMER else n for n in find_near_names(name, known, 0.6)]
+    elsewhere = "; farm --help lists them" if of_all else suggest_nearest_names(name, known)
+    said = f"; did you mean {' or '.join(dict.fromkeys(near))}?" if near else elsewhere
     print(f"error: farm {what} {name!r}{said}", file=sys.stderr)
     return BAD_INPUT
 
@@ -99,7 +96,7 @@ def _print_help(topic: str = "") -> int:
         print(describe_help_topic(topic, columns))
         return OK
     if topic:
-        return _refuse_command_name("has no help on", topic, [*TOPICS, *COMMANDS])
+        return _refuse_command_name("has no help on", topic, [*TOPICS, *COMMANDS, *FORMER])
     groups = [f"{title}\n{fold_help_table(_list_group_lines(lines), columns)}\n" for title, lines in GROUPS.items()]
     topics = {f"help {name}": about for name, (about, _) in TOPICS.items()}
     print("usage: farm COMMAND [-h] …", "", "first: farm run configs/quick.yaml", "", *groups, sep="\n")

@@ -58,7 +58,8 @@ def warn_in_a_line(words: Any) -> None:
 
 
 def refuse_in_a_line(main: Main) -> Main:
-    """A command's ``main`` that says what it refuses (`Refusal`) in one line and ends with exit code 2."""
+    """A command's ``main`` that says what it refuses (`Refusal`), and which file of its command line cannot be read or
+    written, in one line and ends with exit code 2."""
 
     @functools.wraps(main)
     def run_command(argv: Sequence[str] | None = None) -> int:
@@ -68,6 +69,12 @@ def refuse_in_a_line(main: Main) -> Main:
             return main(argv)
         except Refusal as refusal:
             print(f"error: {clean_line(refusal)}", file=sys.stderr)
+            return BAD_INPUT
+        except OSError as error:
+            # A file that the command line names: nothing of the farm's own failed.
+            if str(error.filename or "") not in (sys.argv[1:] if argv is None else argv):
+                raise
+            print(f"error: {clean_line(error.filename)}: {error.strerror}; name another place", file=sys.stderr)
             return BAD_INPUT
 
     return run_command
@@ -94,11 +101,19 @@ class CommandParser(argparse.ArgumentParser):
     def _meant(self, left: Sequence[str]) -> str:
         options = [x.partition("=")[0] for x in left if x.startswith("--")]
         if not options:
-            return ""
-        if found := find_near_names(options[0], self._option_string_actions, 0.7):
-            return f"; did you mean {found[0]}?"
-        elsewhere = [f"farm {typed}" for typed, own in list_command_options().items() if options[0] in own]
-        return f"; {options[0]} is an option of {', '.join(elsewhere)}" if elsewhere else f"; {self.prog} -h lists them"
+            return f"; {self.prog} -h shows what it takes"
+        if elsewhere := [f"farm {typed}" for typed, own in list_command_options().items() if options[0] in own]:
+            return f"; {options[0]} is an option of {', '.join(elsewhere)}"
+        found = find_near_names(options[0], self._option_string_actions, 0.7)
+        return f"; did you mean {found[0]}?" if found else f"; {self.prog} -h lists them"
+
+    def _match_argument(self, action: argparse.Action, arg_strings_pattern: str) -> int:
+        """As argparse's; a value that is missing is named as the help names it."""
+        try:
+            return super()._match_argument(action, arg_strings_pattern)
+        except argparse.ArgumentError as error:
+            error.message += f": {action.metavar if isinstance(action.metavar, str) else action.dest.upper()}"
+            raise
 
     def format_help(self) -> str:
         """As argparse's, with the parts of the command behind it."""

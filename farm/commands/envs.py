@@ -83,6 +83,9 @@ def _remove_asked_environments(cache: Path, keys: Sequence[str], everything: boo
     if not everything and not keys:
         print("error: nothing to remove: name keys (farm doctor envs list) or give --all", file=sys.stderr)
         return BAD_INPUT
+    if everything and keys:
+        print(f"error: --all and {keys[0]}: give one of the two", file=sys.stderr)
+        return BAD_INPUT
     chosen = known if everything else list(keys)
     if unknown := [k for k in chosen if k not in known]:
         print(f"error: no environment {unknown[0]!r}; there are {', '.join(known) or 'none'}", file=sys.stderr)

@@ -236,12 +236,10 @@ def _check_model_arguments(
     taken = classes.read_forward_arguments(file, name) if file is not None else None
     if taken is None or taken.more or own.files:
         return
+    if any(_explain_wrong_input(text, whole=True) for text in own.drawn_inputs):
+        return  # what is wrong with it says more
     if own.drawn_inputs:
-        given = [
-            drawn_inputs.parse_drawn_input(text).name
-            for text in own.drawn_inputs
-            if not _explain_wrong_input(text, whole=True)
-        ]
+        given = [drawn_inputs.parse_drawn_input(text).name for text in own.drawn_inputs]
     elif beside is None or beside & {of_file.INPUTS, of_file.LIST}:
         return
     else:

@@ -81,12 +81,12 @@ def test_every_row_is_new_known_stale_or_nothing_to_look_at() -> None:
         (planted()[:2], REC | {"planned": 2}, "OK: 2 failures, all known"),
         (planted()[3:], REC | {"planned": 4}, "OK: no failures in 3 results; 1 new imprecise result"),
         (planted()[6:], REC | {"planned": 1}, "nothing was judged: fallback"),
-        (planted()[:2], REC, "INCOMPLETE: 5 of 7 planned cases have no row yet; resume with: farm run --resume r1. So far: 2 failures, all known"),
-        (planted()[:2], REC | {"planned": None}, "INCOMPLETE: the run did not finish; resume with: farm run --resume r1. So far: 2 failures, all known"),
+        (planted()[:2], REC, "INCOMPLETE: 5 of 7 planned cases have no row yet. So far: 2 failures, all known. Resume with: farm run --resume r1"),
+        (planted()[:2], REC | {"planned": None}, "INCOMPLETE: the run did not finish. So far: 2 failures, all known. Resume with: farm run --resume r1"),
         (
             frame(make_row("unavailable"), make_row(sample=1)),
             REC | {"planned": 2},
-            "INCOMPLETE: 1 planned case was not run because its backend went away; resume with: farm run --resume r1. So far: no failures in 1 result",
+            "INCOMPLETE: 1 planned case was not run because its backend went away. So far: no failures in 1 result. Resume with: farm run --resume r1",
         ),
         (planted()[:2], {"run_id": "r1"}, "2 failures; the run's record does not say which of them are known"),
         (

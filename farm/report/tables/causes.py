@@ -132,7 +132,8 @@ class RunVerdict:
             )
         )
         if lacks := self._lacks():
-            return f"INCOMPLETE: {lacks}; {f'resume with: {self.resume}' if self.resume else 'resume the run'}. So far: {said}"
+            again = f". Resume with: {self.resume}" if self.resume else "; resume the run"  # last, to be copied
+            return f"INCOMPLETE: {lacks}. So far: {said}{again}"
         return said if self.has_findings or not self.recorded else f"OK: {said}"
 
     def _lacks(self) -> str:
