@@ -45,7 +45,8 @@ def _run_named_command(name: str, rest: Sequence[str]) -> int:
         file = find_command_file(f"{name} {part}")
         return run_command(file, rest if file == name else more)
     if name not in DIVIDED:
-        if part.startswith("-") or os.path.exists(part) or not (meant := _find_meant_parts(part, parts)):
+        path = "/" in part or os.path.exists(part)
+        if path or part.startswith("-") or not (meant := _find_meant_parts(part, parts)):
             return run_command(name, rest)
         print(f"error: farm {name} has no part {part!r}; did you mean {meant}?", file=sys.stderr)
         return BAD_INPUT

@@ -80,6 +80,13 @@ def refuse_in_a_line(main: Main) -> Main:
     return run_command
 
 
+def write_asked_csv(table: Any, path: str) -> None:
+    """Write a frame to the file that ``--csv`` names, and say so. Raises OSError with its name."""
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        table.to_csv(file, index=False, lineterminator="\n")
+    print(f"written: {path}")
+
+
 def print_folded(line: str, indent: int) -> None:
     """Print a line: on a terminal folded to its width, what follows the first indented; in a file or a pipe as it
     is."""

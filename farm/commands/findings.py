@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from farm import lake as lakes
-from farm.commandline import refuse_in_a_line
+from farm.commandline import refuse_in_a_line, write_asked_csv
 from farm.hunt import issue_text as issue
 from farm.hunt import show_minimal as show
 from farm.hunt.minimal_files import ISSUE
@@ -67,8 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         table = list_defect_lines(found, rows, runs)
         _print_findings_command(table, list_rows_without_minimal(found, rows), args)
         if args.csv:
-            table.to_csv(args.csv, index=False)
-            print(f"written: {args.csv}")
+            write_asked_csv(table, args.csv)
         if args.issues:
             print(f"written: {_write_finding_bundles(results, found, table, Path(args.issues))}")
         return OK

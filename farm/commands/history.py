@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from farm.commandline import refuse_in_a_line
+from farm.commandline import refuse_in_a_line, write_asked_csv
 from farm.exits import OK
 from farm.options.history import make_parser
 from farm.report.faces import terminal
@@ -38,6 +38,5 @@ def main(argv: Sequence[str] | None = None) -> int:
     view = view_history(told, f"Outcomes along {args.along}s", _MOST, describe_last_history_step(rows, args.along))
     terminal.print_view(view, terminal.make_report_console(), _MOST)
     if args.csv:
-        history.to_csv(args.csv, index=False)
-        print(f"written: {args.csv}")
+        write_asked_csv(history, args.csv)
     return OK

@@ -14,7 +14,7 @@ import pandas as pd
 import yaml
 
 from farm import lake as lakes
-from farm.commandline import refuse_in_a_line
+from farm.commandline import refuse_in_a_line, write_asked_csv
 from farm.exits import FOUND, OK
 from farm.lake import minimal
 from farm.options.known import make_parser
@@ -155,8 +155,7 @@ def _show_or_check_known(args: argparse.Namespace) -> int:
         + ", ".join(f"{counts[x]:,} {x}" for x in STATES if x in counts)
     )
     if args.csv:
-        shown.to_csv(args.csv, index=False)
-        print(f"written: {args.csv}")
+        write_asked_csv(shown, args.csv)
     return FOUND if checking and len(shown) else OK
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from farm import lake as lakes
-from farm.commandline import clean_line, refuse_in_a_line
+from farm.commandline import clean_line, refuse_in_a_line, write_asked_csv
 from farm.exits import FOUND, INCOMPLETE, OK
 from farm.lake import manifest
 from farm.lake.key import RowKey
@@ -77,8 +77,7 @@ def _rerun_asked_rows(args: argparse.Namespace) -> int:
             print(f"{told[-1]['key']}: {told[-1]['said']}", flush=True)
     found = pd.DataFrame(told, columns=["backend", "key", "ran", "status", "metrics", "said"])
     if args.csv:
-        found.to_csv(args.csv, index=False)
-        print(f"written: {args.csv}")
+        write_asked_csv(found, args.csv)
     sums = found.groupby("backend", as_index=False).agg(
         tried=("key", "size"), ran=("ran", "sum"), status=("status", "sum"), metrics=("metrics", "sum")
     )
