@@ -41,7 +41,6 @@ from farm.work.job_source import expect_first_jobs
 from farm.work.launch import LaunchedRun, read_finished_run, ready_run_plan
 from farm.work.monitoring import MetricsWatch
 from farm.work.progress import AwaitedJob, RunProgress, print_preflight_lines
-from farm.work.run_state import RunState
 from farm.work.state import RunPlan
 from farm.work.work_left import WorkLeft
 from tasks.catalogs import is_catalog_generated
@@ -301,19 +300,13 @@ def _run_planned_cells(plan: RunPlan, console: Console) -> int:
     left = WorkLeft()
     progress = RunProgress(console, left)
     watch = MetricsWatch(run.run_id, left) if plan.executor.has_metrics else None
-
-    def show_progress(state: RunState) -> None:
-        progress(state)
-        if watch:
-            watch(state)
-
     if not plan.executor.in_process:  # which times kernels in this process, and imports for them
         later = threading.Timer(IDLE_S, _load_report)
         later.daemon = True
         later.start()
     try:
         with allow_interrupts():
-            run.dispatch(show_progress)
+            run.dispatch(progress, *[watch] * bool(watch))
             if watch and run.state:
                 watch.close(run.state, request.cache)
         progress.close(run.state)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -296,7 +297,7 @@ def announce_config_kernels(config: Config, home: str = "", hidden: Sequence[str
     }
     for backend in config.backends:
         if backend.name == home:
-            made["home"] = backend.spec().to_json()
+            made["home"] = asdict(backend.spec())
     user_definitions.announce_definitions(json.dumps(made) if found or nodes or models or trainings else "")
 
 

@@ -59,9 +59,10 @@ class Matrix:
         """Planned cells, as reports count them: an op in a dtype under a check on a backend, whatever its inputs are
         drawn from. on: which backends count (default: all)."""
         planned = self.wanted > 0 if on is None else self.wanted[:, np.asarray(on, dtype=bool)] > 0
-        places = {group: k for k, group in enumerate(dict.fromkeys(map(_name_planned_cell, self.groups)))}
+        cells = [(group.check, group.op, group.variant, group.dtype) for group in self.groups]
+        places = {cell: k for k, cell in enumerate(dict.fromkeys(cells))}
         merged = np.zeros((len(places), planned.shape[1]), dtype=bool)
-        np.logical_or.at(merged, [places[_name_planned_cell(group)] for group in self.groups], planned)
+        np.logical_or.at(merged, [places[cell] for cell in cells], planned)
         return int(merged.sum())
 
     def without_cells(self, checks: Sequence[str]) -> str:
@@ -314,10 +315,6 @@ def count_configured_samples(catalog: CatalogConfig, backend: str) -> int:
         if fnmatch.fnmatchcase(backend, pattern):
             return count
     return catalog.samples
-
-
-def _name_planned_cell(group: Group) -> tuple[str, str, str, str]:
-    return group.check, group.op, group.variant, group.dtype
 
 
 def _check_ops_exist(catalog: CatalogConfig, listed: Sequence[Entry]) -> None:

@@ -71,10 +71,11 @@ def ready_run_plan(
     names = list(dict.fromkeys(c.name for c in request.config.catalogs))
     kind = executor_registry.find_asked_executor(request.how, request.address)
     inline = kind is not None and kind.in_process
+    setup = _make_executor_setup(request)
     with contextlib.ExitStack() as ended:
         asking = None
         # Where no nodes are asked the one node is this machine, which is asked while its executor starts.
-        if kind is None or not kind.asks_nodes(_make_executor_setup(request)):
+        if kind is None or not kind.asks_nodes(setup):
             asking = BackendAsking(specs, request.cache, fresh=request.fresh, build=not request.dry)
             ended.enter_context(contextlib.closing(asking))
         homes = (
@@ -106,7 +107,7 @@ def ready_run_plan(
         adds = passports.choose_planned_passports(request, matrix)  # refused here, where nothing runs yet
         if not request.dry:  # it makes the lake's folder: not for a request that is refused
             lakes.check_lake_writable(request.lake)
-        executor = ended.enter_context(contextlib.closing(_start_executor(request, kind, matrix)))
+        executor = ended.enter_context(contextlib.closing(_start_executor(request, kind, matrix, setup)))
         started(executor)
         labels = {b.name: b.labels for b in request.config.backends}
         if asking is None:
@@ -169,14 +170,14 @@ def _make_executor_setup(request: RunRequest) -> Setup:
     return Setup(request.address, request.cpus, request.dashboard, devices)
 
 
-def _start_executor(request: RunRequest, kind: type[Executor] | None, matrix: Matrix) -> Executor:
+def _start_executor(request: RunRequest, kind: type[Executor] | None, matrix: Matrix, setup: Setup) -> Executor:
     """What a plan runs on: the kind that was asked for, or what is worth it. A dry run runs nothing, and starts no
     cluster unless it is told to."""
     if kind is None:
         small = request.dry or ray_or_local.is_plan_small(request.config, matrix, request.budget_s)
         kind = executor_registry.get_executor("processes" if small else "ray")
     running = [spec.name for spec, wanted in zip(matrix.backends, matrix.wanted.T) if wanted.any() and not request.dry]
-    return kind.create(replace(_make_executor_setup(request), running=frozenset(running)))
+    return kind.create(replace(setup, running=frozenset(running)))
 
 
 def _build_plan_of_request(request: RunRequest, entries: dict[str, list[Entry]]) -> Matrix:
@@ -272,8 +273,9 @@ class LaunchedRun:
         }
         lakes.write_run_record(self.request.lake, self.run_id, self.record)
 
-    def dispatch(self, progress: Callable[[RunState], None]) -> None:
-        """Until every planned case has its row. Raises OSError when the lake or the cache cannot be written to."""
+    def dispatch(self, *progress: Callable[[RunState], None]) -> None:
+        """Until every planned case has its row; ``progress`` is told of the run meanwhile. Raises OSError when the lake
+        or the cache cannot be written to."""
         come = 0
 
         def show_progress(run: RunState) -> None:
@@ -281,7 +283,8 @@ class LaunchedRun:
             if len(run.come) > come:  # before the first of their rows, so that a resumed run has them too
                 come = len(run.come)
                 self._record_offers()
-            progress(run)
+            for tell in progress:
+                tell(run)
 
         self.state = RunState(replace(self.plan, run_id=self.run_id), self.before, self.had)
         Dispatcher(self.state, show_progress).run()
@@ -297,7 +300,7 @@ class LaunchedRun:
         }
         record["planned_by_backend"] = {name: c.planned for name, c in run.run_counts.counts.items()}
         record["planned"] = planned = sum(record["planned_by_backend"].values())
-        record["finished_at"] = _read_clock().isoformat()
+        record["finished_at"] = datetime.datetime.now(datetime.timezone.utc).isoformat()
         if self.plan.whole is not None:
             self._record_left_out()
         lakes.compact_run(lake, self.run_id, change)
@@ -352,7 +355,7 @@ def _describe_gone_backends(rows: pd.DataFrame) -> str:
 
 def make_run_record(request: RunRequest) -> dict[str, Any]:
     """The record of a run that begins now."""
-    now = _read_clock()
+    now = datetime.datetime.now(datetime.timezone.utc)
     return {
         "run_id": run_id_at(now),
         "name": request.config.name,
@@ -376,10 +379,6 @@ def run_id_at(now: datetime.datetime) -> str:
     ones.
     """
     return f"{now:%Y%m%d-%H%M%S}-{now.microsecond * 65536 // 1_000_000:04x}"
-
-
-def _read_clock() -> datetime.datetime:
-    return datetime.datetime.now(datetime.timezone.utc)
 
 
 def _list_run_versions() -> dict[str, str]:

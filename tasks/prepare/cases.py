@@ -9,7 +9,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -479,14 +479,13 @@ class PreparedSample:
 
     owner: PreparedGroup
     record: SampleRecord
+    index: int = field(init=False)
+    failure: Failure | None = field(init=False)
+    op_class: OpClass = field(init=False)
 
-    @property
-    def index(self) -> int:
-        return self.record.sample
-
-    @property
-    def failure(self) -> Failure | None:
-        return self.record.failure
+    def __post_init__(self) -> None:
+        record = self.record
+        vars(self).update(index=record.sample, failure=record.failure, op_class=_OP_CLASSES[record.op_class])
 
     def _arrays(self, places: Iterable[int]) -> list[np.ndarray]:
         return [self.owner.pack.array(i) for i in places]
@@ -506,10 +505,6 @@ class PreparedSample:
             raise ValueError(f"a tensor is {sparse[0]}")
         stored = self.inputs()
         return [make_contiguous_tensor(stored[spec.id], spec) for spec in self.specs]
-
-    @property
-    def op_class(self) -> OpClass:
-        return _OP_CLASSES[self.record.op_class]
 
     def again(self) -> Sample:
         """The sample as its catalog made it, but for what only its own rows need."""

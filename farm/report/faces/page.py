@@ -23,18 +23,13 @@ from farm.commandline import clean_line
 from farm.glossary import UNITS, describe_report_terms
 from farm.lake.origin_columns import COLUMNS, KEY
 from farm.plan.config import QUICK_DUMPER
+from farm.program import name_farm_program
 from farm.report.faces import html
 from farm.report.faces.html import HERE, SIGNS, render_style_sheet, write_script_json
 from farm.report.once import settle
 from farm.report.tables.causes import STALE, STANDINGS
 from farm.report.tables.changes import CHANGES
-from farm.report.tables.coverage import (
-    SEVERITY,
-    coverage,
-    find_reproduce_command,
-    write_results_option,
-    write_status_option,
-)
+from farm.report.tables.coverage import SEVERITY, coverage, write_results_option, write_status_option
 from farm.report.tables.overview import (
     describe_run_size,
     list_backend_coverage,
@@ -258,7 +253,7 @@ def pack_page_payload(report: Report) -> dict[str, Any]:
         "changes": list(CHANGES),
         "pass_rows_per_square": PASS_ROWS_PER_SQUARE,
         "command": [
-            find_reproduce_command(),
+            f"{name_farm_program()} reproduce",
             write_results_option(results),
             {status: write_status_option(status) for status in SEVERITY},
         ],

@@ -123,7 +123,7 @@ class RunVerdict:
                 None,
                 (
                     self._describe_failure_count(),
-                    self._imprecise(),
+                    count_with_noun(self.imprecise, "new imprecise result") * bool(self.imprecise and self.listed),
                     self._describe_unjudged(),
                     self.unseen,
                     self.left_out,
@@ -156,9 +156,6 @@ class RunVerdict:
             return f"{count_with_noun(self.failures, 'failure')}, all known{first}"
         silent = f"nothing was judged: {self.silent}" if self.silent else "nothing was judged"
         return f"no failures in {count_with_noun(self.judged, 'result')}" if self.judged else silent
-
-    def _imprecise(self) -> str:
-        return f"{count_with_noun(self.imprecise, 'new imprecise result')}" if self.imprecise and self.listed else ""
 
     def _describe_unjudged(self) -> str:
         what = f"{count_with_noun(self.unjudged, 'sample')} of your own could not be judged: model, reference or inputs are broken"
