@@ -103,7 +103,8 @@ def test_where_a_run_goes(
 
     monkeypatch.setattr("farm.work.ray_cluster.RayCluster", Cluster)
     asked = requests.make_run_request(str(config), lake.open_lake("r"), how=how, **more)
-    made = launch._start_executor(asked, executor_registry.find_asked_executor(asked.how, asked.address), plan(groups))
+    kind = executor_registry.find_asked_executor(asked.how, asked.address)
+    made = launch._start_executor(asked, kind, plan(groups), launch._make_executor_setup(asked))
     assert type(made).__name__ == expected
 
 
