@@ -28,8 +28,7 @@ from farm.plan import matrix as matrices
 from farm.plan import request as requests
 from farm.plan.config import Config, ConfigError
 from farm.plan.match_known import explain_unmet_known
-from farm.plan.patterns import is_glob_pattern, make_pattern_matcher
-from farm.plan.patterns import list_pattern_names as op_names
+from farm.plan.patterns import is_glob_pattern, list_pattern_names, make_pattern_matcher
 from farm.plan.request import RunRequest, parse_budget_seconds
 from farm.policies.vote import apply_vote_to_rows
 from farm.program import name_farm_program
@@ -178,7 +177,7 @@ def _print_where_it_runs(console: Console, request: RunRequest, executor: Execut
 
 def _find_unused_patterns(config: Config, matrix: matrices.Matrix) -> Iterator[str]:
     """Patterns of a config that match nothing it plans: most likely misspelt."""
-    called = {n for g in matrix.groups for n in op_names(Entry(g.op, g.variant, ()))}
+    called = {n for g in matrix.groups for n in list_pattern_names(Entry(g.op, g.variant, ()))}
     backends = [s.name for s in matrix.backends]
     for skip in config.skip:
         if not make_pattern_matcher(skip.ops)(list(called)) or not make_pattern_matcher(skip.backends)(backends):

@@ -13,7 +13,7 @@ import pydantic
 import yaml
 
 from farm.plan import include, kernels
-from farm.plan.config_models import (
+from farm.plan.config_schema import (
     COMMAND,
     BackendConfig,
     CatalogConfig,

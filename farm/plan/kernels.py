@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from farm.plan.config_models import CatalogConfig, Config, OwnModel
+from farm.plan.config_schema import CatalogConfig, Config, OwnModel
 from tasks.catalogs import user_definitions
 from tasks.catalogs.models import classes, drawn_inputs, of_file, table
 from tasks.catalogs.user import declaration_keys, kernel_sources

@@ -48,7 +48,7 @@ def add_executor_option(parser: argparse._ActionsContainer, default: str = "auto
 
 def get_executor(name: str) -> type[Executor]:
     """The executor called ``name``. Raises ConfigError for one that is unknown, cannot be imported or is not whole."""
-    from farm.plan.config_models import ConfigError  # a command's help needs neither
+    from farm.plan.config_schema import ConfigError  # a command's help needs neither
     from farm.work.executor import Executor
     from tasks.plugins import PluginError, list_plugin_parts
 
@@ -74,7 +74,7 @@ def find_asked_executor(how: str, address: str | None) -> type[Executor] | None:
     """What a command asks for; None where its plan decides. Raises ConfigError."""
     if how == "auto":
         return get_executor("ray") if address else None
-    from farm.plan.config_models import ConfigError
+    from farm.plan.config_schema import ConfigError
 
     found = get_executor(how)
     if address and not found.takes_address:

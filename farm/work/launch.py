@@ -29,8 +29,7 @@ from farm.plan import matrix as matrices
 from farm.plan.config import ConfigError
 from farm.plan.left_out import shorten_names_left_out
 from farm.plan.matrix import GROUP, Matrix
-from farm.plan.patterns import list_pattern_names as op_names
-from farm.plan.patterns import make_pattern_matcher
+from farm.plan.patterns import list_pattern_names, make_pattern_matcher
 from farm.plan.request import RunRequest
 from farm.version import farm_version
 from farm.work import budget, catalog_lists, executor_registry, ray_or_local, rehearsal
@@ -219,8 +218,8 @@ def _find_config_line(path: str, word: str) -> str:
 def _check_op_patterns(ops: Sequence[str], entries: dict[str, list[Entry]]) -> None:
     for pattern in ops:
         matches = make_pattern_matcher([pattern])
-        if not any(matches(op_names(e)) for listed in entries.values() for e in listed):
-            valid = sorted({n for listed in entries.values() for e in listed for n in op_names(e)})
+        if not any(matches(list_pattern_names(e)) for listed in entries.values() for e in listed):
+            valid = sorted({n for listed in entries.values() for e in listed for n in list_pattern_names(e)})
             raise ConfigError(f"--ops: no op {pattern!r}{suggest_nearest_names(pattern, valid)}")
 
 

@@ -29,7 +29,7 @@ from tasks.arrays.tree import (
 )
 from tasks.catalogs.base import CANDIDATES, Failure, Sample
 from tasks.catalogs.user_definitions import USER
-from tasks.graphs import traced_program as programs
+from tasks.graphs import traced_program
 from tasks.judge import policy_files
 from tasks.judge.policy import GROSS
 from tasks.judge.prepared import (
@@ -719,7 +719,7 @@ class PreparedSample:
         if kind == "onnx" and record.model is not None:
             return {"model": self.graph()}
         if kind == "torch" and record.program:
-            return {"call": programs.decode_program(record.program)}
+            return {"call": traced_program.decode_program(record.program)}
         return None
 
     def _function(self, kind: str, check: str, by_name: bool) -> dict[str, Any] | None:

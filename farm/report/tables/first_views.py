@@ -8,7 +8,7 @@ import pandas as pd
 
 from farm.commandline import clean_line
 from farm.fleet import envs
-from farm.plan.config_models import BackendConfig
+from farm.plan.config_schema import BackendConfig
 from farm.plan.match_known import WHOSE
 from farm.program import name_farm_program
 from farm.report.tables.causes import KNOWN, NEW, count_with_noun, describe_cause_counts
