@@ -36,7 +36,6 @@ from farm.work import executor_registry
 from farm.work.budget import apply_budget
 from farm.work.durations import DurationEstimate, format_duration
 from farm.work.executor import Executor
-from farm.work.job_source import expect_first_jobs
 from farm.work.launch import LaunchedRun, read_finished_run, ready_run_plan
 from farm.work.monitoring import MetricsWatch
 from farm.work.progress import AwaitedJob, RunProgress, print_preflight_lines
@@ -88,8 +87,6 @@ def main(argv: Sequence[str] | None = None) -> int:
                     print(f"warning: {text}", file=sys.stderr)
             if not request.submissions:
                 print_preflight_lines(console, plan.offers.values(), plan.offers, plan.describe_sharing)
-            if not args.dry_run and request.budget_s is None:  # else a budget decides which there are
-                expect_first_jobs(plan)
             plan = apply_budget(plan)
             if args.dry_run:
                 print_planned_cells(console, plan)

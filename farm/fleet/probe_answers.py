@@ -45,7 +45,8 @@ def digest_backend_identity(spec: BackendSpec, cache: Path) -> str:
     else:
         versions = str((environment.record(cache) or {}).get("digest", "not built"))
     part = backends.list_backends()[spec.runtime]
-    code = sources.digest_running_sources(*plugins.list_plugin_packages())
+    # What decides an answer: all of the farm's code in the backend's process, and packages of plugins.
+    code = sources.digest_sources("tasks", *plugins.list_plugin_packages())
     parts = [asdict(spec), versions, part.value, part.origin, code, platform.machine(), socket.gethostname()]
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:32]
 

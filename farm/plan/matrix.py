@@ -24,6 +24,7 @@ from farm.plan.left_out import (
 from farm.plan.patterns import is_glob_pattern, list_pattern_names, make_pattern_matcher
 from tasks import catalogs, checks
 from tasks.backends import BackendSpec
+from tasks.backends.base import Backend
 from tasks.catalogs.base import Entry
 from tasks.devices import CALLED
 from tasks.model import Group, is_inexact_dtype
@@ -104,8 +105,11 @@ def build_matrix(config: Config, entries: Mapping[str, Sequence[Entry]], ops: Se
     for a pattern without wildcard that names no op.
     """
     specs = [b.spec() for b in config.backends]
-    devices = [_find_torch_device(spec) for spec in specs]
-    unfit = {check: [_explain_unfit_check(spec, check) for spec in specs] for check in config.all_checks}
+    made = [_create_backend(spec) for spec in specs]
+    devices = [
+        None if one is None or one.resource == "CPU" else CALLED.get(one.device_vendor, "") for one in made
+    ]  # as torch calls them
+    unfit = {check: [_explain_unfit_check(one, check) for one in made] for check in config.all_checks}
     takes = {check: np.array([not why for why in whys]) for check, whys in unfit.items()}
     rows: dict[
         tuple[str, str, str, str, str], list[int]
@@ -290,21 +294,20 @@ def _count_planned_samples(
     return counted[check, given]
 
 
-def _find_torch_device(spec: BackendSpec) -> str | None:
-    """The device of a backend as torch calls it; "" if torch has no name for it, None for the CPU."""
+def _create_backend(spec: BackendSpec) -> Backend | None:
+    """A backend; None where its file cannot be imported, which is a line of the preflight."""
     try:
-        made = spec.create()
+        return spec.create()
     except PluginError:
         return None
-    return None if made.resource == "CPU" else CALLED.get(made.device_vendor, "")
 
 
-def _explain_unfit_check(spec: BackendSpec, check: str) -> str:
+def _explain_unfit_check(backend: Backend | None, check: str) -> str:
     """Why cells of a check are not planned for a backend; "" if they are."""
-    try:
-        return checks.explain_check_exclusion(check, spec.create())
-    except PluginError:  # a line of the preflight
-        return "" if checks.get_check_or_default(check).runs else "its package cannot be imported"
+    asked = checks.get_check_or_default(check)
+    if backend is None:
+        return "" if asked.runs else "its package cannot be imported"
+    return checks.name_check_of_another_kind(check, backend) or asked.unfit(backend)
 
 
 def count_configured_samples(catalog: CatalogConfig, backend: str) -> int:

@@ -45,8 +45,7 @@ def make_typical_job(plan: RunPlan, b: int, claim: DeviceClaim) -> Job:
 
 
 def expect_first_jobs(plan: RunPlan) -> None:
-    """Have the children of the first jobs started, as many as run at once. Those that are there, or are being started,
-    are not started again: whoever has much to do before the first job asks for them early."""
+    """Have the children of the first jobs started, as many as run at once, before there are jobs."""
     offers = {b: plan.offer(b) for b in np.flatnonzero(plan.matrix.wanted.any(axis=0)).tolist()}
     first = [b for b, offer in offers.items() if offer.available and not offer.info.exclusive]
     for b in first[: plan.executor.slots(None, ONE)]:

@@ -35,6 +35,7 @@ from farm.version import farm_version
 from farm.work import budget, catalog_lists, executor_registry, ray_or_local, rehearsal
 from farm.work.dispatcher import Dispatcher
 from farm.work.executor import Executor, Setup
+from farm.work.job_source import expect_first_jobs
 from farm.work.run_state import RunState
 from farm.work.state import BeforeRun, RunPlan
 from tasks.catalogs.base import Entry
@@ -122,6 +123,8 @@ def ready_run_plan(
                     rehearsed.wait()
             else:
                 plan = _await_backend_answers(plan, asking, awaits)
+        if not request.dry and request.budget_s is None:  # else a budget decides which there are
+            expect_first_jobs(plan)  # while the lake is read
         yield plan
 
 

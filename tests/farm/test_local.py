@@ -506,7 +506,7 @@ def test_a_child_that_cannot_be_started_ahead_costs_no_lane(monkeypatch: pytest.
     came: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
     made = JobLine([LaneCapacity(2.0)], came)
     try:
-        for name in ("full", "roomy", "full", "roomy"):  # a run's command asks for them early, and its dispatcher
+        for name in ("full", "roomy"):
             made.expect(job(name))
             until_idle(made)
         assert tried == ["full", "roomy"]  # of the first, its first job is to say why

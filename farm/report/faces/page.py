@@ -133,7 +133,7 @@ def render_page_of_run(rows: pd.DataFrame | Report, run: Mapping[str, Any]) -> s
         started=format_page_time(run.get("started_at")),
         finished=format_page_time(run.get("finished_at")),
         versions=_list_version_lines(run.get("versions")),
-        config=_write_config_pretty(_select_config_for_page(report)),
+        config=_write_config_of_page(report),
     )
 
 
@@ -162,20 +162,15 @@ def hash_page_source(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def _select_config_for_page(report: Report) -> Any:
-    """The config of a run, of its known failures those that rows met: all of them are hundreds, and in the run's
-    record."""
+def _write_config_of_page(report: Report) -> str:
+    """The config of a run as it is written, of its known failures those that rows met: all of them are hundreds, and in
+    the run's record."""
     config = report.run.get("config")
-    if not isinstance(config, Mapping) or not (known := config.get("known_failures")):
-        return config
-    met = set(report.rows["cause"])
-    shown = [entry for entry in known if isinstance(entry, Mapping) and entry.get("reason") in met]
-    rest = len(known) - len(shown)
-    return {**config, "known_failures": [*shown, *([f"and {rest} that no row met (_run.json)"] if rest else [])]}
-
-
-def _write_config_pretty(config: Any) -> str:
-    """A config as it is written."""
+    if isinstance(config, Mapping) and (known := config.get("known_failures")):
+        met = set(report.rows["cause"])
+        shown = [entry for entry in known if isinstance(entry, Mapping) and entry.get("reason") in met]
+        rest = len(known) - len(shown)
+        config = {**config, "known_failures": [*shown, *([f"and {rest} that no row met (_run.json)"] if rest else [])]}
     if isinstance(config, str) or not config:
         return config or ""
     plain_data = json.loads(json.dumps(config, default=str))
