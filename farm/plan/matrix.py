@@ -304,10 +304,9 @@ def _create_backend(spec: BackendSpec) -> Backend | None:
 
 def _explain_unfit_check(backend: Backend | None, check: str) -> str:
     """Why cells of a check are not planned for a backend; "" if they are."""
-    asked = checks.get_check_or_default(check)
     if backend is None:
-        return "" if asked.runs else "its package cannot be imported"
-    return checks.name_check_of_another_kind(check, backend) or asked.unfit(backend)
+        return "" if checks.get_check_or_default(check).runs else "its package cannot be imported"
+    return checks.explain_check_exclusion(check, backend)
 
 
 def count_configured_samples(catalog: CatalogConfig, backend: str) -> int:

@@ -117,6 +117,11 @@ def name_check_of_another_kind(name: str, backend: Backend) -> str:
     return f"it only compiles (check {', '.join(backend.checks)})"
 
 
+def explain_check_exclusion(name: str, backend: Backend) -> str:
+    """Why no cells of a check are planned for a backend; "" where they are."""
+    return name_check_of_another_kind(name, backend) or get_check_or_default(name).unfit(backend)
+
+
 def name_samples_of_check(name: str) -> str:
     """Name of the check whose samples a check takes. Checks of other packages have none of their own."""
     return BUILT_IN[name].samples if name in BUILT_IN else FORWARD

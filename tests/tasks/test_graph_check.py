@@ -16,7 +16,7 @@ import pytest
 from tasks.backends import BackendSpec
 from tasks.backends.base import Backend
 from tasks.backends.shared import torch_graphs
-from tasks.checks import get_check
+from tasks.checks import explain_check_exclusion
 from tasks.judge import policy_files
 from tasks.model import Form, Group, Program, RuntimeInfo, Unsupported
 from tasks.prepare.cases import PreparedGroup, prepare_group
@@ -219,7 +219,7 @@ def test_a_tensor_that_stays_on_the_cpu_is_not_recorded() -> None:
 def test_it_is_planned_where_programs_can_be_captured_alone() -> None:
     pytest.importorskip("torch")
     fits = {
-        name: not get_check("graph").unfit(BackendSpec.parse(name).create())
+        name: not explain_check_exclusion("graph", BackendSpec.parse(name).create())
         for name in ("torch-cpu", "torch-cuda", "torch-rocm", "inductor-cuda")
     }
     assert fits == {"torch-cpu": False, "torch-cuda": True, "torch-rocm": True, "inductor-cuda": False}
