@@ -130,7 +130,7 @@ def declared(of: str) -> str:
 
 def configured(of: str) -> str:
     """The keys of a part of a config."""
-    from farm.plan import config_models
+    from farm.plan import config_schema
 
     def default(one: Any) -> str:
         if one.is_required():  # unless what reads it fills it in, by the rule that the field itself tells
@@ -142,7 +142,7 @@ def configured(of: str) -> str:
             "–", "none"
         )
 
-    fields = getattr(config_models, of).model_fields.items()
+    fields = getattr(config_schema, of).model_fields.items()
     return table(["key", "meaning", "default"], ([f"`{key}`", one.description, default(one)] for key, one in fields))
 
 

@@ -60,10 +60,10 @@ def list_keys() -> dict[str, list[str]]:
     """The keys of a config, by the part of it that has them; of the installed farm."""
     from pydantic import BaseModel
 
-    from farm.plan import config_models
+    from farm.plan import config_schema
 
-    kinds = (kind for kind in vars(config_models).values() if isinstance(kind, type) and issubclass(kind, BaseModel))
-    return {kind.__name__: sorted(kind.model_fields) for kind in kinds if kind.__module__ == config_models.__name__}
+    kinds = (kind for kind in vars(config_schema).values() if isinstance(kind, type) and issubclass(kind, BaseModel))
+    return {kind.__name__: sorted(kind.model_fields) for kind in kinds if kind.__module__ == config_schema.__name__}
 
 
 def main(arguments: list[str]) -> None:

@@ -38,10 +38,8 @@ def find_farm_commit(root: Path) -> str:
     except OSError:
         pass
     # Asked of this very folder: an installation may lie inside of somebody else's repository.
-    return _read_checkout_commit(root) if (root / ".git").exists() else ""
-
-
-def _read_checkout_commit(root: Path) -> str:
+    if not (root / ".git").exists():
+        return ""
     # Inside of a hook these name another repository, and the index is not this process's to write.
     env = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")} | {"GIT_OPTIONAL_LOCKS": "0"}
     asked = ["git", "-C", str(root), "status", "--porcelain=v2", "--branch", "--", *SOURCES]

@@ -30,7 +30,8 @@ class Canary:
     def __init__(self, backend: Backend) -> None:
         self._programs: dict[str, Program] = {}
         self._asked = time.monotonic()
-        kind = find_canary_kind(backend)
+        # One of the CPU is not asked, nor one whose programs are not run.
+        kind = find_screen_form_kind(backend) if backend.resource != "CPU" else ""
         for dtype in DTYPES if kind else ():
             try:
                 program = backend.canary(build_canary_form(kind, dtype))
@@ -60,11 +61,6 @@ class Canary:
             return f"{type(error).__name__}: {str(error).strip()[:200]}"
         finally:
             self._asked = time.monotonic()
-
-
-def find_canary_kind(backend: Backend) -> str:
-    """The form in which a backend is asked; "" for one that is not: of the CPU, or whose programs are not run."""
-    return find_screen_form_kind(backend) if backend.resource != "CPU" else ""
 
 
 def build_canary_form(kind: str, dtype: str) -> Form:

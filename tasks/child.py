@@ -152,13 +152,13 @@ class Child:
         from tasks.confine import PR_SET_DUMPABLE, call_prctl
         from tasks.stranger.nursery import Nursery
         from tasks.stranger.proxy import StrangerRooms, make_remote_backend
-        from tasks.stranger.serve import serve_as_stranger as main
+        from tasks.stranger.serve import serve_as_stranger
 
         assert command.backend is not None
         call_prctl(PR_SET_DUMPABLE, 0)  # no process of the same user looks into the memory of this one
         rooms = StrangerRooms(command.backend, command.kernels, memory=int(os.environ.get(MEMORY, "0")))
         try:
-            nursery = Nursery(main, self.page.close)
+            nursery = Nursery(serve_as_stranger, self.page.close)
         except OSError as error:
             print(f"kernels are judged in the process that runs them: {error}", file=sys.stderr, flush=True)
             return None

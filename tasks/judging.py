@@ -342,7 +342,8 @@ def _judge_case_in_steps(case: JudgedCase) -> Judgement:
         case = restore_flushed_outputs(case)
     if case.record.phases:
         return _run_judging_steps(OF_TRAINING, case, _UNMEASURED)
-    return _run_judging_steps(_choose_judge_steps(_find_case_traits(case)), case, _UNMEASURED)
+    traits = tuple([bool(has_it(case)) for has_it, _ in _OF_TRAITS])
+    return _run_judging_steps(_choose_judge_steps(traits), case, _UNMEASURED)
 
 
 def _run_judging_steps(steps: Iterable[Step], case: JudgedCase, found: Judgement) -> Judgement:
@@ -763,11 +764,6 @@ _OF_TRAITS: tuple[tuple[Callable[[JudgedCase], Any], tuple[Step, ...]], ...] = (
 )
 #: The steps that are asked only while the outputs are wrong or imprecise.
 _OF_FAILURES = frozenset({compare_twin_outputs, explain_wrong_numbers, accept_accumulator_error, word_judged_failure})
-
-
-def _find_case_traits(case: JudgedCase) -> tuple[bool, ...]:
-    """Which of `_OF_TRAITS` a case has."""
-    return tuple([bool(has_it(case)) for has_it, _ in _OF_TRAITS])
 
 
 @functools.cache

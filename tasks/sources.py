@@ -74,11 +74,6 @@ def digest_case_sources(catalog_module: str) -> str:
     return own if package == "tasks" else own + digest_sources(package)
 
 
-def digest_running_sources(*packages: str) -> str:
-    """Digest of what decides a backend's answers: all of the farm's code in its process, and packages of plugins."""
-    return digest_sources("tasks", *packages)
-
-
 def digest_artefact_sources() -> str:
     """Digest of what makes artefacts."""
     return digest_sources(*MAKING)

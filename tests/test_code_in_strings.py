@@ -13,9 +13,6 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 #: What a test plants: a plug-in for another version.
 PLANTED = ["tests/farm/test_plugins.py: from tasks.checks.base import Stages"]
-IMPORT = re.compile(
-    r"^[ \t]*from ((?:farm|tasks)(?:\.\w+)*) import (\w+(?: as \w+)?(?:, *\w+(?: as \w+)?)*)[ \t]*$", re.M
-)
 
 
 @cache
@@ -37,17 +34,26 @@ def list_names(module: str) -> frozenset[str] | None:
     return None if "__getattr__" in names else frozenset(names)
 
 
-def parse_code(text: str) -> ast.Module | None:
+def parse_code(text: str) -> ast.Module:
+    """The code in a text; of one that is no whole program, each line that is an import."""
     with contextlib.suppress(SyntaxError, ValueError):
         return ast.parse(textwrap.dedent(text))
-    return None
+    lines, code = text.splitlines(), ast.Module([], [])
+    for line in (x.strip() for x in lines if x.strip().startswith(("from farm", "from tasks"))):
+        with contextlib.suppress(SyntaxError, ValueError):
+            code.body += ast.parse(line).body
+    return code
 
 
 def find_lacking_uses(code: ast.Module) -> Iterator[str]:
-    """What code takes of a module of the tree that it has imported, and is not there: "tasks.model.Forms"."""
+    """What code imports of a module of the tree, or takes of one that it has imported, and is not there: "from
+    tasks.model import Forms", "tasks.model.Forms"."""
     modules = {}
     for node in ast.walk(code):
-        if isinstance(node, ast.ImportFrom) and node.module:
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names = list_names(node.module) if node.module.partition(".")[0] in ("farm", "tasks") else None
+            if names is not None and (lacking := {alias.name for alias in node.names} - names - {"*"}):
+                yield f"from {node.module} import {', '.join(sorted(lacking))}"
             modules |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.Import):
             for alias in node.names:
@@ -75,13 +81,7 @@ def find_lacking_imports(source: str) -> Iterator[str]:
     for node in ast.walk(ast.parse(source)):
         if not (isinstance(node, ast.Constant) and isinstance(node.value, str) and "import " in node.value):
             continue
-        if (code := parse_code(node.value)) is not None:
-            yield from sorted(set(find_lacking_uses(code)))
-        for module, said in IMPORT.findall(node.value):
-            names = list_names(module)
-            asked = {part.split()[0] for part in said.split(",")}
-            if names is not None and (lacking := asked - names):
-                yield f"from {module} import {', '.join(sorted(lacking))}"
+        yield from sorted(set(find_lacking_uses(parse_code(node.value))))
 
 
 def test_code_in_strings_imports_what_is_there() -> None:

@@ -16,7 +16,7 @@ import yaml
 from pydantic import BaseModel
 
 from farm import lake
-from farm.plan import config, config_models
+from farm.plan import config, config_schema
 from tasks.model import Status
 from tasks.model.kind import OF_WRONG
 from tests import prepared
@@ -285,7 +285,7 @@ def test_the_config_of_the_pages_is_valid(tmp_path: Path) -> None:
 
 def test_every_key_is_explained() -> None:
     """By its own description, of which the tables of the pages are made."""
-    kinds = [kind for kind in vars(config_models).values() if isinstance(kind, type) and issubclass(kind, BaseModel)]
+    kinds = [kind for kind in vars(config_schema).values() if isinstance(kind, type) and issubclass(kind, BaseModel)]
     fields = {f"{kind.__name__}.{key}": field for kind in kinds for key, field in kind.model_fields.items()}
     assert len(fields) > 80 and not [key for key, field in fields.items() if not field.description]
 

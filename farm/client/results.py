@@ -11,7 +11,7 @@ from farm.client.kernels import ClientError
 from farm.client.minimising import SmallerCase, minimise
 from farm.client.process import tell_kernel_row
 from farm.lake.key import RowKey
-from farm.plan.config_models import Config
+from farm.plan.config_schema import Config
 from farm.plan.match_known import drop_known_rows
 from farm.report.tables.failing_structures import find_only_failing_structure
 from farm.reproduction.find_case import find_seed_of_row

@@ -17,7 +17,7 @@ from farm.client.process import LIVE, isolate_torch_settings, make_passing_cache
 from farm.client.results import Result, make_kernel_result
 from farm.fleet import scratch_folders
 from farm.plan import config as configs
-from farm.plan.config_models import Config
+from farm.plan.config_schema import Config
 from farm.plan.request import RunRequest
 from farm.work.launch import launch_request
 from farm.work.progress import show_on_terminal

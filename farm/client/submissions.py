@@ -19,7 +19,7 @@ from farm.fleet import detect_vendors, scratch_folders
 from farm.plan import config as configs
 from farm.plan import kernels, submissions
 from farm.plan import matrix as matrices
-from farm.plan.config_models import Config, ConfigError
+from farm.plan.config_schema import Config, ConfigError
 from farm.report.tables.coverage import keep_distinct_rows
 from farm.report.tables.submissions import summarise_submission
 from farm.work import catalog_lists

@@ -13,15 +13,14 @@ import pandas as pd
 
 from farm import lake as lakes
 from farm.commandline import refuse_in_a_line, write_asked_csv
-from farm.hunt import issue_text as issue
-from farm.hunt import show_minimal as show
+from farm.hunt import issue_text, show_minimal
 from farm.hunt.minimal_files import ISSUE
 from farm.hunt.minimise_row import check_case_to_minimise, minimise_row
 from farm.lake import minimal
 from farm.options.findings import make_parser
 from farm.plan import match_known
 from farm.plan.config import load_known_failures
-from farm.plan.config_models import KnownFailure
+from farm.plan.config_schema import KnownFailure
 from farm.report.faces import terminal
 from farm.report.tables.causes import count_with_noun
 from farm.report.tables.coverage import keep_distinct_rows, list_table_lines
@@ -110,7 +109,7 @@ def _minimise_groups_for_findings(
         key = RowKey(line["run_id"], line["case_id"], line["backend"])
         try:
             case = check_case_to_minimise(load_stored_case(key, results, None, cache))
-            show.print_case_to_minimise(case)
+            show_minimal.print_case_to_minimise(case)
             found = minimise_row(case, results, budget=args.budget)
         except (ReproduceError, lakes.LakeError, policy_files.PolicyError) as error:
             print(f"{key}: {error}")
@@ -119,7 +118,7 @@ def _minimise_groups_for_findings(
             print(f"{key}: {found.error}")
         else:
             made += 1
-            show.print_minimal_case(found.record, found.files)
+            show_minimal.print_minimal_case(found.record, found.files)
         if found.lost:
             raise found.lost
         sys.stdout.flush()
@@ -171,7 +170,7 @@ def _write_finding_bundles(
                 run = next(
                     filter(None, (minimal.read_minimal_file(results, record, x) for x in (CALL, RUN))), b""
                 ).decode()
-                data = issue.write_issue(told, run, record.get("files", ())).encode()
+                data = issue_text.write_issue(told, run, record.get("files", ())).encode()
             if data is not None:
                 (here / name).parent.mkdir(parents=True, exist_ok=True)
                 (here / name).write_bytes(data)

@@ -9,7 +9,7 @@ from farm.commandline import refuse_in_a_line
 from farm.options.gate import make_parser
 from farm.plan import config as configs
 from farm.plan import match_known
-from farm.plan.config_models import Gate
+from farm.plan.config_schema import Gate
 from farm.report.faces import terminal
 from farm.report.faces.exchange import write_junit, write_sarif
 from farm.report.faces.markdown import write_markdown_document

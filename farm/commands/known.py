@@ -20,7 +20,7 @@ from farm.lake import minimal
 from farm.options.known import make_parser
 from farm.plan import known_lists, match_known
 from farm.plan.config import load_known_failures
-from farm.plan.config_models import ConfigError, KnownFailure
+from farm.plan.config_schema import ConfigError, KnownFailure
 from farm.plan.whose import FOLDER
 from farm.report.faces import terminal
 from farm.report.runs import load_rows_and_record

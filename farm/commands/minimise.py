@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from farm import lake as lakes
 from farm.commandline import refuse_in_a_line
-from farm.hunt import show_minimal as show
+from farm.hunt import show_minimal
 from farm.hunt.minimise_model import make_key_of_minimised_model
 from farm.hunt.minimise_row import check_case_to_minimise, minimise_row
 from farm.lake.key import RowKey
@@ -38,12 +38,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         results = lakes.open_lake(args.results)
         case = load_stored_case(_parse_key_argument(args, results), results, None, args.cache)
         case = check_case_to_minimise(case, args.packages, args.here)
-        show.print_case_to_minimise(case)
+        show_minimal.print_case_to_minimise(case)
         found = minimise_row(case, results, args.strategy, args.budget)
         if found.error:
             print(f"not failing   {found.error}")
             return FLAKY
-        show.print_minimal_case(found.record, found.files, args.out)
+        show_minimal.print_minimal_case(found.record, found.files, args.out)
         if found.lost:
             raise found.lost
         if found.record["flaky"]:

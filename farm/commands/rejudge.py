@@ -10,7 +10,7 @@ from rich.console import Console
 from farm.commandline import refuse_in_a_line
 from farm.options.rejudge import make_parser
 from farm.plan import policies
-from farm.policies import rejudge as again
+from farm.policies import rejudge
 from farm.report.runs import load_rows_and_record
 from tasks.judge import policy_files
 from tasks.judge.policy_files import PolicyError
@@ -31,11 +31,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise PolicyError(f"--out {out}: a .parquet or a .csv file")
         policy = policy_files.load_policy(args.policy)
         rows, _ = load_rows_and_record(args.results, args.run)
-        policies.check_policy_ops(policy, args.policy, again.list_ops_of_rows(rows))
-        judged = again.rejudge_rows(rows, policy)
-        changed = again.print_rejudged_changes(Console(soft_wrap=True), rows, judged, policy, None if args.all else 20)
+        policies.check_policy_ops(policy, args.policy, rejudge.list_ops_of_rows(rows))
+        judged = rejudge.rejudge_rows(rows, policy)
+        changed = rejudge.print_rejudged_changes(
+            Console(soft_wrap=True), rows, judged, policy, None if args.all else 20
+        )
         if out is not None:
-            again.write_rejudged_rows(rows, judged, policy, out)
+            rejudge.write_rejudged_rows(rows, judged, policy, out)
             print(f"rejudged rows: {out}")
     except OSError as error:
         raise Refusal(str(error)) from error

@@ -18,7 +18,7 @@ from farm.exits import FOUND, INCOMPLETE, OK
 from farm.lake.key import RowKey
 from farm.options.report import make_parser
 from farm.report.faces.files import describe_written_report, write, write_checklist, write_diff
-from farm.report.faces.inputs import draw_inputs_picture as draw_inputs
+from farm.report.faces.inputs import draw_inputs_picture
 from farm.report.faces.plot import draw_plot
 from farm.report.faces.terminal import (
     make_report_console,
@@ -125,7 +125,9 @@ def _draw_all_inputs(rows: pd.DataFrame, args: argparse.Namespace) -> int:
     name = found[0].op
     out = Path(args.plot or f"inputs-{name.partition(':')[2]}-{args.dtype}.png")
     print(
-        draw_inputs(f"{name}, {args.dtype}", found[0].inputs, {x.backend: x.ulps for x in found}, found[0].limit, out)
+        draw_inputs_picture(
+            f"{name}, {args.dtype}", found[0].inputs, {x.backend: x.ulps for x in found}, found[0].limit, out
+        )
     )
     return 0
 

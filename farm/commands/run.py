@@ -28,8 +28,7 @@ from farm.plan import matrix as matrices
 from farm.plan import request as requests
 from farm.plan.config import Config, ConfigError
 from farm.plan.match_known import explain_unmet_known
-from farm.plan.patterns import is_glob_pattern, make_pattern_matcher
-from farm.plan.patterns import list_pattern_names as op_names
+from farm.plan.patterns import is_glob_pattern, list_pattern_names, make_pattern_matcher
 from farm.plan.request import RunRequest, parse_budget_seconds
 from farm.policies.vote import apply_vote_to_rows
 from farm.program import name_farm_program
@@ -37,11 +36,9 @@ from farm.work import executor_registry
 from farm.work.budget import apply_budget
 from farm.work.durations import DurationEstimate, format_duration
 from farm.work.executor import Executor
-from farm.work.job_source import expect_first_jobs
 from farm.work.launch import LaunchedRun, read_finished_run, ready_run_plan
 from farm.work.monitoring import MetricsWatch
 from farm.work.progress import AwaitedJob, RunProgress, print_preflight_lines
-from farm.work.run_state import RunState
 from farm.work.state import RunPlan
 from farm.work.work_left import WorkLeft
 from tasks.catalogs import is_catalog_generated
@@ -90,8 +87,6 @@ def main(argv: Sequence[str] | None = None) -> int:
                     print(f"warning: {text}", file=sys.stderr)
             if not request.submissions:
                 print_preflight_lines(console, plan.offers.values(), plan.offers, plan.describe_sharing)
-            if not args.dry_run and request.budget_s is None:  # else a budget decides which there are
-                expect_first_jobs(plan)
             plan = apply_budget(plan)
             if args.dry_run:
                 print_planned_cells(console, plan)
@@ -179,7 +174,7 @@ def _print_where_it_runs(console: Console, request: RunRequest, executor: Execut
 
 def _find_unused_patterns(config: Config, matrix: matrices.Matrix) -> Iterator[str]:
     """Patterns of a config that match nothing it plans: most likely misspelt."""
-    called = {n for g in matrix.groups for n in op_names(Entry(g.op, g.variant, ()))}
+    called = {n for g in matrix.groups for n in list_pattern_names(Entry(g.op, g.variant, ()))}
     backends = [s.name for s in matrix.backends]
     for skip in config.skip:
         if not make_pattern_matcher(skip.ops)(list(called)) or not make_pattern_matcher(skip.backends)(backends):
@@ -301,19 +296,13 @@ def _run_planned_cells(plan: RunPlan, console: Console) -> int:
     left = WorkLeft()
     progress = RunProgress(console, left)
     watch = MetricsWatch(run.run_id, left) if plan.executor.has_metrics else None
-
-    def show_progress(state: RunState) -> None:
-        progress(state)
-        if watch:
-            watch(state)
-
     if not plan.executor.in_process:  # which times kernels in this process, and imports for them
         later = threading.Timer(IDLE_S, _load_report)
         later.daemon = True
         later.start()
     try:
         with allow_interrupts():
-            run.dispatch(show_progress)
+            run.dispatch(progress, *[watch] * bool(watch))
             if watch and run.state:
                 watch.close(run.state, request.cache)
         progress.close(run.state)

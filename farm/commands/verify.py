@@ -18,8 +18,7 @@ from farm.report.faces import terminal
 from farm.report.runs import load_rows_and_record
 from farm.report.tables.coverage import JUDGED_STATUSES, keep_distinct_rows, list_table_lines
 from farm.report.tables.view import View, build_number_column, make_text_column
-from farm.reproduction.find_case import ReproduceError
-from farm.reproduction.find_case import load_stored_case as case_of
+from farm.reproduction.find_case import ReproduceError, load_stored_case
 from farm.reproduction.run_again import run_case_in_child
 from farm.reproduction.show_case import list_different_columns
 from farm.work.child_pool import POOL
@@ -97,7 +96,7 @@ def _rerun_asked_row(key: RowKey, args: argparse.Namespace) -> dict[str, object]
     """What a row does now: ran, and whether status and metrics are the stored ones."""
     failed = {"key": str(key), "ran": False, "status": False, "metrics": False}
     try:
-        case = case_of(key, lakes.open_lake(args.results), None, args.cache)
+        case = load_stored_case(key, lakes.open_lake(args.results), None, args.cache)
         _ = case.interpreter
         now = run_case_in_child(case).row
     except (ReproduceError, lakes.LakeError) as error:

@@ -28,7 +28,7 @@ from typing import Any
 from packaging.requirements import InvalidRequirement, Requirement
 
 from farm.exits import starting
-from farm.fleet import existing_interpreter as existing
+from farm.fleet import existing_interpreter
 from farm.fleet.channel import Interpreter
 from farm.fleet.existing_interpreter import OWN_PACKAGES, EnvError
 from farm.fleet.pip_settings import make_uv_environment
@@ -123,7 +123,9 @@ class Environment:
         """The version of its Python. Raises EnvError of an interpreter that is there and does not say."""
         if not self.existing:
             return self.version
-        return str(existing.ask_existing_interpreter(self.launcher, str(self.interpreter(cache)), cache)["python"])
+        return str(
+            existing_interpreter.ask_existing_interpreter(self.launcher, str(self.interpreter(cache)), cache)["python"]
+        )
 
     @property
     def key(self) -> str:
@@ -156,7 +158,7 @@ class Environment:
         interpreter that is there, what it says of itself."""
         if self.existing:
             with contextlib.suppress(EnvError):
-                told = existing.ask_existing_interpreter(self.launcher, str(self.interpreter(cache)), cache)
+                told = existing_interpreter.ask_existing_interpreter(self.launcher, str(self.interpreter(cache)), cache)
                 digest = hashlib.sha256(json.dumps([self.key, told], sort_keys=True).encode()).hexdigest()[:16]
                 return {"packages": [], **told, "built_s": 0.0, "digest": digest}
             return None
@@ -276,14 +278,14 @@ def build_interpreter(environment: Environment, cache: Path, given_up: threading
     python, launcher = str(build_environment(environment, cache, given_up=given_up)), environment.launcher
     if not (environment.existing or launcher):
         return Interpreter(python)
-    told = existing.ask_existing_interpreter(launcher, python, cache)
+    told = existing_interpreter.ask_existing_interpreter(launcher, python, cache)
     patience = Patience(time.monotonic() + BUILD_S, given_up or threading.Event())
-    folders = existing.lay_over_interpreter(
+    folders = existing_interpreter.lay_over_interpreter(
         told, f"python: {environment.label}", cache, lambda args: _run_uv_command(["pip", "install", *args], patience)
     )
     if not launcher:
         return Interpreter(python, folders)
-    tasks = existing.copy_tasks_sources(cache)
+    tasks = existing_interpreter.copy_tasks_sources(cache)
     return Interpreter(python, (str(tasks), *folders), launcher, str(tasks / "tasks" / "relay.py"), cache)
 
 
@@ -308,7 +310,7 @@ def build_environment(
     """
     python = environment.interpreter(cache)
     if environment.existing:
-        existing.ask_existing_interpreter(environment.launcher, str(python), cache)
+        existing_interpreter.ask_existing_interpreter(environment.launcher, str(python), cache)
         return python
     if environment.record(cache) is not None and python.exists():
         return python

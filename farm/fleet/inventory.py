@@ -105,12 +105,16 @@ class BackendOffer:
         """Take a node in, given what the backend answered there; why not, or "" if it was."""
         if isinstance(answer, Refused):
             return answer.reason
-        reason = check_node_placement(self, node)
+        # One of its vendor's own counts the backend's devices where another vendor has the common one
+        # (`farm.fleet.node.make_ray_node`).
+        own = name_vendor_resource(self.device_vendor, self.resource)
+        resource = own if node["resources"].get(own) else self.resource
+        reason = check_node_placement(self, node, resource)
         if not reason and node["id"] not in self.resources:
             self.nodes.append(node["host"])
             self.node_ids.append(node["id"])
-            self.resources[node["id"]] = name_ray_resource(self, node)
-            self.devices[node["id"]] = int(node["resources"][self.resources[node["id"]]])
+            self.resources[node["id"]] = resource
+            self.devices[node["id"]] = int(node["resources"][resource])
             self.models[node["id"]] = answer.runtime.device
             self.of_products |= answer.runtime.of_products
             if self.info == UNASKED:
@@ -183,16 +187,10 @@ def explain_no_device_of(vendors: Iterable[str]) -> str:
     return f"no device of {', '.join(names)} (looked for: {name_farm_program()} node detect)" if len(names) > 1 else ""
 
 
-def name_ray_resource(offer: BackendOffer, node: dict[str, Any]) -> str:
-    """The Ray resource that counts the backend's devices on a node: one of its vendor's own where another vendor
-    has the common one (`farm.fleet.node.make_ray_node`)."""
-    own = name_vendor_resource(offer.device_vendor, offer.resource)
-    return own if node["resources"].get(own) else offer.resource
-
-
-def check_node_placement(offer: BackendOffer, node: dict[str, Any]) -> str:
-    """Why a node whose runtime works may not be given the backend's cells; "" if it may."""
-    resource, labels, vendor = name_ray_resource(offer, node), node["labels"], offer.device_vendor
+def check_node_placement(offer: BackendOffer, node: dict[str, Any], resource: str) -> str:
+    """Why a node whose runtime works may not be given the backend's cells; "" if it may. resource: Ray's that counts
+    the backend's devices there."""
+    labels, vendor = node["labels"], offer.device_vendor
     for name, pattern in offer.labels.items():
         if not fnmatch.fnmatchcase(labels.get(name, ""), pattern):
             has = (

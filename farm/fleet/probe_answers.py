@@ -19,7 +19,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +45,9 @@ def digest_backend_identity(spec: BackendSpec, cache: Path) -> str:
     else:
         versions = str((environment.record(cache) or {}).get("digest", "not built"))
     part = backends.list_backends()[spec.runtime]
-    code = sources.digest_running_sources(*plugins.list_plugin_packages())
-    parts = [spec.to_json(), versions, part.value, part.origin, code, platform.machine(), socket.gethostname()]
+    # What decides an answer: all of the farm's code in the backend's process, and packages of plugins.
+    code = sources.digest_sources("tasks", *plugins.list_plugin_packages())
+    parts = [asdict(spec), versions, part.value, part.origin, code, platform.machine(), socket.gethostname()]
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:32]
 
 
@@ -91,7 +92,7 @@ def keep_probe_answer(spec: BackendSpec, answer: BackendInfo, cache: Path) -> No
     """Keep a backend's answer to hello if it may be taken for granted the next time (see `read_probe_answer`): that of a
     process of its own, whose start is what the next one takes."""
     if answer.resource == "CPU":
-        kept = {"answer": answer, "stamps": _stat_found_files(answer), "backend": spec.to_json(), "at": time.time()}
+        kept = {"answer": answer, "stamps": _stat_found_files(answer), "backend": asdict(spec), "at": time.time()}
         _write_probe_answer(_find_probe_answer_path(spec, cache), wire.encode_wire_message(kept))
 
 

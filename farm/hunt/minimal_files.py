@@ -12,7 +12,7 @@ import numpy as np
 from farm import lake as lakes
 from farm.fleet import envs
 from farm.fleet.envs import Environment
-from farm.hunt import issue_text as issue
+from farm.hunt import issue_text
 from farm.reproduction import find_case, finding_trial
 from farm.reproduction.find_case import RowKey, StoredCase
 from farm.reproduction.finding_folder import CALL, RUN, round_exact_leaf, write_finding_folder
@@ -59,7 +59,9 @@ def make_minimal_files(case: StoredCase, found: Found, record: dict[str, Any], r
     earlier = [find_case.load_stored_case(key, results, None, case.cache) for key in keys]
     shown, record["script_said"] = _write_finding_folder(minimal, outcome, record, earlier)
     files |= shown
-    files[ISSUE] = issue.write_issue(record, (files.get(CALL) or files.get(RUN, b"")).decode(), sorted(shown)).encode()
+    files[ISSUE] = issue_text.write_issue(
+        record, (files.get(CALL) or files.get(RUN, b"")).decode(), sorted(shown)
+    ).encode()
     record["files"] = sorted(files)
     return files
 

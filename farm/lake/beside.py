@@ -68,7 +68,16 @@ class BesideTable:
         `farm.lake.read` returns for the same ``where``, which is of the columns of rows. A damaged file is skipped with
         a LakeWarning. Raises LakeError."""
         lake = open_lake(results)
-        frame: pd.DataFrame = self._read_rows_beside(lake, run_id, where).to_pandas()
+        runs = [run_id] if run_id is not None else store.run_ids(lake)
+        told = [store.read_again(partial(self._read_files, lake, one, where or {})) for one in runs]
+        found = pa.concat_tables([self.schema.empty_table(), *(table for some in told for table in some)])
+        if found.num_rows:
+            rows = store.read_table(lake, run_id, [*KEY, "attempts", "started_at"], where)
+            kept = store.keep_unique_rows(rows).select(OF_ROW)
+            # A join takes no lists: it is told which entries stay.
+            numbered = found.select(OF_ROW).append_column("entry", pa.array(range(found.num_rows), pa.int64()))
+            found = found.take(numbered.join(kept, OF_ROW, join_type="left semi")["entry"])
+        frame: pd.DataFrame = found.to_pandas()
         key = list(self.key)
         return frame.drop_duplicates(key, keep="last").sort_values(key, kind="stable", ignore_index=True)
 
@@ -102,21 +111,6 @@ class BesideTable:
         for path in old:
             with contextlib.suppress(FileNotFoundError):  # somebody else compacts the run as well
                 lake.filesystem.delete_file(path)
-
-    def _read_rows_beside(self, lake: Lake, run_id: str | None, where: Where | None) -> pa.Table:
-        runs = [run_id] if run_id is not None else store.run_ids(lake)
-        told = [store.read_again(partial(self._read_files, lake, one, where or {})) for one in runs]
-        tables = [table for some in told for table in some]
-        found = pa.concat_tables([self.schema.empty_table(), *tables])
-        if not found.num_rows:
-            return found
-        rows = store.read_table(lake, run_id, [*KEY, "attempts", "started_at"], where)
-        kept = store.keep_unique_rows(rows).select(OF_ROW)
-        if not kept.num_rows:
-            return found.slice(0, 0)
-        # A join takes no lists: it is told which entries stay.
-        numbered = found.select(OF_ROW).append_column("entry", pa.array(range(found.num_rows), pa.int64()))
-        return found.take(numbered.join(kept, OF_ROW, join_type="left semi")["entry"])
 
     def _read_files(self, lake: Lake, run_id: str, where: Where) -> list[pa.Table]:
         """What the files of a run have, but for what ``where`` leaves out by the key alone. Raises FileNotFoundError

@@ -13,7 +13,7 @@ import pydantic
 import yaml
 
 from farm.plan import include, kernels
-from farm.plan.config_models import (
+from farm.plan.config_schema import (
     COMMAND,
     BackendConfig,
     CatalogConfig,
@@ -56,14 +56,10 @@ def _read_config_text(file: Path) -> str:
     return _OF_KERNELS.format(module=json.dumps(file.name)) if file.suffix == ".py" else text
 
 
-def load_config(path: str | Path) -> Config:
+def load_config(path: str | Path, within: tuple[Path, ...] = ()) -> Config:
     """Read and validate a config file and those that it includes; a Python file stands for a config of its kernels.
-    Raises ConfigError."""
-    return _load_included_config(Path(path), ())
-
-
-def _load_included_config(file: Path, within: tuple[Path, ...]) -> Config:
-    """A config file, where the files ``within`` include it, outermost first. Raises ConfigError."""
+    within: the files that include it, outermost first. Raises ConfigError."""
+    file = Path(path)
     node, data = read_config_yaml(file)
     known = data.get("known_failures")
     if isinstance(known, str | list):  # files and entries may stand side by side
@@ -142,7 +138,7 @@ def _load_includes(
         if not path.is_file():
             near = suggest_nearest_names(name, sorted(p.name for p in file.parent.glob("*.yaml")))
             refuse(("include", i), f"no such file {path}{near}")
-        parts.append((str(path), _load_included_config(path, within)))
+        parts.append((str(path), load_config(path, within)))
     return parts
 
 

@@ -7,7 +7,7 @@ import glob
 from collections.abc import Sequence
 from typing import Any
 
-from farm.plan.config_models import BackendConfig, CatalogConfig, Config, Skip
+from farm.plan.config_schema import BackendConfig, CatalogConfig, Config, Skip
 from farm.plan.kernels import Refuse
 
 #: Keys of which a run has one value: files that give it must agree.

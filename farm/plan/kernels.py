@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from farm.plan.config_models import CatalogConfig, Config, OwnModel
+from farm.plan.config_schema import CatalogConfig, Config, OwnModel
 from tasks.catalogs import user_definitions
 from tasks.catalogs.models import classes, drawn_inputs, of_file, table
 from tasks.catalogs.user import declaration_keys, kernel_sources
@@ -294,7 +295,7 @@ def announce_config_kernels(config: Config, home: str = "", hidden: Sequence[str
     }
     for backend in config.backends:
         if backend.name == home:
-            made["home"] = backend.spec().to_json()
+            made["home"] = asdict(backend.spec())
     user_definitions.announce_definitions(json.dumps(made) if found or nodes or models or trainings else "")
 
 

@@ -14,12 +14,11 @@ import numpy as np
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from farm.plan.config_models import Config, KnownFailure
+from farm.plan.config_schema import Config, KnownFailure
 from farm.plan.patterns import list_pattern_names, make_pattern_matcher, select_names_by_pattern
 from farm.plan.whose import WHOSE as WHOSE
 from tasks.catalogs.base import Entry
-from tasks.model import EPS, JUDGED, Status, flags
-from tasks.model import name_statuses as words
+from tasks.model import EPS, JUDGED, Status, flags, name_statuses
 from tasks.model.errors import mask_error_details
 from tasks.model.failing import describe_failure_manner
 from tasks.model.kind import OF_NUMBERS
@@ -103,7 +102,7 @@ def match_known_to_rows(rows: Any, entries: Sequence[KnownFailure]) -> Met:
     if "started_at" in told:
         told["started_at"] = np.array([find_day_of_time(value) for value in told["started_at"]], dtype=object)
     told[REDUCED] = rows[REDUCED].to_numpy() if REDUCED in rows else np.full(len(rows), None)
-    judged, right = np.isin(told["status"], words(JUDGED)), told["status"] == Status.PASS.value
+    judged, right = np.isin(told["status"], name_statuses(JUDGED)), told["status"] == Status.PASS.value
     entry, other, near = np.full((3, len(rows)), -1)
     first = np.zeros(len(rows), dtype=bool)
     seen, unseen, tried, covering = set[int](), set[int](), set[int](), set[int]()

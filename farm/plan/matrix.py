@@ -24,6 +24,7 @@ from farm.plan.left_out import (
 from farm.plan.patterns import is_glob_pattern, list_pattern_names, make_pattern_matcher
 from tasks import catalogs, checks
 from tasks.backends import BackendSpec
+from tasks.backends.base import Backend
 from tasks.catalogs.base import Entry
 from tasks.devices import CALLED
 from tasks.model import Group, is_inexact_dtype
@@ -59,9 +60,10 @@ class Matrix:
         """Planned cells, as reports count them: an op in a dtype under a check on a backend, whatever its inputs are
         drawn from. on: which backends count (default: all)."""
         planned = self.wanted > 0 if on is None else self.wanted[:, np.asarray(on, dtype=bool)] > 0
-        places = {group: k for k, group in enumerate(dict.fromkeys(map(_name_planned_cell, self.groups)))}
+        cells = [(group.check, group.op, group.variant, group.dtype) for group in self.groups]
+        places = {cell: k for k, cell in enumerate(dict.fromkeys(cells))}
         merged = np.zeros((len(places), planned.shape[1]), dtype=bool)
-        np.logical_or.at(merged, [places[_name_planned_cell(group)] for group in self.groups], planned)
+        np.logical_or.at(merged, [places[cell] for cell in cells], planned)
         return int(merged.sum())
 
     def without_cells(self, checks: Sequence[str]) -> str:
@@ -103,8 +105,11 @@ def build_matrix(config: Config, entries: Mapping[str, Sequence[Entry]], ops: Se
     for a pattern without wildcard that names no op.
     """
     specs = [b.spec() for b in config.backends]
-    devices = [_find_torch_device(spec) for spec in specs]
-    unfit = {check: [_explain_unfit_check(spec, check) for spec in specs] for check in config.all_checks}
+    made = [_create_backend(spec) for spec in specs]
+    devices = [
+        None if one is None or one.resource == "CPU" else CALLED.get(one.device_vendor, "") for one in made
+    ]  # as torch calls them
+    unfit = {check: [_explain_unfit_check(one, check) for one in made] for check in config.all_checks}
     takes = {check: np.array([not why for why in whys]) for check, whys in unfit.items()}
     rows: dict[
         tuple[str, str, str, str, str], list[int]
@@ -289,21 +294,19 @@ def _count_planned_samples(
     return counted[check, given]
 
 
-def _find_torch_device(spec: BackendSpec) -> str | None:
-    """The device of a backend as torch calls it; "" if torch has no name for it, None for the CPU."""
+def _create_backend(spec: BackendSpec) -> Backend | None:
+    """A backend; None where its file cannot be imported, which is a line of the preflight."""
     try:
-        made = spec.create()
+        return spec.create()
     except PluginError:
         return None
-    return None if made.resource == "CPU" else CALLED.get(made.device_vendor, "")
 
 
-def _explain_unfit_check(spec: BackendSpec, check: str) -> str:
+def _explain_unfit_check(backend: Backend | None, check: str) -> str:
     """Why cells of a check are not planned for a backend; "" if they are."""
-    try:
-        return checks.explain_check_exclusion(check, spec.create())
-    except PluginError:  # a line of the preflight
+    if backend is None:
         return "" if checks.get_check_or_default(check).runs else "its package cannot be imported"
+    return checks.explain_check_exclusion(check, backend)
 
 
 def count_configured_samples(catalog: CatalogConfig, backend: str) -> int:
@@ -314,10 +317,6 @@ def count_configured_samples(catalog: CatalogConfig, backend: str) -> int:
         if fnmatch.fnmatchcase(backend, pattern):
             return count
     return catalog.samples
-
-
-def _name_planned_cell(group: Group) -> tuple[str, str, str, str]:
-    return group.check, group.op, group.variant, group.dtype
 
 
 def _check_ops_exist(catalog: CatalogConfig, listed: Sequence[Entry]) -> None:

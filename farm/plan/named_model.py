@@ -10,7 +10,7 @@ from typing import Any
 import pydantic
 
 from farm.plan import kernels
-from farm.plan.config_models import Config, ConfigError
+from farm.plan.config_schema import Config, ConfigError
 from tasks.catalogs.models import table
 
 #: Where a model runs that no config names backends for; a torch module is compiled as well.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from farm.lake import find_passports
-from farm.plan.config_models import NEWEST_PASSPORTS, NO_PASSPORTS, ConfigError
+from farm.plan.config_schema import NEWEST_PASSPORTS, NO_PASSPORTS, ConfigError
 from farm.plan.matrix import Matrix
 from farm.plan.request import RunRequest
 from tasks.passport.known_passports import Passport

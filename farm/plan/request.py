@@ -20,7 +20,7 @@ from farm.plan.config import BackendConfig, Config, ConfigError
 from farm.plan.left_out import LeftOut
 from farm.plan.submissions import Refused, read_submissions_folder
 from tasks.cache import default_cache
-from tasks.checks import list_check_names as known_checks
+from tasks.checks import list_check_names
 from tasks.judge import policy_files
 from tasks.judge.policy_files import Policy
 from tasks.nearest import suggest_nearest_names
@@ -188,8 +188,8 @@ def narrow_config_dtypes(config: Config, dtypes: Sequence[str]) -> Config:
 
 def _select_config_checks(config: Config, names: Sequence[str]) -> Config:
     for name in names:
-        if name not in known_checks():
-            raise ConfigError(f"--checks: no check {name!r}{suggest_nearest_names(name, known_checks())}")
+        if name not in list_check_names():
+            raise ConfigError(f"--checks: no check {name!r}{suggest_nearest_names(name, list_check_names())}")
     # A catalog's own checks are narrowed, never widened.
     own = [None if c.checks is None else [x for x in c.checks if x in names] for c in config.catalogs]
     kept = [c.model_copy(update={"checks": left}) for c, left in zip(config.catalogs, own) if left != []]

@@ -18,7 +18,7 @@ import pydantic
 
 from farm.plan import config as configs
 from farm.plan import kernels
-from farm.plan.config_models import CatalogConfig, Config, ConfigError
+from farm.plan.config_schema import CatalogConfig, Config, ConfigError
 from farm.plan.published import Read, find_published_tasks
 from tasks import checks
 from tasks.catalogs.user import declaration_keys, kernel_sources

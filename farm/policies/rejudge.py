@@ -20,8 +20,7 @@ from farm.report.words import format_report_number
 from farm.work import catalog_lists
 from tasks import catalogs
 from tasks.cache import default_cache
-from tasks.judge import op_classes as classes
-from tasks.judge import policy_files
+from tasks.judge import op_classes, policy_files
 from tasks.judge.error_metrics import Metrics
 from tasks.judge.policy import has_stored_oracle_only
 from tasks.judge.policy_files import Policy
@@ -106,7 +105,7 @@ def _rejudge_row(row: Mapping[str, Any], policy: Policy) -> tuple[str, tuple[str
         return f"it has no metrics ({'classic' if row['classic'] is None else 'numel'} is missing)", None
     name = row["op_class"]
     if not name:
-        placement = classes.find_op_class(op, variant, dtype=dtype)
+        placement = op_classes.find_op_class(op, variant, dtype=dtype)
         if placement.unless and policy.rule == "error_units":
             return f"its class depends on {' or '.join(placement.unless)}, which rows of its schema do not tell", None
         if placement.op_class in _MEASURED_ANEW and policy.rule == "error_units":

@@ -19,8 +19,7 @@ from farm.lake.key import RowKey
 from farm.plan import kernels
 from farm.plan import matrix as matrices
 from farm.plan.config import CatalogConfig, Config, list_backend_names
-from farm.plan.patterns import list_pattern_names as op_names
-from farm.plan.patterns import make_pattern_matcher
+from farm.plan.patterns import list_pattern_names, make_pattern_matcher
 from farm.program import name_farm_program
 from farm.work.job import Job
 from farm.work.supervisor import run_supervised_job_items
@@ -281,7 +280,7 @@ def _find_backend_spec(name: str, config: Config) -> BackendSpec:
 
 def _list_catalog_configs_of_row(row: dict[str, Any], config: Config) -> list[CatalogConfig]:
     """The parts of a config that plan a row's op and dtype."""
-    called = op_names(Entry(row["op"], row["variant"], ()))
+    called = list_pattern_names(Entry(row["op"], row["variant"], ()))
     return [
         c
         for c in config.catalogs

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 #: Work of one batch: aimed at, at least, and at most (seconds; cases).
@@ -37,17 +36,6 @@ def does_batch_wait(demand: BatchDemand, timed: int, started: int, under_way: in
     if not under_way or under_way < started:
         return False
     return demand.left_s < demand.start_s * (1.0 if timed else START_SHARE)
-
-
-def limit_batch_cases(cases: int, slots: int, timed: int) -> int:
-    """Most cases of a batch of a backend that has so many to run. timed: of how many it is known what they take."""
-    return BATCH_MAX if timed >= UNTIMED else max(UNTIMED, -(-cases // (2 * max(slots, 1))))
-
-
-def order_backends_for_batches(left_s: Mapping[int, float], complete: bool) -> list[int]:
-    """Backends in the order in which they get batches: as in the config; once all work is known, the long ones first,
-    so that the slots end together."""
-    return sorted(left_s, key=lambda b: -left_s[b]) if complete else list(left_s)
 
 
 def choose_batch_size_s(demand: BatchDemand, all_left_s: float, small: bool) -> float:

@@ -81,8 +81,9 @@ def apply_budget(plan: RunPlan) -> RunPlan:
     """A plan with what earlier runs tell of it (raises ConfigError if there is no time for any): of a run with a budget
     the cells that are worth its time, in their order; else all of them, those first that take long, so that no slot is
     left with one of them when all others are done."""
-    there = [plan.offer(b).available or plan.offer(b).awaited for b in range(len(plan.matrix.backends))]
-    known, matrix = learn_from_runs(plan.request.lake, plan.matrix, there), plan.matrix
+    offers = [plan.offer(b) for b in range(len(plan.matrix.backends))]
+    there, joint = [offer.available or offer.awaited for offer in offers], [offer.joint for offer in offers]
+    known, matrix = learn_from_runs(plan.request.lake, plan.matrix, there, joint), plan.matrix
     if (left_s := plan.request.left_s) is not None:
         choice = select_cells_within_budget(plan, known, left_s)
         if not choice.taken.any() and plan.runs:

@@ -18,7 +18,7 @@ from farm.work import budget
 from farm.work.claims import ONE
 from farm.work.executor import Unplaced
 from farm.work.fleet_changes import FleetChanges
-from farm.work.job_source import JobSource, expect_first_jobs
+from farm.work.job_source import JobSource
 from farm.work.lost_work import LostWork
 from farm.work.run_state import RunState
 from farm.work.second_opinions import SecondOpinions
@@ -54,7 +54,6 @@ class Dispatcher:
         """
         try:
             self.progress(self.state)
-            expect_first_jobs(self.plan)
             while time.monotonic() < self._until + budget.GRACE_S:
                 if time.monotonic() < self._until:
                     self._fill()

@@ -15,9 +15,7 @@ import pyarrow.compute as pc
 from farm import lake as lakes
 from farm.lake import Lake, LakeError
 from farm.plan.matrix import GROUP, Matrix
-from tasks.backends import BackendSpec
 from tasks.model import FAILED, Status, name_statuses
-from tasks.plugins import PluginError
 
 #: Runs of the lake that are looked at, the newest first; older ones are not once this share of a plan's cells is known.
 LOOKED_AT, KNOWN = 20, 0.95
@@ -77,16 +75,15 @@ class LearnedFromRuns:
         return filled
 
 
-def learn_from_runs(lake: Lake, matrix: Matrix, there: Sequence[bool]) -> LearnedFromRuns:
+def learn_from_runs(lake: Lake, matrix: Matrix, there: Sequence[bool], joint: Sequence[bool]) -> LearnedFromRuns:
     """What the newest runs of the lake tell of the cells of a plan; of each cell, the newest. there: backends whose
-    cells count."""
+    cells count; joint: those that compile."""
     known, found = LearnedFromRuns.nothing(matrix.wanted.shape), 0
     enough = KNOWN * np.count_nonzero(matrix.wanted[:, list(there)])
     numbers, column = matrix.numbers(), {spec.name: b for b, spec in enumerate(matrix.backends)}
     versions: dict[str, int] = {}
     failures: dict[str, int] = {}
     runs: list[str] = []
-    compiles = [_compiles_kernels(spec) for spec in matrix.backends]
     with contextlib.suppress(LakeError), warnings.catch_warnings():
         warnings.simplefilter("ignore", lakes.LakeWarning)
         all_runs = lakes.run_ids(lake)
@@ -113,7 +110,7 @@ def learn_from_runs(lake: Lake, matrix: Matrix, there: Sequence[bool]) -> Learne
                 if g is None or b is None or not matrix.wanted[g, b] or np.isfinite(known.ms[g, b]):
                     continue
                 found += there[b]
-                known.ms[g, b] = (ms - (1 - COMPILED) * build_ms * (compiles[b] and run_id == all_runs[0])) / n
+                known.ms[g, b] = (ms - (1 - COMPILED) * build_ms * (joint[b] and run_id == all_runs[0])) / n
                 if failure:
                     known.finding[g, b] = failures.setdefault(failure, len(failures))
                 known.weak[g, b], known.unasked[g, b] = weak or imprecise, gap
@@ -124,13 +121,6 @@ def learn_from_runs(lake: Lake, matrix: Matrix, there: Sequence[bool]) -> Learne
                 runs.append(run_id)
                 _record_start_times(lakes.read_run(lake, run_id), column, known.start_s)
     return replace(known, versions=tuple(versions), runs=tuple(runs))
-
-
-def _compiles_kernels(spec: BackendSpec) -> bool:
-    try:
-        return bool(spec.create().joint)
-    except PluginError:  # a line of the preflight
-        return False
 
 
 def _record_start_times(record: dict[str, Any], column: dict[str, int], start_s: np.ndarray) -> None:

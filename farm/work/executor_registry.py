@@ -11,7 +11,6 @@ from tasks.nearest import suggest_nearest_names
 
 if TYPE_CHECKING:
     from farm.work.executor import Executor
-    from tasks.plugins import PluginPart
 
 #: Name → "module:class", imported only when it is asked for. `Request.how` is one of these names, or "auto".
 BUILT_IN = {
@@ -47,23 +46,16 @@ def add_executor_option(parser: argparse._ActionsContainer, default: str = "auto
         )
 
 
-def list_executors() -> dict[str, PluginPart]:
-    """Every executor by name."""
-    from tasks.plugins import list_plugin_parts
-
-    return list_plugin_parts("executor", BUILT_IN)
-
-
 def get_executor(name: str) -> type[Executor]:
     """The executor called ``name``. Raises ConfigError for one that is unknown, cannot be imported or is not whole."""
-    from farm.plan.config_models import ConfigError  # a command's help needs neither
+    from farm.plan.config_schema import ConfigError  # a command's help needs neither
     from farm.work.executor import Executor
-    from tasks.plugins import PluginError
+    from tasks.plugins import PluginError, list_plugin_parts
 
     if name in FORMER:
         warn_in_a_line(f"--on {name} is --on {FORMER[name]} now")
         name = FORMER[name]
-    known = list_executors()
+    known = list_plugin_parts("executor", BUILT_IN)
     if name not in known:
         raise ConfigError(f"--on: no executor {name!r}{suggest_nearest_names(name, known)}")
     try:
@@ -82,7 +74,7 @@ def find_asked_executor(how: str, address: str | None) -> type[Executor] | None:
     """What a command asks for; None where its plan decides. Raises ConfigError."""
     if how == "auto":
         return get_executor("ray") if address else None
-    from farm.plan.config_models import ConfigError
+    from farm.plan.config_schema import ConfigError
 
     found = get_executor(how)
     if address and not found.takes_address:

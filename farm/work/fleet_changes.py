@@ -125,7 +125,7 @@ class FleetChanges:
 
     def _put_off_backend(self, b: int, place: Place, why: str) -> None:
         """The only device of a backend is not there: it may be again in a moment."""
-        if self._state.placement.rests(b):
+        if time.monotonic() < self._state.placement.resting.get(b, 0.0):
             return  # jobs side by side see one incident
         rows = self._state.health.rows(b, place)
         times, before = self._rests.get(b, (0, rows))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -44,8 +45,7 @@ def make_typical_job(plan: RunPlan, b: int, claim: DeviceClaim) -> Job:
 
 
 def expect_first_jobs(plan: RunPlan) -> None:
-    """Have the children of the first jobs started, as many as run at once. Those that are there, or are being started,
-    are not started again: whoever has much to do before the first job asks for them early."""
+    """Have the children of the first jobs started, as many as run at once, before there are jobs."""
     offers = {b: plan.offer(b) for b in np.flatnonzero(plan.matrix.wanted.any(axis=0)).tolist()}
     first = [b for b, offer in offers.items() if offer.available and not offer.info.exclusive]
     for b in first[: plan.executor.slots(None, ONE)]:
@@ -85,7 +85,9 @@ class JobSource:
         """Whether each of very many slots has two batches to run: what is prepared beyond that keeps the driver from
         handing them out."""
         left_s = sum(
-            self._state.case_queue.left_s(b, self._state.run_counts.case_ms(b)) for b in pool.backends if self._may(b)
+            self._state.case_queue.left_s(b, self._state.run_counts.case_ms(b))
+            for b in pool.backends
+            if self._state.placement.may_run(b)
         )
         return left_s > 2 * batching.BATCH_S * pool.devices
 
@@ -144,12 +146,14 @@ class JobSource:
         ``joint`` False leaves out the backends that compile.
         """
         demands = {
-            b: self._measure_demand(b, pool) for b in pool.backends if self._state.case_queue.has(b) and self._may(b)
+            b: self._measure_demand(b, pool)
+            for b in pool.backends
+            if self._state.case_queue.has(b) and self._state.placement.may_run(b)
         }
         left_s = {b: demand.left_s for b, demand in demands.items()}
-        order = batching.order_backends_for_batches(
-            left_s, not self._state.run_groups.left["prepare"] and not self._state.run_groups.left["export"]
-        )
+        order = list(left_s)
+        if not any(self._state.run_groups.left.values()):  # all work is known: the long ones first end together
+            order.sort(key=lambda b: -left_s[b])
         # Each backend has its first numbers, and is timed, before any has its second batch.
         order = sorted(
             order, key=self._state.case_queue.place if self._plan.rank is not None else self._begun.__contains__
@@ -168,13 +172,12 @@ class JobSource:
             ):
                 continue
             if worth_s := batching.choose_batch_size_s(demands[b], sum(left_s.values()), small):
-                most = batching.limit_batch_cases(demands[b].cases, demands[b].slots, timed)
+                most = batching.BATCH_MAX
+                if timed < batching.UNTIMED:
+                    most = max(batching.UNTIMED, math.ceil(demands[b].cases / (2 * demands[b].slots)))
                 usual_ms = self._state.run_counts.case_ms(b)
                 return self._batch(b, self._state.case_queue.take(b, worth_s, usual_ms, most, torn=not compiles))
         return None
-
-    def _may(self, b: int) -> bool:
-        return self._state.placement.available[b] and not self._state.placement.rests(b)
 
     def _measure_demand(self, b: int, pool: DevicePool) -> batching.BatchDemand:
         return batching.BatchDemand(

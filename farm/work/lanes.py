@@ -78,7 +78,6 @@ class JobLine:
         self._capacities, self._came = list(capacities), came
         self._waiting: dict[int, _WaitingJob] = {}
         self._expected: deque[_WaitingJob] = deque()
-        self._expected_once: list[Job] = []
         self._closed = False
         self._lanes: list[JobLane] = []
 
@@ -104,12 +103,8 @@ class JobLine:
             self._changed.notify_all()
 
     def expect(self, job: Job, claim: DeviceClaim = ONE) -> None:
-        """Such jobs are to come. Said again of jobs like them, it changes nothing: a child that could not be started is
-        started once more by the first of the jobs alone."""
+        """Such jobs are to come. A child that could not be started is started once more by the first of the jobs alone."""
         with self._changed:
-            if any(can_share_child(one, job) for one in self._expected_once):
-                return
-            self._expected_once.append(job)
             self._expected.append(_WaitingJob(job, claim))
             self._start_missing_lanes()
             self._changed.notify_all()

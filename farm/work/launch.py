@@ -29,13 +29,13 @@ from farm.plan import matrix as matrices
 from farm.plan.config import ConfigError
 from farm.plan.left_out import shorten_names_left_out
 from farm.plan.matrix import GROUP, Matrix
-from farm.plan.patterns import list_pattern_names as op_names
-from farm.plan.patterns import make_pattern_matcher
+from farm.plan.patterns import list_pattern_names, make_pattern_matcher
 from farm.plan.request import RunRequest
 from farm.version import farm_version
 from farm.work import budget, catalog_lists, executor_registry, ray_or_local, rehearsal
 from farm.work.dispatcher import Dispatcher
 from farm.work.executor import Executor, Setup
+from farm.work.job_source import expect_first_jobs
 from farm.work.run_state import RunState
 from farm.work.state import BeforeRun, RunPlan
 from tasks.catalogs.base import Entry
@@ -71,10 +71,11 @@ def ready_run_plan(
     names = list(dict.fromkeys(c.name for c in request.config.catalogs))
     kind = executor_registry.find_asked_executor(request.how, request.address)
     inline = kind is not None and kind.in_process
+    setup = _make_executor_setup(request)
     with contextlib.ExitStack() as ended:
         asking = None
         # Where no nodes are asked the one node is this machine, which is asked while its executor starts.
-        if kind is None or not kind.asks_nodes(_make_executor_setup(request)):
+        if kind is None or not kind.asks_nodes(setup):
             asking = BackendAsking(specs, request.cache, fresh=request.fresh, build=not request.dry)
             ended.enter_context(contextlib.closing(asking))
         homes = (
@@ -106,7 +107,7 @@ def ready_run_plan(
         adds = passports.choose_planned_passports(request, matrix)  # refused here, where nothing runs yet
         if not request.dry:  # it makes the lake's folder: not for a request that is refused
             lakes.check_lake_writable(request.lake)
-        executor = ended.enter_context(contextlib.closing(_start_executor(request, kind, matrix)))
+        executor = ended.enter_context(contextlib.closing(_start_executor(request, kind, matrix, setup)))
         started(executor)
         labels = {b.name: b.labels for b in request.config.backends}
         if asking is None:
@@ -122,6 +123,8 @@ def ready_run_plan(
                     rehearsed.wait()
             else:
                 plan = _await_backend_answers(plan, asking, awaits)
+        if not request.dry and request.budget_s is None:  # else a budget decides which there are
+            expect_first_jobs(plan)  # while the lake is read
         yield plan
 
 
@@ -169,14 +172,14 @@ def _make_executor_setup(request: RunRequest) -> Setup:
     return Setup(request.address, request.cpus, request.dashboard, devices)
 
 
-def _start_executor(request: RunRequest, kind: type[Executor] | None, matrix: Matrix) -> Executor:
+def _start_executor(request: RunRequest, kind: type[Executor] | None, matrix: Matrix, setup: Setup) -> Executor:
     """What a plan runs on: the kind that was asked for, or what is worth it. A dry run runs nothing, and starts no
     cluster unless it is told to."""
     if kind is None:
         small = request.dry or ray_or_local.is_plan_small(request.config, matrix, request.budget_s)
         kind = executor_registry.get_executor("processes" if small else "ray")
     running = [spec.name for spec, wanted in zip(matrix.backends, matrix.wanted.T) if wanted.any() and not request.dry]
-    return kind.create(replace(_make_executor_setup(request), running=frozenset(running)))
+    return kind.create(replace(setup, running=frozenset(running)))
 
 
 def _build_plan_of_request(request: RunRequest, entries: dict[str, list[Entry]]) -> Matrix:
@@ -218,8 +221,8 @@ def _find_config_line(path: str, word: str) -> str:
 def _check_op_patterns(ops: Sequence[str], entries: dict[str, list[Entry]]) -> None:
     for pattern in ops:
         matches = make_pattern_matcher([pattern])
-        if not any(matches(op_names(e)) for listed in entries.values() for e in listed):
-            valid = sorted({n for listed in entries.values() for e in listed for n in op_names(e)})
+        if not any(matches(list_pattern_names(e)) for listed in entries.values() for e in listed):
+            valid = sorted({n for listed in entries.values() for e in listed for n in list_pattern_names(e)})
             raise ConfigError(f"--ops: no op {pattern!r}{suggest_nearest_names(pattern, valid)}")
 
 
@@ -272,8 +275,9 @@ class LaunchedRun:
         }
         lakes.write_run_record(self.request.lake, self.run_id, self.record)
 
-    def dispatch(self, progress: Callable[[RunState], None]) -> None:
-        """Until every planned case has its row. Raises OSError when the lake or the cache cannot be written to."""
+    def dispatch(self, *progress: Callable[[RunState], None]) -> None:
+        """Until every planned case has its row; ``progress`` is told of the run meanwhile. Raises OSError when the lake
+        or the cache cannot be written to."""
         come = 0
 
         def show_progress(run: RunState) -> None:
@@ -281,7 +285,8 @@ class LaunchedRun:
             if len(run.come) > come:  # before the first of their rows, so that a resumed run has them too
                 come = len(run.come)
                 self._record_offers()
-            progress(run)
+            for tell in progress:
+                tell(run)
 
         self.state = RunState(replace(self.plan, run_id=self.run_id), self.before, self.had)
         Dispatcher(self.state, show_progress).run()
@@ -297,7 +302,7 @@ class LaunchedRun:
         }
         record["planned_by_backend"] = {name: c.planned for name, c in run.run_counts.counts.items()}
         record["planned"] = planned = sum(record["planned_by_backend"].values())
-        record["finished_at"] = _read_clock().isoformat()
+        record["finished_at"] = datetime.datetime.now(datetime.timezone.utc).isoformat()
         if self.plan.whole is not None:
             self._record_left_out()
         lakes.compact_run(lake, self.run_id, change)
@@ -352,7 +357,7 @@ def _describe_gone_backends(rows: pd.DataFrame) -> str:
 
 def make_run_record(request: RunRequest) -> dict[str, Any]:
     """The record of a run that begins now."""
-    now = _read_clock()
+    now = datetime.datetime.now(datetime.timezone.utc)
     return {
         "run_id": run_id_at(now),
         "name": request.config.name,
@@ -376,10 +381,6 @@ def run_id_at(now: datetime.datetime) -> str:
     ones.
     """
     return f"{now:%Y%m%d-%H%M%S}-{now.microsecond * 65536 // 1_000_000:04x}"
-
-
-def _read_clock() -> datetime.datetime:
-    return datetime.datetime.now(datetime.timezone.utc)
 
 
 def _list_run_versions() -> dict[str, str]:

@@ -48,9 +48,9 @@ class JobPlacement:
         self._nodes: dict[int, list[str]] = {}
         self._claims: dict[int, DeviceClaim] = {}
 
-    def rests(self, b: int) -> bool:
-        """Whether a backend is given no job for now."""
-        return time.monotonic() < self.resting.get(b, 0.0)
+    def may_run(self, b: int) -> bool:
+        """Whether a backend is there and may be given a job now."""
+        return self.available[b] and time.monotonic() >= self.resting.get(b, 0.0)
 
     def forget_layout(self) -> None:
         """Nodes or devices came, went or fell sick: what is known of who can go where holds no more."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from farm.plan.config_models import Config
+from farm.plan.config_schema import Config
 from farm.plan.matrix import Matrix
 from farm.work.durations import guess_work_s
 

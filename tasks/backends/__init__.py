@@ -115,9 +115,6 @@ class BackendSpec:
         """Another runtime as its name alone says, where this one is."""
         return BackendSpec.parse(f"{runtime}-{device}")
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
     def create(self) -> Backend:
         """The backend object; its runtime is imported by `Backend.probe`.
 

@@ -19,7 +19,7 @@ import numpy as np
 from tasks.backends.base import Backend
 from tasks.backends.shared import ranks, torch_switches
 from tasks.backends.shared.rank_hosts import RankHosts, start_ranks_here
-from tasks.backends.shared.torch_devices import find_torch_device as torch_device
+from tasks.backends.shared.torch_devices import find_torch_device
 from tasks.model import Form, Hung, Program, RuntimeInfo, Unavailable, Unsupported, errors, flags
 from tasks.variables import DEADLINE
 
@@ -213,7 +213,7 @@ class Collectives(Backend):
         self.ranks = self.number("ranks", _RANKS)
         self.device_vendor = {"cpu": "", "cuda": "nvidia", "rocm": "amd"}.get(device, "")
         self.ordinals = tuple(range(self.ranks))
-        self.packages = torch_device(device).packages if device in ("cuda", "rocm") else ()
+        self.packages = find_torch_device(device).packages if device in ("cuda", "rocm") else ()
         self._group: RankConnections | None = None
         self._hosts: RankHosts | None = None
 

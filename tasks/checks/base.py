@@ -21,7 +21,7 @@ from tasks.model import (
     call_one_by_one,
     run_session,
 )
-from tasks.model.leaf import take_leaf_row as row_of
+from tasks.model.leaf import take_leaf_row
 from tasks.model.stored_at_once import store_at_once
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class Observation:
         if self.present is not None:
             references = [np.where(y, np.asarray(x.reference), np.nan) for x, y in zip(some, self.present)]
             some = [replace(x, reference=y) for x, y in zip(some, references)]
-        return some if self.row is None else [row_of(x, self.row) for x in some]
+        return some if self.row is None else [take_leaf_row(x, self.row) for x in some]
 
 
 #: See `Check.name_fault`.

@@ -41,6 +41,22 @@ def measure_floors(
     return wide, strict
 
 
+def measure_drawn_floors(
+    values: Sequence[np.ndarray], move: Callable[[int], Sequence[np.ndarray]], draws: int, typical: bool = False
+) -> list[np.ndarray]:
+    """How far each of some outputs moves in so many draws, of which ``move`` makes one: the farthest, or typically (their
+    root mean square), which asks for more but knows nothing of jumps that few draws meet."""
+    total = [np.zeros(y.shape) for y in values]
+    for draw in range(draws):
+        for sofar, y, moved in zip(total, values, move(draw)):
+            apart = noise.measure_noise_distance(moved, y)
+            if typical:
+                sofar += apart**2 / draws
+            else:
+                np.maximum(sofar, apart, out=sofar)
+    return [np.sqrt(x) for x in total] if typical else total
+
+
 def measure_own_error(derivative: Derivative, point: Point, values: Sequence[np.ndarray]) -> Floors:
     """What rounding in float64 does to a derivative, where terms of several nodes cancel (x − tanh x near 0): a draw of
     it, in what every node hands on. None where it is nothing."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays import noise
-from tasks.graphs import traced_program as programs
+from tasks.graphs import traced_program
 from tasks.graphs.traced_program import ProgramPart
 from tasks.graphs.widening import NoOracle
 from tasks.hunt.dialogue import DialoguePiece
@@ -25,23 +25,23 @@ class TorchProgram(HuntProgram):
     maker = "capture"
 
     def __init__(self, program: Any, feeds: Mapping[str, np.ndarray], dtype: str = "float32") -> None:
-        super().__init__(feeds, dtype, programs.list_program_outputs(program))
+        super().__init__(feeds, dtype, traced_program.list_program_outputs(program))
         self.program, self._graph = program, list(program.graph.nodes)
 
     @classmethod
     def traced(cls, form: Form, dtype: str) -> TorchProgram:
         """That of a torch form. Raises Unsupported where it is no module that can be traced."""
-        given = programs.list_form_arguments(form)
-        program = programs.trace_torch_module(form.call, given)
-        return cls(program, programs.name_program_arguments(program, given), dtype)
+        given = traced_program.list_form_arguments(form)
+        program = traced_program.trace_torch_module(form.call, given)
+        return cls(program, traced_program.name_program_arguments(program, given), dtype)
 
     @functools.cached_property
     def _parts(self) -> dict[int, list[str]]:
         """Tensors of each operation by its place: its own, or those picked out of it."""
         found = {}
         for place, node in enumerate(self._graph):
-            if node.op == "call_function" and programs.name_operation(node) != programs.PICK:
-                picked = [x.name for x in node.users if programs.name_operation(x) == programs.PICK]
+            if node.op == "call_function" and traced_program.name_operation(node) != traced_program.PICK:
+                picked = [x.name for x in node.users if traced_program.name_operation(x) == traced_program.PICK]
                 found[place] = [x for x in picked or [node.name] if x in self.tensors]
         return {place: names for place, names in found.items() if names}
 
@@ -65,7 +65,7 @@ class TorchProgram(HuntProgram):
         return {name: place for place, names in self._parts.items() for name in names}
 
     def op(self, place: int) -> str:
-        return programs.name_operation(self._graph[place])
+        return traced_program.name_operation(self._graph[place])
 
     def _reads(self, place: int) -> list[str]:
         return [x.name for x in self._graph[place].all_input_nodes if x.name in self.tensors]
@@ -83,7 +83,7 @@ class TorchProgram(HuntProgram):
 
     def _evaluate(self, program: Any, feeds: Mapping[str, Any], **more: Any) -> dict[str, np.ndarray]:
         try:
-            found = programs.evaluate_program(program, feeds, **more)
+            found = traced_program.evaluate_program(program, feeds, **more)
         except Exception as error:
             raise NoOracle(f"{type(error).__name__}: {error}") from None
         return {name: x.numpy() for name, x in found.items()}
@@ -101,10 +101,12 @@ class TorchProgram(HuntProgram):
         made = [
             x.name
             for x in program.graph.nodes
-            if x.op == "call_function" and programs.name_operation(x) != programs.PICK
+            if x.op == "call_function" and traced_program.name_operation(x) != traced_program.PICK
         ]
         still = set(made) if len(made) == 1 else set[str]()
-        still |= {x.name for x in program.graph.nodes if still and programs.name_operation(x) == programs.PICK}
+        still |= {
+            x.name for x in program.graph.nodes if still and traced_program.name_operation(x) == traced_program.PICK
+        }
         places = {node.name: k for k, node in enumerate(program.graph.nodes)}
 
         def evaluate(drawn: Sequence[int]) -> Iterator[list[np.ndarray]]:
@@ -160,7 +162,7 @@ class TorchProgram(HuntProgram):
 
     @functools.cache  # noqa: B019  a search has one subject
     def _alone(self, place: int) -> Any:
-        return programs.cut_program_part(self.program, ProgramPart(*map(tuple, self.border(place))))
+        return traced_program.cut_program_part(self.program, ProgramPart(*map(tuple, self.border(place))))
 
     def floor_of(self, place: int, feeds: Mapping[str, np.ndarray], draws: int) -> dict[str, np.ndarray]:
         inputs, outputs = self.border(place)

@@ -13,7 +13,7 @@ from tasks.arrays import torch_tree
 from tasks.arrays.training import TrainingStep
 from tasks.arrays.tree import TensorSpec, encode_argument_tree
 from tasks.catalogs.base import Sample
-from tasks.graphs import traced_program as programs
+from tasks.graphs import traced_program
 from tasks.graphs.traced_program import ProgramPart
 from tasks.graphs.widening import NoOracle
 from tasks.hunt import case as cases
@@ -35,22 +35,22 @@ class TracedCase:
     @classmethod
     def trace_form(cls, form: Form, group: Group, draws: int) -> TracedCase:
         """That of a torch form. Raises Unsupported where that is no module, or training step, that can be traced."""
-        given = programs.list_form_arguments(form)
+        given = traced_program.list_form_arguments(form)
         if isinstance(form.call, TrainingStep):
-            program, given = programs.trace_training_step(form.call, given)
+            program, given = traced_program.trace_training_step(form.call, given)
         else:
-            program = programs.trace_torch_module(form.call, given)
-        return cls.of_program(program, programs.name_program_arguments(program, given), group, draws)
+            program = traced_program.trace_torch_module(form.call, given)
+        return cls.of_program(program, traced_program.name_program_arguments(program, given), group, draws)
 
     @classmethod
     def of_program(cls, program: Any, feeds: Mapping[str, np.ndarray], group: Group, draws: int) -> TracedCase:
         """That of a traced program. Raises Unsupported for one that cannot be stored."""
-        made, weights = programs.lift_program_weights(program)
-        return cls(programs.encode_program(made), {**feeds, **weights}, group, draws)._tidy()
+        made, weights = traced_program.lift_program_weights(program)
+        return cls(traced_program.encode_program(made), {**feeds, **weights}, group, draws)._tidy()
 
     @functools.cached_property
     def _operations(self) -> TorchProgram:
-        return TorchProgram(programs.decode_program(self.program), self.arrays, self.group.dtype)
+        return TorchProgram(traced_program.decode_program(self.program), self.arrays, self.group.dtype)
 
     def with_arrays(self, arrays: Mapping[str, np.ndarray]) -> TracedCase:
         made = {name: np.ascontiguousarray(x).reshape(x.shape) for name, x in arrays.items()}
@@ -83,11 +83,11 @@ class TracedCase:
 
     def _tidy(self) -> TracedCase:
         """Without the arguments and operations that no output needs."""
-        part = programs.cut_program_part(
-            programs.decode_program(self.program), ProgramPart(tuple(self.arrays), tuple(self.program["outputs"]))
+        part = traced_program.cut_program_part(
+            traced_program.decode_program(self.program), ProgramPart(tuple(self.arrays), tuple(self.program["outputs"]))
         )
         used = {node.name for node in part.graph.nodes if node.op != "placeholder" or node.users}
-        made = programs.encode_program(part)
+        made = traced_program.encode_program(part)
         nodes = [one for one in made["nodes"] if one["name"] in used]
         return replace(
             self, program={**made, "nodes": nodes}, arrays={k: x for k, x in self.arrays.items() if k in used}
@@ -108,7 +108,7 @@ class TracedCase:
     def of(self, places: Collection[int], given: Mapping[str, np.ndarray]) -> TracedCase:
         """Some of its operations. given: values of the tensors that come to them from the others."""
         piece = self._operations.piece(places, given)
-        made = programs.encode_program(programs.cut_program_part(self._operations.program, piece.program))
+        made = traced_program.encode_program(traced_program.cut_program_part(self._operations.program, piece.program))
         return replace(self, program=made, arrays=dict(piece.feeds))
 
     @property
@@ -122,7 +122,7 @@ class TracedCase:
     @property
     def operations(self) -> list[tuple[str, dict[str, Any]]]:
         """(what it is called, the operation as it is stored) of each that computes."""
-        return [(one["op"].split(".")[1], one) for _, one in self._computing if one["op"] != programs.PICK]
+        return [(one["op"].split(".")[1], one) for _, one in self._computing if one["op"] != traced_program.PICK]
 
     def make_sample(self) -> tuple[Group, Sample]:
         return self._made
@@ -179,7 +179,9 @@ class TracedCase:
 
 def list_operation_options(one: Mapping[str, Any]) -> Iterator[tuple[str, Any, dict[str, Any]]]:
     """(name, encoded value, the operation without it) of each argument of an operation that is not the default."""
-    known = () if one["op"] == programs.PICK else programs.find_program_function(one["op"])._schema.arguments
+    known = (
+        () if one["op"] == traced_program.PICK else traced_program.find_program_function(one["op"])._schema.arguments
+    )
     usual = {
         x.name: encode_argument_tree(x.default_value, torch_tree.encode_torch_word)
         for x in known

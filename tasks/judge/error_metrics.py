@@ -72,14 +72,21 @@ class Metrics:
     overlap: float | None = None
 
 
+@dataclass
 class MetricSums:
     """Running maxima and sums over the blocks of all outputs of a case; measured: elements that a reference was for."""
 
-    __slots__ = ("bad", "diff", "measured", "noise", "nonfinite", "numel", "rel", "seen", "square", "ulp", "units")
-
-    def __init__(self) -> None:
-        self.diff = self.rel = self.ulp = self.units = self.square = self.noise = 0.0
-        self.numel = self.measured = self.bad = self.nonfinite = self.seen = 0
+    diff: float = 0.0
+    rel: float = 0.0
+    ulp: float = 0.0
+    units: float = 0.0
+    square: float = 0.0
+    noise: float = 0.0
+    numel: int = 0
+    measured: int = 0
+    bad: int = 0
+    nonfinite: int = 0
+    seen: int = 0
 
     def add(self, a: np.ndarray, leaf: Leaf, op_class: OpClass, precision: str) -> None:
         """Take in one output, of the right shape."""

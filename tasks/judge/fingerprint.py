@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 from collections.abc import Sequence
 
@@ -15,16 +14,11 @@ from tasks.model import PART, Leaf, OpClass, is_complex_dtype, is_inexact_dtype,
 LENGTH, LOOKED_AT = 16, 4096
 
 
-@functools.cache
-def _name_digest_dtype(dtype: np.dtype) -> str:
-    return dtype.name  # slow, and asked for every output
-
-
 def digest_judged_outputs(outputs: Sequence[np.ndarray]) -> str:
     """SHA-256 of the outputs' dtypes, shapes and bytes, first 16 hex digits: equal for the very same result alone."""
     found = hashlib.sha256()
     for array in outputs:
-        found.update(f"{_name_digest_dtype(array.dtype)}{array.shape}".encode())
+        found.update(f"{array.dtype.name}{array.shape}".encode())
         found.update(repr(array.tolist()).encode() if array.dtype.hasobject else array.tobytes())
     return found.hexdigest()[:16]
 

@@ -47,13 +47,11 @@ class Limit:
     dtypes: tuple[str, ...] = ()
 
     def covers(self, label: str, op_class: str, dtype: str) -> bool:
-        return self.holds_for(op_class, dtype) and self.names(label)
-
-    def holds_for(self, op_class: str, dtype: str) -> bool:
-        return (not self.classes or op_class in self.classes) and (not self.dtypes or dtype in self.dtypes)
-
-    def names(self, label: str) -> bool:
-        return not self.ops or any(fnmatch.fnmatchcase(label, glob) for glob in self.ops)
+        return (
+            (not self.classes or op_class in self.classes)
+            and (not self.dtypes or dtype in self.dtypes)
+            and (not self.ops or any(fnmatch.fnmatchcase(label, glob) for glob in self.ops))
+        )
 
     def measure(self, metrics: Metrics) -> float | None:
         """The metric that this limit bounds. Without noise an integer is equal or infinitely far, not some ulps off."""
@@ -96,7 +94,7 @@ class Policy:
         """
         key = (label, op_class, dtype, precision)
         if key not in self._limits_found:
-            found = next(x for x in self._of(op_class, dtype) if x.names(label))
+            found = next(x for x in reversed(self.limits) if x.covers(label, op_class, dtype))
             if found.units is not None:
                 most = [found.units, found.gross / EPS[dtype] if EPS.get(dtype, 0.0) > EPS["bfloat16"] else found.units]
                 if is_precision_coarser(precision, dtype):
@@ -113,17 +111,6 @@ class Policy:
         if self.rule != "error_units" or op_class == OpClass.UNINITIALISED:
             return None
         return self.limit(label, op_class, dtype, precision).value
-
-    def _of(self, op_class: str, dtype: str) -> list[Limit]:
-        """The limits for a class and a dtype, the last first: ops are many, these are few."""
-        key = (op_class, dtype)
-        if key not in self._by_kind:
-            self._by_kind[key] = [x for x in reversed(self.limits) if x.holds_for(op_class, dtype)]
-        return self._by_kind[key]
-
-    @functools.cached_property
-    def _by_kind(self) -> dict[tuple[str, str], list[Limit]]:
-        return {}
 
     @functools.cached_property
     def _limits_found(self) -> dict[tuple[str, str, str, str], Limit]:

@@ -9,7 +9,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from tasks.arrays.tree import (
 )
 from tasks.catalogs.base import CANDIDATES, Failure, Sample
 from tasks.catalogs.user_definitions import USER
-from tasks.graphs import traced_program as programs
+from tasks.graphs import traced_program
 from tasks.judge import policy_files
 from tasks.judge.policy import GROSS
 from tasks.judge.prepared import (
@@ -479,14 +479,13 @@ class PreparedSample:
 
     owner: PreparedGroup
     record: SampleRecord
+    index: int = field(init=False)
+    failure: Failure | None = field(init=False)
+    op_class: OpClass = field(init=False)
 
-    @property
-    def index(self) -> int:
-        return self.record.sample
-
-    @property
-    def failure(self) -> Failure | None:
-        return self.record.failure
+    def __post_init__(self) -> None:
+        record = self.record
+        vars(self).update(index=record.sample, failure=record.failure, op_class=_OP_CLASSES[record.op_class])
 
     def _arrays(self, places: Iterable[int]) -> list[np.ndarray]:
         return [self.owner.pack.array(i) for i in places]
@@ -506,10 +505,6 @@ class PreparedSample:
             raise ValueError(f"a tensor is {sparse[0]}")
         stored = self.inputs()
         return [make_contiguous_tensor(stored[spec.id], spec) for spec in self.specs]
-
-    @property
-    def op_class(self) -> OpClass:
-        return _OP_CLASSES[self.record.op_class]
 
     def again(self) -> Sample:
         """The sample as its catalog made it, but for what only its own rows need."""
@@ -724,7 +719,7 @@ class PreparedSample:
         if kind == "onnx" and record.model is not None:
             return {"model": self.graph()}
         if kind == "torch" and record.program:
-            return {"call": programs.decode_program(record.program)}
+            return {"call": traced_program.decode_program(record.program)}
         return None
 
     def _function(self, kind: str, check: str, by_name: bool) -> dict[str, Any] | None:

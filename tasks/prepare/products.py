@@ -20,8 +20,7 @@ from tasks import catalogs, checks
 from tasks.arrays import noise
 from tasks.arrays.tree import NotEncodable, decode_argument_tree, read_tensor_spec
 from tasks.catalogs.base import Sample
-from tasks.graphs import products
-from tasks.graphs import traced_program as programs
+from tasks.graphs import products, traced_program
 from tasks.graphs.products import Change
 from tasks.model import EPS, WITHOUT_NOISE, Group, OpClass, get_wide_dtype
 
@@ -125,7 +124,7 @@ def _make_products_run(sample: Sample, group: Group) -> Run | None:
     if sample.op_class is OpClass.MODEL:
         return None
     if sample.program is not None:
-        return _make_products_of_torch(programs.decode_program(sample.program), sample)
+        return _make_products_of_torch(traced_program.decode_program(sample.program), sample)
     if not checks.get_check(group.check).gradient:
         group = replace(group, check=checks.FORWARD)
     traced = catalogs.get_catalog(group.catalog).traced(group)

@@ -7,7 +7,7 @@ outlives the farm that wrote it: what was added later has a default, and a key t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any, NamedTuple, TypeVar
 
@@ -29,21 +29,16 @@ def _construct_sample_record(kind: type[R], values: Mapping[str, Any]) -> R:
     of forty fields takes ten times as long to construct."""
     keys = _KEYS[kind]
     if (given := tuple(values)) not in keys.right:
-        _check_record_keys(keys, values.keys())
+        if unknown := values.keys() - keys.known:
+            raise PackError(
+                f"a prepared case has {min(unknown)!r}, which this farm does not know: it is of a later one; update, or prepare it again"
+            )
+        if missing := keys.needed - values.keys():
+            raise PackError(f"a prepared case has no {min(missing)!r}: it is damaged; prepare it again")
         keys.right.add(given)
     made = object.__new__(kind)
     object.__setattr__(made, "__dict__", {**keys.empty, **values})
     return made
-
-
-def _check_record_keys(keys: _Keys, given: Set[str]) -> None:
-    if not given <= keys.known:
-        name = min(given - keys.known)
-        raise PackError(
-            f"a prepared case has {name!r}, which this farm does not know: it is of a later one; update, or prepare it again"
-        )
-    if not given >= keys.needed:
-        raise PackError(f"a prepared case has no {min(keys.needed - given)!r}: it is damaged; prepare it again")
 
 
 def _list_record_values(record: LeafRecord | OracleRecord | SampleRecord) -> dict[str, Any]:

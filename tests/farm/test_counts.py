@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from farm.plan.config_models import Gate
+from farm.plan.config_schema import Gate
 from farm.report import Report, print_coverage
 from farm.report.faces.exchange import write_junit
 from farm.report.faces.markdown import write_markdown_report

@@ -9,7 +9,7 @@ import pydantic
 import pytest
 
 import farm
-from farm.plan.config_models import Config
+from farm.plan.config_schema import Config
 from tasks.catalogs.user import declaration_keys
 from tasks.catalogs.user.declaration_schema import list_declaration_mistakes
 from tasks.catalogs.user.ops import UserOp

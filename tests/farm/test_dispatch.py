@@ -21,7 +21,7 @@ from farm.fleet.child_process import ChildDeath, Limits
 from farm.fleet.health import DeviceHealth, Place
 from farm.plan import matrix
 from farm.plan.config import BackendConfig, CatalogConfig, Config
-from farm.plan.config_models import Skip
+from farm.plan.config_schema import Skip
 from farm.plan.request import RunRequest
 from farm.work.dispatcher import Dispatcher
 from farm.work.earlier_runs import LearnedFromRuns

@@ -17,7 +17,7 @@ import pytest
 from farm import lake
 from farm.commands.gate import main
 from farm.plan.config import load_config
-from farm.plan.config_models import ConfigError
+from farm.plan.config_schema import ConfigError
 from tasks.model import Status
 from tests.conftest import ROOT
 from tests.farm.test_report import HOSTILE, make_row

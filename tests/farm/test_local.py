@@ -103,7 +103,8 @@ def test_where_a_run_goes(
 
     monkeypatch.setattr("farm.work.ray_cluster.RayCluster", Cluster)
     asked = requests.make_run_request(str(config), lake.open_lake("r"), how=how, **more)
-    made = launch._start_executor(asked, executor_registry.find_asked_executor(asked.how, asked.address), plan(groups))
+    kind = executor_registry.find_asked_executor(asked.how, asked.address)
+    made = launch._start_executor(asked, kind, plan(groups), launch._make_executor_setup(asked))
     assert type(made).__name__ == expected
 
 
@@ -505,7 +506,7 @@ def test_a_child_that_cannot_be_started_ahead_costs_no_lane(monkeypatch: pytest.
     came: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
     made = JobLine([LaneCapacity(2.0)], came)
     try:
-        for name in ("full", "roomy", "full", "roomy"):  # a run's command asks for them early, and its dispatcher
+        for name in ("full", "roomy"):
             made.expect(job(name))
             until_idle(made)
         assert tried == ["full", "roomy"]  # of the first, its first job is to say why

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from farm.fleet import envs, pip_settings, visible_devices
-from farm.plan.config_models import BackendConfig
+from farm.plan.config_schema import BackendConfig
 from tasks import devices, packages
 from tasks.arrays.tree import TensorSpec, encode_argument_tree
 from tasks.backends import BackendSpec, base, iree, openvino

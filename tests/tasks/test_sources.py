@@ -15,7 +15,7 @@ import pytest
 from tasks import sources
 
 ROOT = Path(__file__).resolve().parents[2]
-DIGESTS = "from tasks import sources; print(sources.digest_case_sources('tasks.catalogs.torch'), sources.digest_running_sources(), sources.digest_artefact_sources())"
+DIGESTS = "from tasks import sources; print(sources.digest_case_sources('tasks.catalogs.torch'), sources.digest_sources('tasks'), sources.digest_artefact_sources())"
 
 
 def digests(root: Path) -> list[str]:

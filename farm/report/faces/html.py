@@ -57,8 +57,18 @@ def compile_templates() -> None:
 
 
 def render_style_sheet() -> str:
-    """The style sheet of every page."""
-    return _write_status_colours() + (HERE / "style.css").read_text(encoding="utf-8")
+    """The style sheet of every page: the class ``s-NAME`` of each status in its colours (`tasks.model.status`), light
+    and dark, and what is in its file."""
+    rules = {
+        theme: "\n".join(
+            f".s-{status.value} {{ --back:{back}; color:{text}; }}"
+            for status in Status
+            for back, text in [getattr(status.facts, theme).split()]
+        )
+        for theme in ("light", "dark")
+    }
+    colours = f"{rules['light']}\n@media (prefers-color-scheme: dark) {{\n{rules['dark']}\n}}\n"
+    return colours + (HERE / "style.css").read_text(encoding="utf-8")
 
 
 def make_page_slug(name: str) -> str:
@@ -93,13 +103,3 @@ def _make_template_environment() -> jinja2.Environment:
     )
     made.globals["table"] = made.get_template("table.html.j2").module.table  # type: ignore[attr-defined]
     return made
-
-
-def _write_status_colours() -> str:
-    """The class ``s-NAME`` of each status in its colours (`tasks.model.status`), light and dark."""
-
-    def rules(theme: str) -> str:
-        pairs = {status.value: getattr(status.facts, theme).split() for status in Status}
-        return "\n".join(f".s-{name} {{ --back:{back}; color:{text}; }}" for name, (back, text) in pairs.items())
-
-    return f"{rules('light')}\n@media (prefers-color-scheme: dark) {{\n{rules('dark')}\n}}\n"

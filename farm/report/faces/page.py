@@ -23,18 +23,13 @@ from farm.commandline import clean_line
 from farm.glossary import UNITS, describe_report_terms
 from farm.lake.origin_columns import COLUMNS, KEY
 from farm.plan.config import QUICK_DUMPER
+from farm.program import name_farm_program
 from farm.report.faces import html
 from farm.report.faces.html import HERE, SIGNS, render_style_sheet, write_script_json
 from farm.report.once import settle
 from farm.report.tables.causes import STALE, STANDINGS
 from farm.report.tables.changes import CHANGES
-from farm.report.tables.coverage import (
-    SEVERITY,
-    coverage,
-    find_reproduce_command,
-    write_results_option,
-    write_status_option,
-)
+from farm.report.tables.coverage import SEVERITY, coverage, write_results_option, write_status_option
 from farm.report.tables.overview import (
     describe_run_size,
     list_backend_coverage,
@@ -138,7 +133,7 @@ def render_page_of_run(rows: pd.DataFrame | Report, run: Mapping[str, Any]) -> s
         started=format_page_time(run.get("started_at")),
         finished=format_page_time(run.get("finished_at")),
         versions=_list_version_lines(run.get("versions")),
-        config=_write_config_pretty(_select_config_for_page(report)),
+        config=_write_config_of_page(report),
     )
 
 
@@ -167,20 +162,15 @@ def hash_page_source(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def _select_config_for_page(report: Report) -> Any:
-    """The config of a run, of its known failures those that rows met: all of them are hundreds, and in the run's
-    record."""
+def _write_config_of_page(report: Report) -> str:
+    """The config of a run as it is written, of its known failures those that rows met: all of them are hundreds, and in
+    the run's record."""
     config = report.run.get("config")
-    if not isinstance(config, Mapping) or not (known := config.get("known_failures")):
-        return config
-    met = set(report.rows["cause"])
-    shown = [entry for entry in known if isinstance(entry, Mapping) and entry.get("reason") in met]
-    rest = len(known) - len(shown)
-    return {**config, "known_failures": [*shown, *([f"and {rest} that no row met (_run.json)"] if rest else [])]}
-
-
-def _write_config_pretty(config: Any) -> str:
-    """A config as it is written."""
+    if isinstance(config, Mapping) and (known := config.get("known_failures")):
+        met = set(report.rows["cause"])
+        shown = [entry for entry in known if isinstance(entry, Mapping) and entry.get("reason") in met]
+        rest = len(known) - len(shown)
+        config = {**config, "known_failures": [*shown, *([f"and {rest} that no row met (_run.json)"] if rest else [])]}
     if isinstance(config, str) or not config:
         return config or ""
     plain_data = json.loads(json.dumps(config, default=str))
@@ -258,7 +248,7 @@ def pack_page_payload(report: Report) -> dict[str, Any]:
         "changes": list(CHANGES),
         "pass_rows_per_square": PASS_ROWS_PER_SQUARE,
         "command": [
-            find_reproduce_command(),
+            f"{name_farm_program()} reproduce",
             write_results_option(results),
             {status: write_status_option(status) for status in SEVERITY},
         ],

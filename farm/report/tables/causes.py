@@ -6,7 +6,7 @@ What a page or a script builds on (nothing of it need be worked out again):
   it failed, which is what makes a run's exit code 1, or is imprecise, which is said and fails no run; "known": failed and
   covered; "stale": judged and right where a known failure says otherwise; "" for all else), ``cause`` (the known failure's
   reason, of what is imprecise too; "" where there is none), ``fault`` (of a known failure, whose it is:
-  `farm.plan.config_models.KnownFailure`; "" for all else), ``only`` (the structure of an input that it takes:
+  `farm.plan.config_schema.KnownFailure`; "" for all else), ``only`` (the structure of an input that it takes:
   `farm.report.tables.failing_structures`; "" for none) and ``first_seen`` (whether it failed, or is imprecise, as known failures say
   that were not seen on its backend before).
 - `verdict(rows, run)`: the `RunVerdict`, with its sentence and its counts.
@@ -29,11 +29,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from farm.plan import match_known as known
-from farm.plan.config_models import KnownFailure
+from farm.plan import match_known
+from farm.plan.config_schema import KnownFailure
 from farm.program import name_farm_program
-from farm.report.tables import failing_structures
-from farm.report.tables import failures_alike as alike
+from farm.report.tables import failing_structures, failures_alike
 from farm.report.tables.coverage import (
     FAILED_STATUSES,
     JOINED_BY,
@@ -124,7 +123,7 @@ class RunVerdict:
                 None,
                 (
                     self._describe_failure_count(),
-                    self._imprecise(),
+                    count_with_noun(self.imprecise, "new imprecise result") * bool(self.imprecise and self.listed),
                     self._describe_unjudged(),
                     self.unseen,
                     self.left_out,
@@ -158,9 +157,6 @@ class RunVerdict:
             return f"{count_with_noun(self.failures, 'failure')}, all known{first}"
         silent = f"nothing was judged: {self.silent}" if self.silent else "nothing was judged"
         return f"no failures in {count_with_noun(self.judged, 'result')}" if self.judged else silent
-
-    def _imprecise(self) -> str:
-        return f"{count_with_noun(self.imprecise, 'new imprecise result')}" if self.imprecise and self.listed else ""
 
     def _describe_unjudged(self) -> str:
         what = f"{count_with_noun(self.unjudged, 'sample')} of your own could not be judged: model, reference or inputs are broken"
@@ -222,10 +218,12 @@ def add_standing_column(rows: pd.DataFrame, run: Mapping[str, Any]) -> pd.DataFr
 
 def match_known_failures(rows: pd.DataFrame, run: Mapping[str, Any]) -> tuple[pd.DataFrame, pd.DataFrame]:
     """(`add_standing_column`, `stale`) of rows."""
-    entries = known.parse_known_entries(run) or []
+    entries = match_known.parse_known_entries(run) or []
     failed = rows["status"].isin(FAILED_STATUSES) | is_broken(rows)
     some = rows[failed | rows["status"].isin(JUDGED_STATUSES)]
-    met = known.match_known_to_rows(alike.add_reduced_column(some, entries) if entries else some, entries)
+    met = match_known.match_known_to_rows(
+        failures_alike.add_reduced_column(some, entries) if entries else some, entries
+    )
     covered, gone = (
         pd.Series(places, index=some.index).reindex(rows.index, fill_value=-1) for places in (met.entry, met.stale)
     )
@@ -264,7 +262,7 @@ def verdict(rows: pd.DataFrame, run: Mapping[str, Any]) -> RunVerdict:
     failed, own = rows["status"].isin(FAILED_STATUSES), is_broken(rows)
     new, imprecise = rows["standing"] == NEW, rows["status"] == Status.IMPRECISE.value
     judged = int(rows["status"].isin(JUDGED_STATUSES).sum())
-    said, entries = run.get("planned"), known.parse_known_entries(run)
+    said, entries = run.get("planned"), match_known.parse_known_entries(run)
     planned = said if isinstance(said, int) else 0
     again = write_resume_command(run, str(rows.attrs.get("results", "results")))
     return RunVerdict(
@@ -397,7 +395,7 @@ def _describe_failures(line: Mapping[str, Any]) -> str:
 def stale(rows: pd.DataFrame, run: Mapping[str, Any]) -> pd.DataFrame:
     """Known failures that were not seen: what they name was judged and is right (`farm.plan.match_known.Met`).
 
-    Columns: the entry's (`farm.plan.config_models.KnownFailure`), rows (those with the standing "stale"
+    Columns: the entry's (`farm.plan.config_schema.KnownFailure`), rows (those with the standing "stale"
     for it), found (their statuses and counts).
     """
     return match_known_failures(rows, run)[1]

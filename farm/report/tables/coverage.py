@@ -132,7 +132,7 @@ def coverage(
 
 
 def find_blameless_rows(rows: pd.DataFrame) -> pd.Series:
-    """Which `keep_distinct_rows` rows failed by no fault of their backend (`farm.plan.config_models.KnownFailure.fault`), as far as they
+    """Which `keep_distinct_rows` rows failed by no fault of their backend (`farm.plan.config_schema.KnownFailure.fault`), as far as they
     tell."""
     return ~rows["fault"].isin(["", "backend"]) if "fault" in rows else pd.Series(False, index=rows.index)
 
@@ -346,18 +346,13 @@ def status_table(rows: pd.DataFrame) -> pd.DataFrame:
     return table[[*STATUSES, "planned"]]
 
 
-def find_reproduce_command() -> str:
-    """What runs a row again."""
-    return f"{name_farm_program()} reproduce"
-
-
 def write_reproduce_command(run_id: str, case_id: str, backend: str, results: str = "results", status: str = "") -> str:
     """The command that runs one row of the lake ``results`` again, quoted for a POSIX shell.
 
     ``status``: the row's; one that takes the process down is run in a child.
     """
     what = str(RowKey(run_id, case_id, backend)).replace("'", "'\"'\"'")
-    return f"{find_reproduce_command()} '{what}'{write_results_option(results)}{write_status_option(status)}"
+    return f"{name_farm_program()} reproduce '{what}'{write_results_option(results)}{write_status_option(status)}"
 
 
 def make_reproduce_commands(rows: pd.DataFrame, results: str, side: str = "") -> pd.Series:

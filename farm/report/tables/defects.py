@@ -10,7 +10,7 @@ import pandas as pd
 from farm.lake import minimal
 from farm.lake.key import RowKey
 from farm.plan import match_known
-from farm.plan.config_models import KnownFailure
+from farm.plan.config_schema import KnownFailure
 from farm.report.tables.causes import count_with_noun
 from farm.report.tables.coverage import JUDGED_STATUSES, rank_status_column, write_results_option
 from farm.report.tables.failures_alike import SOUGHT, find_finding_of_rows, group_failures_alike

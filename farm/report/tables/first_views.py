@@ -8,13 +8,13 @@ import pandas as pd
 
 from farm.commandline import clean_line
 from farm.fleet import envs
-from farm.plan.config_models import BackendConfig
+from farm.plan.config_schema import BackendConfig
 from farm.plan.match_known import WHOSE
 from farm.program import name_farm_program
 from farm.report.tables.causes import KNOWN, NEW, count_with_noun, describe_cause_counts
 from farm.report.tables.changes import make_change_column
 from farm.report.tables.coverage import list_table_lines, write_results_option
-from farm.report.tables.since_last_run import SinceLastRun, since
+from farm.report.tables.since_last_run import since
 from farm.report.tables.view import (
     FACES,
     Line,
@@ -167,13 +167,9 @@ def _has_backend_environment(report: Report, backend: str) -> bool:
 def view_last_run_changes(report: Report) -> View | None:
     """What changed since the last run of the same config."""
     found = since(report)
-    return _build_changes_view(found) if found else None
+    if found is None:
+        return None
 
-
-_NOT_ON_PAGE = tuple(face for face in FACES if face != "page")
-
-
-def _build_changes_view(found: SinceLastRun) -> View:
     def what(line: Line) -> ViewCell:
         return ViewCell(
             clean_line(f"{label_line_op(line)} {line['dtype']} on {line['backend']}"),
@@ -195,7 +191,7 @@ def _build_changes_view(found: SinceLastRun) -> View:
         turns="change",
         empty=f"{found.sentence}.",
         open=True,
-        faces=FACES if len(found.cells) else _NOT_ON_PAGE,  # whose head has the sentence
+        faces=FACES if len(found.cells) else tuple(face for face in FACES if face != "page"),  # whose head says it
     )
 
 

@@ -18,7 +18,7 @@ from farm.exits import FOUND, INCOMPLETE, OK
 from farm.lake.store import keep_unique_rows
 from farm.plan import match_known
 from farm.plan.config import list_backend_names
-from farm.plan.config_models import ConfigError, Flaky, Floor, Gate
+from farm.plan.config_schema import ConfigError, Flaky, Floor, Gate
 from farm.report.tables.causes import NEW, count_with_noun
 from farm.report.tables.coverage import (
     CELL,

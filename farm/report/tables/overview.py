@@ -280,36 +280,36 @@ def make_rate_columns() -> list[ViewColumn]:
     ]
 
 
-def _make_status_columns(occurring: list[str]) -> list[ViewColumn]:
-    """Counts by status: in one column, or in the page, where there is room, in one each."""
+def _make_status_columns(rows: pd.DataFrame) -> list[ViewColumn]:
+    """Counts by those statuses that occur: in one column, or in the page, where there is room, in one each."""
 
     def together(line: Line) -> ViewCell:
         parts = tuple((format_status_count(line, name), name) for name in SEVERITY if line[name])
         return ViewCell(" · ".join(part for part, _ in parts) or DASH, parts=parts)
 
-    def reason(line: Line) -> ViewCell:
-        return ViewCell(f"unavailable: {clean_line(line['reason'])}", rest=True)
-
     def either(make: Any) -> Any:
-        return lambda line: reason(line) if line.get("missing") else make(line)
-
-    def single(name: str) -> ViewColumn:
-        return ViewColumn(
-            name, either(lambda line: ViewCell(str(line[name]))), right=True, status=name, faces=("page",)
+        return lambda line: (
+            ViewCell(f"unavailable: {clean_line(line['reason'])}", rest=True) if line.get("missing") else make(line)
         )
 
     return [
         ViewColumn("counts by status", either(together), faces=("terminal", "markdown")),
-        *map(single, occurring),
+        *(
+            ViewColumn(
+                name,
+                either(lambda line, name=name: ViewCell(str(line[name]))),
+                right=True,
+                status=name,
+                faces=("page",),
+            )
+            for name in SEVERITY
+            if (rows["status"] == name).any()
+        ),
         ViewColumn("weak passes", either(lambda line: ViewCell(str(line["weak"]))), right=True, faces=("page",)),
         ViewColumn(
             "weakly tested cells", lambda line: DASH if line.get("missing") else str(line["weak_cells"]), right=True
         ),
     ]
-
-
-def _list_occurring_statuses(rows: pd.DataFrame) -> list[str]:
-    return [name for name in SEVERITY if (rows["status"] == name).any()]
 
 
 def _describe_interpreted_rows(rows: pd.DataFrame) -> list[str]:
@@ -451,7 +451,7 @@ def view_backend_coverage(report: Report) -> Iterator[View]:
                 "works from", lambda line: clean_line(line.get("oldest", "")) or DASH, faces=("markdown", "page")
             ),
             *make_rate_columns(),
-            *_make_status_columns(_list_occurring_statuses(rows)),
+            *_make_status_columns(rows),
         ),
         lines=shown,
         style=lambda line: "grey" if line["missing"] else "" if line["backend"] else "sum",
@@ -497,7 +497,7 @@ def view_coverage_by_column(report: Report) -> View:
         f"coverage_by_{report.by}",
         f"Coverage by {report.by}",
         frame,
-        (report.by, *make_rate_columns(), *_make_status_columns(_list_occurring_statuses(report.rows))),
+        (report.by, *make_rate_columns(), *_make_status_columns(report.rows)),
         lines=list_table_lines(worst_first.reset_index()),
         unit="values",
         counted=True,

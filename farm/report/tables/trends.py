@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from farm.plan.config_models import ConfigError
+from farm.plan.config_schema import ConfigError
 from farm.report.runs import find_early_runs, read_run_start
 from farm.report.tables.causes import HOW, NEW
 from farm.report.tables.coverage import (

@@ -19,7 +19,7 @@ from tasks.catalogs.critical import DTYPES as DTYPES
 from tasks.catalogs.critical.ops import OPS, Call, CriticalOp
 from tasks.draw import structure
 from tasks.draw.seeds import derive_seed
-from tasks.judge import op_classes as classes
+from tasks.judge import op_classes
 from tasks.model import EPS, STRUCTURED, Group, Leaf, OpClass, Oracle, get_numpy_dtype
 from tasks.passport import ARITHMETIC, SHAPES
 
@@ -193,7 +193,7 @@ def _build_critical_sample(op: CriticalOp, stored: Call, group: Group, index: in
         kwargs,
         arrays,
         [expected],
-        op_class=classes.find_op_class(group.op).op_class,
+        op_class=op_classes.find_op_class(group.op).op_class,
         oracle="numpy-float64",
         others=others,
     )
@@ -230,7 +230,7 @@ def _redraw_critical_values(arguments: Call, group: Group, index: int, rng: np.r
 
     An array without negative values stays one: its op may be defined there alone.
     """
-    simple = classes.find_op_class(group.op).op_class in (OpClass.EXACT, OpClass.ELEMENTARY)
+    simple = op_classes.find_op_class(group.op).op_class in (OpClass.EXACT, OpClass.ELEMENTARY)
     done: list[bool] = []
 
     def redraw_first(x: Any) -> Any:
@@ -282,7 +282,7 @@ def _compute_critical_reference(op: CriticalOp, stored: Call, group: Group, draw
 
     elements = sum(x.size for x in (*exact[0], *exact[1].values()) if isinstance(x, np.ndarray))
     (delta,) = noise.compute_noise_floor(
-        [reference], evaluate, classes.find_op_class(group.op).op_class, draws, elements
+        [reference], evaluate, op_classes.find_op_class(group.op).op_class, draws, elements
     )
     name = dtype if reference.dtype == np.float64 else reference.dtype.name
     (shared,) = noise.measure_shared_noise([reference], evaluate)

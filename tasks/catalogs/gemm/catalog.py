@@ -66,17 +66,28 @@ LAYOUTS = ((0, 0), (3, 0), (0, 1), (8, 4))
 
 
 @dataclass(frozen=True)
+class OwnProduct:
+    """A product whose operands are not two matrices alone. make_arrays: of a generator, one of the op's shapes, a variant
+    and a dtype; multiply: the exact product of a variant's arrays, in float64; call: torch's, of a variant and
+    tensors."""
+
+    make_arrays: Callable[[np.random.Generator, Any, str, str], list[np.ndarray]]
+    multiply: Callable[[str, Sequence[np.ndarray]], np.ndarray]
+    call: Callable[..., Any]
+
+
+@dataclass(frozen=True)
 class GemmOp:
-    """classes: how its result is judged; dtypes; variants; shapes of its samples; output: dtype of the result by
-    variant and dtype under test. own: of an op whose operands are not two matrices alone, the module with its
-    make_arrays, multiply and call; of: the dtypes of some variants, where not all have all."""
+    """op_class: how its result is judged; dtypes; variants; shapes of its samples; output: dtype of the result by
+    variant and dtype under test. own: its product, where that is not of two matrices alone; of: the dtypes of some
+    variants, where not all have all."""
 
     dtypes: tuple[str, ...]
     variants: tuple[str, ...]
     shapes: tuple[Any, ...]
     output: Callable[[str, str], str]
     op_class: OpClass = OpClass.CONTRACTION
-    own: Any = None
+    own: OwnProduct | None = None
     of: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def dtypes_of(self, variant: str) -> tuple[str, ...]:
@@ -90,12 +101,16 @@ OPS: Mapping[str, GemmOp] = {
         tuple(FORMATS),
         block_scaled.SHAPES,
         lambda variant, dtype: "float32",
-        own=block_scaled,
+        own=OwnProduct(block_scaled.make_arrays, block_scaled.multiply, block_scaled.call),
         of={name: kind.elements for name, kind in FORMATS.items()},
     ),
     "bmm": GemmOp(FLOATS, TRANSPOSED, SHAPES, lambda variant, dtype: dtype),
     "grouped_mm": GemmOp(
-        ("float32", "float16", "bfloat16"), grouped.VARIANTS, grouped.SHAPES, lambda variant, dtype: dtype, own=grouped
+        ("float32", "float16", "bfloat16"),
+        grouped.VARIANTS,
+        grouped.SHAPES,
+        lambda variant, dtype: dtype,
+        own=OwnProduct(grouped.make_arrays, grouped.multiply, grouped.call),
     ),
     "int_mm": GemmOp(("int8",), ("",), ALIGNED, lambda variant, dtype: "int32", OpClass.EXACT),
     "mm": GemmOp(FLOATS, TRANSPOSED, SHAPES, lambda variant, dtype: dtype),

@@ -18,8 +18,7 @@ from tasks.arrays import module_state, noise, torch_tree
 from tasks.catalogs.base import Failure, Sample
 from tasks.catalogs.models import parameters
 from tasks.catalogs.models.own_models import OwnModelFile
-from tasks.graphs import products
-from tasks.graphs import torch_module as modules
+from tasks.graphs import products, torch_module
 from tasks.graphs.cast_roundings import CastRoundings, Round, compute_jumping_floor, leave_out_cast
 from tasks.graphs.widening import NoOracle
 from tasks.judge import definitions
@@ -57,10 +56,10 @@ class OwnModule:
         arrays = [np.array(x, order="C") for x in feeds.values()]
         made = Sample.of(index, arrays, op_class=OpClass.MODEL, columns={"licence": self.own.licence})
         self.module.written = ()
-        given = modules.make_module_tensors(arrays)
+        given = torch_module.make_module_tensors(arrays)
         try:
             with module_state.seed_rng(_SEEDS[0]):
-                first = modules.call_module(self.module, given)
+                first = torch_module.call_module(self.module, given)
         except Exception as error:
             made.failure = self._make_failure(error, arrays)
             self._hold(made)
@@ -91,11 +90,11 @@ class OwnModule:
 
     def _called_again(
         self, arrays: Sequence[np.ndarray], first: Sequence[np.ndarray]
-    ) -> tuple[modules.SeenOperations, list[np.ndarray]]:
+    ) -> tuple[torch_module.SeenOperations, list[np.ndarray]]:
         """What a call dispatches, and what the module returns with another seed. Raises ValueError for a module that
         returns something else than at ``first`` with the same seed, and what it raises."""
         with module_state.seed_rng(_SEEDS[0]):
-            seen, found = modules.watch_module_run(self.module, arrays)
+            seen, found = torch_module.watch_module_run(self.module, arrays)
         self._renew()
         again = self._outputs(arrays, _SEEDS[1])
         # The watched call compiles nothing, so that it alone may differ; two more as the first was, one of them even
@@ -118,7 +117,7 @@ class OwnModule:
 
     def _returns_anew(self, arrays: Sequence[np.ndarray], gradients: bool = False) -> bool:
         with contextlib.suppress(Exception), module_state.seed_rng(_SEEDS[0]):
-            modules.run_module(self.own.anew(), arrays, gradients)
+            torch_module.run_module(self.own.anew(), arrays, gradients)
             return True
         return False
 
@@ -144,7 +143,7 @@ class OwnModule:
 
     def _eager(self, arrays: Sequence[np.ndarray], seed: int) -> list[Any]:
         with module_state.seed_rng(seed):
-            return modules.run_module(self.module, arrays)
+            return torch_module.run_module(self.module, arrays)
 
     def _outputs(self, arrays: Sequence[np.ndarray], seed: int) -> list[np.ndarray]:
         found = _copy_module_outputs(self._eager(arrays, seed))
@@ -154,7 +153,7 @@ class OwnModule:
     def _exact(self, made: Sample, arrays: list[np.ndarray], first: Sequence[Any], draws: int) -> None:
         casts = CastRoundings()
         try:
-            references = modules.evaluate_module_exactly(self.module, arrays, round=casts.first)
+            references = torch_module.evaluate_module_exactly(self.module, arrays, round=casts.first)
         except Exception as error:
             raise NoOracle(
                 f"{self.own.source}: it cannot be evaluated in float64: {format_error_essence(error)}"
@@ -170,7 +169,7 @@ class OwnModule:
             nonlocal returned
             for draw in drawn:
                 try:
-                    found = modules.evaluate_module_exactly(self.module, arrays, draw, round=round())
+                    found = torch_module.evaluate_module_exactly(self.module, arrays, draw, round=round())
                 except Exception as error:
                     refused.append(format_error_essence(error))
                     yield None  # a number moved across an edge: the result may be anything
@@ -191,12 +190,12 @@ class OwnModule:
             made.expected = [replace(leaf, jumps=x) for leaf, x in zip(made.expected, jumps)]
             rows = [a if b is None else np.maximum(a, b) for a, b in zip(rows, jumps)]
         if casts.any:
-            made.uncast = modules.evaluate_module_exactly(self.module, arrays, round=leave_out_cast)
+            made.uncast = torch_module.evaluate_module_exactly(self.module, arrays, round=leave_out_cast)
         self._hidden = parameters.find_unobserved_parameters(self.module, arrays, references, rows, self._hidden)
         self._renew()
         made.columns["unobserved"] = ", ".join(name.removeprefix("model.") for name in self._hidden)
         if made.products:
-            made.coarse = {p: modules.evaluate_module_exactly(self.module, arrays, precision=p) for p in SUSPECTS}
+            made.coarse = {p: torch_module.evaluate_module_exactly(self.module, arrays, precision=p) for p in SUSPECTS}
 
     def _random(
         self, made: Sample, arrays: list[np.ndarray], first: Sequence[Any], shapes: Sequence[tuple[int, ...]]
@@ -206,7 +205,7 @@ class OwnModule:
         drawn = []
         for seed in range(_RANDOM_DRAWS):
             with module_state.seed_rng(seed):
-                drawn.append(modules.evaluate_module_exactly(self.module, arrays))
+                drawn.append(torch_module.evaluate_module_exactly(self.module, arrays))
         made.op_class, made.oracle = OpClass.RANDOM, "metadata"
         made.expected = [_make_module_leaf(y, exact, None) for y, exact in zip(first, drawn[0])]
         settled = all(x.shape == y.shape for run in drawn for x, y in zip(run, drawn[0]))

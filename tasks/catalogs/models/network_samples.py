@@ -11,8 +11,7 @@ from tasks.catalogs.base import Sample
 from tasks.catalogs.models import parameters
 from tasks.catalogs.models.table import Model
 from tasks.counterparts import by_torch
-from tasks.graphs import adequacy
-from tasks.graphs import torch_module as modules
+from tasks.graphs import adequacy, torch_module
 from tasks.graphs.coarse_products import round_product_weights
 from tasks.graphs.evaluate_graph import EvaluatedGraph
 from tasks.graphs.noise_floor import reference_and_floor
@@ -76,7 +75,8 @@ class CatalogNetwork:
             found = EvaluatedGraph(self._proto, by_torch.list_operators_by_torch()).run(feeds)
             return Oracle(by_torch.NAME, [np.array(found[name], order="C") for name in self.graph.outputs])
         return Oracle(
-            "torch-float64", modules.evaluate_module_exactly(self._module, [feeds[name] for name in self.graph.inputs])
+            "torch-float64",
+            torch_module.evaluate_module_exactly(self._module, [feeds[name] for name in self.graph.inputs]),
         )
 
 

@@ -18,7 +18,7 @@ from tasks.catalogs import user_definitions
 from tasks.catalogs.models import drawn_inputs, exporting, of_file, wheels
 from tasks.catalogs.models.inputs import Arrays
 from tasks.catalogs.user import kernel_sources
-from tasks.graphs import given_model as given
+from tasks.graphs import given_model
 from tasks.graphs.given_model import GivenError
 from tasks.model.errors import format_error_essence
 from tasks.model.row import YOUR_OWN
@@ -67,7 +67,7 @@ class OwnModelFile:
         else:
             path = Path(self.source)
             _check_model_fits_memory(path)
-            made = _read_as_onnx(path) if path.is_dir() else given.read_given_model(path)
+            made = _read_as_onnx(path) if path.is_dir() else given_model.read_given_model(path)
         return self._bytes(made)
 
     def export(self, how: exporting.ModelExport, cache: Path) -> bytes | None:
@@ -114,7 +114,8 @@ class OwnModelFile:
         if self.drawn or not path.is_file():
             return found
         # Names and types alone are asked for: weights in other files are not needed.
-        return given.check_given_inputs(onnx.load(str(path), load_external_data=False), found, self.files[index])[1]
+        model = onnx.load(str(path), load_external_data=False)
+        return given_model.check_given_inputs(model, found, self.files[index])[1]
 
     def module(self, cache: Path) -> Any:
         """It as a torch module in evaluation mode; None where it is a file. Raises GivenError."""
@@ -149,7 +150,7 @@ class OwnModelFile:
     def _arrays(self, index: int, seed: int) -> Arrays:
         """The inputs of a sample: of a torch module in the order of its forward's arguments. Raises GivenError."""
         if self.files:
-            found = given.read_given_arrays(Path(self.files[index]))
+            found = given_model.read_given_arrays(Path(self.files[index]))
             return (
                 of_file.order_model_inputs(found, self._forward(), self.files[index], False)
                 if self.is_module
@@ -231,7 +232,7 @@ def _read_as_onnx(folder: Path) -> Any:
     with tempfile.TemporaryDirectory() as target:
         made = _convert_saved_model(folder, Path(target))
         try:
-            return given.read_given_model(made)
+            return given_model.read_given_model(made)
         except GivenError as error:  # it leaves in what it does not know
             raise GivenError(str(error).replace(str(made), f"{folder}, as tf2onnx converts it", 1)) from None
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.graphs import torch_module as modules
+from tasks.graphs import torch_module
 from tasks.graphs.adequacy import NOTICED, SCALE, compute_row_unit
 
 #: Projections on random signs; and how far beyond the limit one must lie, a random sum being up to so many deviations
@@ -91,7 +91,7 @@ def _is_layer_noticed(
         kept = layer.detach().clone()
         layer.mul_(SCALE)
         try:
-            found = modules.evaluate_module_exactly(module, inputs)
+            found = torch_module.evaluate_module_exactly(module, inputs)
         finally:
             layer.copy_(kept)
     return any(not (np.abs(a - y) <= NOTICED * u).all() for a, y, u in zip(found, references, units))

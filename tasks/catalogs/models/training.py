@@ -17,6 +17,7 @@ from tasks.arrays.widened import compute_in_float64
 from tasks.catalogs.base import Failure, Sample
 from tasks.catalogs.models import architectures
 from tasks.gradients import autograd
+from tasks.gradients.floors import measure_drawn_floors
 from tasks.model import EPS, Group, Leaf, OpClass, Oracle
 
 #: The checks whose samples are made here.
@@ -205,21 +206,11 @@ class _ExactModelStep:
         return False
 
     def floors(self, draws: int, times: float, typical: bool = False) -> Arrays:
-        """How far each output moves in draws of so many ε: the farthest, or typically (their root mean square), which
-        asks for more but knows nothing of jumps that few draws meet.
-
-        As of the dtype that results are stored in: the judge multiplies it by what is coarser than that.
-        """
-        total = [np.zeros(y.shape) for y in self.outputs]
-        for draw in range(draws):
-            for sofar, y, moved in zip(total, self.outputs, self._perturb_outputs(draw, times)):
-                apart = noise.measure_noise_distance(moved, y)
-                if typical:
-                    sofar += apart**2 / draws
-                else:
-                    np.maximum(sofar, apart, out=sofar)
+        """`measure_drawn_floors` in draws of so many ε, as of the dtype that results are stored in: the judge multiplies it
+        by what is coarser than that."""
         share = EPS[STORED] / self.eps
-        return [(np.sqrt(x) if typical else x) * share for x in total]
+        moved = functools.partial(self._perturb_outputs, times=times)
+        return [x * share for x in measure_drawn_floors(self.outputs, moved, draws, typical)]
 
     def differences(self) -> list[Oracle]:
         """Finite differences of the loss along random directions through all parameters, as an oracle of every

@@ -17,7 +17,7 @@ from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Catalog, Entry, Failure, Sample, spread_sample_indices
 from tasks.catalogs.onnx import every_input, pooling, structured_samples
 from tasks.catalogs.onnx import float64 as onnx_float64
-from tasks.judge import op_classes as classes
+from tasks.judge import op_classes
 from tasks.judge.error_metrics import get_classic_tolerance
 from tasks.model import (
     EPS,
@@ -128,7 +128,9 @@ def _make_suite_sample(op: str, case: Any, index: int, inputs: list[Any], output
     expected = [_make_suite_leaf(x, case.rtol, case.atol, transform) for x in _flatten_suite_values(outputs)]
     random = _is_suite_case_random(case.model.graph, dict(zip(names, inputs)))
     op_class = (
-        OpClass.RANDOM if random else classes.find_op_class(op, kwargs=_read_node_attributes(case.model.graph)).op_class
+        OpClass.RANDOM
+        if random
+        else op_classes.find_op_class(op, kwargs=_read_node_attributes(case.model.graph)).op_class
     )
     sample = Sample(index, args, arrays=arrays, expected=expected, op_class=op_class, oracle="stored", model=model)
     try:

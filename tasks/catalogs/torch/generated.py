@@ -31,7 +31,7 @@ from tasks.catalogs.torch.templates import (
     list_template_tensors,
     rebuild_template,
 )
-from tasks.judge import op_classes as classes
+from tasks.judge import op_classes
 from tasks.model import Group, OpClass, get_numpy_dtype, is_complex_dtype, is_inexact_dtype, label_op
 
 #: What sample number ``index`` varies beside its values: PLANS[index % 7]. A number prime to that of the themes.
@@ -90,7 +90,7 @@ def list_generated_distributions(op: str, variant: str, random: bool) -> tuple[s
     name = op.partition(":")[2]
     if (
         random
-        or classes.find_op_class(op, variant).op_class is OpClass.UNINITIALISED
+        or op_classes.find_op_class(op, variant).op_class is OpClass.UNINITIALISED
         or _matches_op_pattern(OWN_ALONE, name, variant)
     ):
         return ("own",)
@@ -109,7 +109,7 @@ _FACTORISATIONS = ("linalg.", "svd", "qr", "lu", "geqrf", "symeig", "lobpcg")
 
 
 def _does_op_factorise(op: str, variant: str) -> bool:
-    op_class = classes.find_op_class(op, variant).op_class
+    op_class = op_classes.find_op_class(op, variant).op_class
     return op_class is OpClass.LINEAR_ALGEBRA or (
         op_class is OpClass.CHOICE and op.partition(":")[2].startswith(_FACTORISATIONS)
     )
@@ -223,7 +223,7 @@ class _CandidateSample:
         self.rng = np.random.default_rng(self.seed)
         self.plan = PLANS[self.index % len(PLANS)]
         self.theme = inputs.choose_array_theme(group.distribution, self.index)
-        self.op_class = classes.find_op_class(group.op, group.variant, self.template.kwargs, group.dtype).op_class
+        self.op_class = op_classes.find_op_class(group.op, group.variant, self.template.kwargs, group.dtype).op_class
         self.factorises = _does_op_factorise(group.op, group.variant)
         self.tensors = list_template_tensors(self.template)
         dtype = getattr(torch, group.dtype)

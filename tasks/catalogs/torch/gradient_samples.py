@@ -16,7 +16,7 @@ from tasks.catalogs.torch.differentiable import PROCESS, name_output_processing
 from tasks.catalogs.torch.samples import OpInfoSampleMaker, draw_random_outputs, read_rng_state
 from tasks.gradients import autograd as gradients
 from tasks.gradients import differences, floors, oracle
-from tasks.judge import op_classes as classes
+from tasks.judge import op_classes
 from tasks.model import Group, Leaf, OpClass, is_complex_dtype, is_inexact_dtype
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class GradientSampleMaker(OpInfoSampleMaker):
         args, kwargs = (source.input, *source.args), dict(source.kwargs)
         named: dict[Any, Any] = {**dict(enumerate(args)), **kwargs}
         op_class = gradients.class_gradient_of(
-            classes.find_op_class(self.name, self.variant, named, self.dtype).op_class
+            op_classes.find_op_class(self.name, self.variant, named, self.dtype).op_class
         )
         if process := name_output_processing(source):
             kwargs[PROCESS] = process
@@ -218,7 +218,7 @@ class GradientSampleMaker(OpInfoSampleMaker):
             return "the outputs are drawn"
         if why := NO_DIFFERENCES.get(self.group.label.partition(":")[2]):
             return why
-        if classes.find_op_class(self.name, self.variant).op_class is OpClass.EXACT and not any(
+        if op_classes.find_op_class(self.name, self.variant).op_class is OpClass.EXACT and not any(
             y.any() for y in arrays
         ):
             return "it is constant between its steps"

@@ -15,8 +15,7 @@ from tasks.catalogs.base import Failure, Metadata, Sample
 from tasks.catalogs.torch import declared
 from tasks.catalogs.torch import reference as torch_reference
 from tasks.catalogs.torch.arguments import TorchArguments, clone_torch_argument, widen_torch_argument
-from tasks.judge import definitions
-from tasks.judge import op_classes as classes
+from tasks.judge import definitions, op_classes
 from tasks.model import EPS, Leaf, OpClass, get_numpy_dtype, is_complex_dtype, is_inexact_dtype
 
 
@@ -90,7 +89,7 @@ class OpInfoSampleMaker:
         import torch
 
         args, kwargs = (source.input, *source.args), source.kwargs
-        placement = classes.find_op_class(
+        placement = op_classes.find_op_class(
             self.name, self.variant, {str(i): x for i, x in enumerate(args)} | kwargs, self.dtype
         )
         op_class = placement.op_class
@@ -262,7 +261,7 @@ class OpInfoSampleMaker:
         inexact = any(is_number and y.dtype.kind in "fc" for is_number, y in zip(numbers, arrays))
         turned = inexact and not is_inexact_dtype(self.dtype)
         given = TorchArguments(args, kwargs)
-        movable = given.movable(turned, classes.find_op_class(self.name, self.variant).fixed)
+        movable = given.movable(turned, op_classes.find_op_class(self.name, self.variant).fixed)
         if not movable:
             return nothing
         eps = EPS.get(self.dtype, EPS["float32"])

@@ -16,7 +16,7 @@ from tasks.catalogs.base import Failure, Sample
 from tasks.catalogs.torch.arguments import clone_torch_argument, widen_torch_argument
 from tasks.catalogs.torch.samples import OpInfoSampleMaker, is_op_seeded, unwrap_seeded_op
 from tasks.checks.variants import REFUSED
-from tasks.judge import op_classes as classes
+from tasks.judge import op_classes
 from tasks.model import WITHOUT_NOISE, Group, Leaf, OpClass, is_inexact_dtype
 from tasks.model.errors import find_error_text
 from tasks.older_python import zip_equal
@@ -139,7 +139,7 @@ class VariantSampleMaker(OpInfoSampleMaker):
         the result type (torch.result_type): its dtype is the one to give."""
         import torch
 
-        placement = classes.find_op_class(self.name, self.variant, {}, self.dtype)
+        placement = op_classes.find_op_class(self.name, self.variant, {}, self.dtype)
         first = zlib.crc32(f"{self.name}/{self.dtype}".encode()) / 2**32 + index
         rest, kwargs, refused = source.args[1:], source.kwargs, ""
         for turn in range(TRIES):

@@ -31,6 +31,7 @@ from tasks.catalogs.user import (
     input_layouts,
     inside_precision,
     kernel_promises,
+    kernel_samples,
     kernel_sessions,
     load_kernels,
     of_numpy,
@@ -40,7 +41,6 @@ from tasks.catalogs.user import (
     refused_calls,
 )
 from tasks.catalogs.user import dims as sizes
-from tasks.catalogs.user import kernel_samples as samples
 from tasks.catalogs.user.declaration_schema import read_invariant_key
 from tasks.catalogs.user.load_kernels import DeclaredKernel
 from tasks.catalogs.user.ops import ANY, BETWEEN, UserOp
@@ -156,7 +156,7 @@ class User(Catalog):
         fits: Callable[[Mapping[str, int]], bool] = lambda dims: True  # noqa: E731
         if checks.get_check_or_default(group.check).gradient and one.op.differenced:
             fits = lambda dims: reference_gradients.count_elements(one.op, dims) <= reference_gradients.MOST  # noqa: E731
-        sizes = samples.list_sample_sizes(one.op, group.seed, group.samples, fits)
+        sizes = kernel_samples.list_sample_sizes(one.op, group.seed, group.samples, fits)
         if not sizes:
             text = f"its smallest inputs exceed the {reference_gradients.MOST} elements allowed for differences"
             return iter([Sample(-1, failure=Failure.vacuous(text))])
@@ -170,7 +170,7 @@ class User(Catalog):
         arrays = {name: make_contiguous_tensor(given.arrays[specs[name].id], specs[name]) for name in one.op.inputs}
         places = {name: specs[name] for name in one.op.inputs if specs[name].strides is not None}
         dims = sizes.solve_kernel_dims(one.op, arrays)
-        if outside := samples.explain_values_outside(one.op, dims, arrays):
+        if outside := kernel_samples.explain_values_outside(one.op, dims, arrays):
             raise ValueError(outside)
         return make_sample_of_inputs(one, dims, lambda: arrays, group, given.index, draws, lambda _: places)
 
@@ -180,24 +180,32 @@ class User(Catalog):
         dims = sizes.solve_kernel_dims(
             op, {name: make_contiguous_tensor(given.arrays[spec.id], spec) for name, spec in specs.items()}
         )
-        plain = samples.make_sample_arrays(op, dims, replace(group, distribution="regular", seed=group.seed + seed), 0)
+        plain = kernel_samples.make_sample_arrays(
+            op, dims, replace(group, distribution="regular", seed=group.seed + seed), 0
+        )
         return {spec.id: plain[name] for name, spec in specs.items() if name in names or not names}
 
     def resized(self, group: Group, given: Sample, beyond: bool, seed: int, draws: int) -> tuple[Sample, bool] | None:
         one, specs = self._op(group), decode_tree_specs(given.kwargs)
         op, least = one.op, sizes.find_smallest_dims(one.op)
         most = max(
-            MOST_BEYOND, samples.count_input_elements(op, {name: max(values) for name, values in op.dims.items()})
+            MOST_BEYOND,
+            kernel_samples.count_input_elements(op, {name: max(values) for name, values in op.dims.items()}),
         )
         dims = sizes.find_dims_beyond(op) if beyond else sizes.find_dims_between(op)
         strided = any(spec.strides is not None for spec in specs.values() if isinstance(spec, TensorSpec))
-        if not dims or samples.count_input_elements(op, dims) > most or strided:
+        if not dims or kernel_samples.count_input_elements(op, dims) > most or strided:
             return None
         if sizes.evaluate_keyword_sizes(op.kwargs, dims) != sizes.evaluate_keyword_sizes(op.kwargs, least):
             return None
         plain = replace(group, distribution="regular", seed=seed)
         made = make_sample_of_inputs(
-            one, dims, lambda: samples.make_sample_arrays(op, dims, plain, given.index), group, given.index, draws
+            one,
+            dims,
+            lambda: kernel_samples.make_sample_arrays(op, dims, plain, given.index),
+            group,
+            given.index,
+            draws,
         )
         return made, op.sizes == ANY or (op.sizes == BETWEEN and not beyond)
 
@@ -276,7 +284,7 @@ def draw_kernel_case(one: DeclaredKernel, group: Group, choose: DrawnChoices) ->
 
 
 def takes_structure(
-    one: DeclaredKernel, group: Group, dims: Mapping[str, int], structured: samples.StructuredInputs
+    one: DeclaredKernel, group: Group, dims: Mapping[str, int], structured: kernel_samples.StructuredInputs
 ) -> bool:
     """Whether a structure is declared, or the reference takes it."""
     if structured.what.declared:
@@ -309,8 +317,8 @@ def _build_fuzzed_sample(
 
 def _make_kernel_sample(one: DeclaredKernel, dims: Mapping[str, int], group: Group, index: int, draws: int) -> Sample:
     try:
-        plain = samples.make_sample_arrays(one.op, dims, group, index)
-        structured = samples.make_structured_inputs(one.op, dims, group, index, plain)
+        plain = kernel_samples.make_sample_arrays(one.op, dims, group, index)
+        structured = kernel_samples.make_structured_inputs(one.op, dims, group, index, plain)
     except Exception as error:
         return Sample(
             index, failure=Failure("invalid", "sample", type(error).__name__, _describe_reference_error(error))
@@ -333,7 +341,7 @@ def _make_structured_of_kernel(
     one: DeclaredKernel,
     dims: Mapping[str, int],
     plain: dict[str, np.ndarray],
-    structured: samples.StructuredInputs | None,
+    structured: kernel_samples.StructuredInputs | None,
     group: Group,
     index: int,
     draws: int,
@@ -368,7 +376,9 @@ def _make_structured_of_kernel(
     return made
 
 
-def _is_reference_defined(leaves: Sequence[Leaf], op_class: OpClass, structured: samples.StructuredInputs) -> bool:
+def _is_reference_defined(
+    leaves: Sequence[Leaf], op_class: OpClass, structured: kernel_samples.StructuredInputs
+) -> bool:
     """Whether the reference gives numbers for inputs of a structure that was inferred, where it is given numbers, and
     nothing that equal floats leave open."""
     known = [leaf for leaf in leaves if leaf.reference is not None]
@@ -646,7 +656,7 @@ def _make_kernel_leaf(
     op = one.op
     declared: Any = op.outputs[i] if i < len(op.outputs) else {}
     declared = declared if isinstance(declared, Mapping) else {"dtype": declared}
-    if "shape" in declared and y.shape != (shape := samples.evaluate_dim_shape(declared["shape"], dims)):
+    if "shape" in declared and y.shape != (shape := kernel_samples.evaluate_dim_shape(declared["shape"], dims)):
         raise ValueError(f"the reference returned shape {y.shape} for output {i}, declared is {shape}")
     name = declared.get("dtype") or _name_default_class(y.dtype.name, dtype)
     if not is_inexact_dtype(name):

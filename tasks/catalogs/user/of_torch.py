@@ -11,7 +11,7 @@ import numpy as np
 
 from tasks.arrays import noise, torch_tree, widened
 from tasks.gradients import autograd
-from tasks.graphs import torch_module as module
+from tasks.graphs import torch_module
 from tasks.graphs.cast_roundings import Read, Round
 from tasks.model import EPS
 
@@ -60,7 +60,9 @@ def _round_reference_casts(
             result = reference(**dict(zip(names, given)), **others)
             return [torch.as_tensor(x) for x in (result if isinstance(result, (tuple, list)) else [result])]
 
-    return module.evaluate_module_exactly(Reference(), [arguments[name] for name in names], round=round, read=read)
+    return torch_module.evaluate_module_exactly(
+        Reference(), [arguments[name] for name in names], round=round, read=read
+    )
 
 
 def shake_torch_reference(
@@ -115,7 +117,7 @@ def _watch_narrow_casts() -> Iterator[list[str]]:
             if EPS.get(name, 0.0) > EPS["float32"] and name not in seen:
                 seen.append(name)
 
-    with module.watch_module_operations(note):
+    with torch_module.watch_module_operations(note):
         yield seen
 
 

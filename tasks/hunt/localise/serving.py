@@ -8,7 +8,7 @@ from typing import Any
 from tasks import wire
 from tasks.backends.base import Backend
 from tasks.backends.shared.onnx_form import name_onnx_inputs
-from tasks.graphs import traced_program as programs
+from tasks.graphs import traced_program
 from tasks.graphs.widening import NoOracle
 from tasks.hunt.case import HuntCase
 from tasks.hunt.dialogue import Search, Unfit
@@ -100,7 +100,7 @@ class Localiser(Searcher):
         assert isinstance(program, TorchProgram)
         piece = program.piece(culprit.places, culprit.feeds)
         return TracedCase.of_program(
-            programs.cut_program_part(program.program, piece.program), piece.feeds, group, DRAWS
+            traced_program.cut_program_part(program.program, piece.program), piece.feeds, group, DRAWS
         )
 
 
