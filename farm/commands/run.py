@@ -256,20 +256,15 @@ def _describe_plan_size(plan: RunPlan, explained: bool = True) -> str:
         more += f" ({less} of the config's {plan.whole.cells} left out by --budget or unavailable)"
     cells = plan.matrix.cells
     cases = int(plan.matrix.wanted[:, [o.available or o.awaited for o in offers]].sum())
+    mend = ""  # of what exhaustive cases go without in this environment
+    if any(g.distribution == EXHAUSTIVE for g in plan.matrix.groups) and not importlib.util.find_spec("mpmath"):
+        mend = "\nmpmath is not installed: exhaustive cases are compared only with float64, which nothing checks; pip install mpmath"
     meaning = " (a cell is an op in a dtype on a backend, under one check, with one case per input)"
     return (
         f"{cells} cell{'s' * (cells != 1)} planned, {there} on available backends{more}, "
-        f"{len(plan.matrix.skipped)} skipped; at most {cases} cases{meaning * explained}{_explain_missing_oracle(plan)}"
+        f"{len(plan.matrix.skipped)} skipped; at most {cases} cases{meaning * explained}{mend}"
         + "".join(f"\nleft out: {line}" for line in plan.matrix.left_out)
     )
-
-
-def _explain_missing_oracle(plan: RunPlan) -> str:
-    """What exhaustive cases go without in this environment, with the mend; "" where nothing is missing."""
-    every = any(group.distribution == EXHAUSTIVE for group in plan.matrix.groups)
-    if not every or importlib.util.find_spec("mpmath"):
-        return ""
-    return "\nmpmath is not installed: exhaustive cases are compared only with float64, which nothing checks; pip install mpmath"
 
 
 def _run_planned_cells(plan: RunPlan, console: Console) -> int:
