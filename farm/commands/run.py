@@ -292,7 +292,7 @@ def _run_planned_cells(plan: RunPlan, console: Console) -> int:
         later.start()
     try:
         with allow_interrupts():
-            run.dispatch(progress, *[watch] * bool(watch))
+            run.dispatch(progress, *filter(None, [watch]))
             if watch and run.state:
                 watch.close(run.state, request.cache)
         progress.close(run.state)
