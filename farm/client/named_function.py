@@ -55,7 +55,7 @@ def lend_function(name: str, inputs: Sequence[str] = (), dtype: str = "") -> Ite
             raise ClientError(
                 f"--input: {missing[0]} is not given, and the sizes declared for it may not fit the others'"
             )
-        fixed: dict[str, Any] = {"inputs": _make_input_specs(given, dtype), "dtypes": [dtype]} if given else {}
+        fixed: dict[str, Any] = {"inputs": _make_input_specs(given), "dtypes": [dtype]} if given else {}
         kernel = find_kernel(function, backward=declared.op.gradient or True, **fixed)
     else:
         assert not isinstance(function, str)
@@ -77,7 +77,7 @@ def _parse_named_inputs(texts: Sequence[str]) -> dict[str, drawn_inputs.DrawnInp
     return found
 
 
-def _make_input_specs(given: Mapping[str, drawn_inputs.DrawnInput], dtype: str) -> dict[str, Any]:
+def _make_input_specs(given: Mapping[str, drawn_inputs.DrawnInput]) -> dict[str, Any]:
     """Inputs of a declaration; floating ones are of the dtype under test."""
     made: dict[str, Any] = {}
     for name, one in given.items():
@@ -96,7 +96,7 @@ def _make_unreferenced_op(
 ) -> tuple[Kernel, str]:
     """(the op of a function that has no reference but itself, why it has no gradient)."""
     taken = _split_arguments(name, function, given)
-    specs = {x: {"shape": list(SIZES)} for x in taken} | _make_input_specs(given, dtype)
+    specs = {x: {"shape": list(SIZES)} for x in taken} | _make_input_specs(given)
     settings: dict[str, Any] = {"inputs": specs, "dtypes": [dtype], "backward": True}
     own = functions.find_callable_function(function)
     op = UserOp("op", own, own, specs)

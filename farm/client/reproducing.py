@@ -149,11 +149,11 @@ def open_kernel_case(key: str, seed: int | None, results: str | Path, dtype: str
     with isolate_torch_settings():
         kernels.announce_config_kernels(config)
         with load_kernels.lend_op(kernel.op, kernel.root) if kernel else isolate_torch_settings():
-            group, sample, names = _remake_case(row, config)
+            group, sample, names = _remake_case(row)
             yield KernelCase(row, kernel, group, sample, policy, names)
 
 
-def _remake_case(row: dict[str, Any], config: Config) -> tuple[Group, Sample, tuple[str, ...]]:
+def _remake_case(row: dict[str, Any]) -> tuple[Group, Sample, tuple[str, ...]]:
     place = int(row["sample"])
     group = Group(row["op"], "", row["dtype"], place + 1, row["seed"], row["check"], row["distribution"] or "own")
     try:

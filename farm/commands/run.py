@@ -41,7 +41,7 @@ from farm.work.monitoring import MetricsWatch
 from farm.work.progress import AwaitedJob, RunProgress, print_preflight_lines
 from farm.work.state import RunPlan
 from farm.work.work_left import WorkLeft
-from tasks.catalogs import is_catalog_generated
+from tasks.catalogs import get_generating_catalog
 from tasks.catalogs.base import Entry
 from tasks.model import EXHAUSTIVE, FORWARD, Group
 from tasks.nearest import suggest_nearest_names
@@ -72,7 +72,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             console.print(f"run {request.record['run_id']} is finished: {len(rows)} rows, nothing left to resume")
             return _print_run_verdict(verdict(rows, request.record), console)
         if not request.submissions:
-            console.print(_print_run_begin(request), highlight=False, soft_wrap=True)
+            config = request.config  # shown at once: the rest takes seconds
+            ops = ", ".join(dict.fromkeys(c.name for c in config.catalogs))
+            on = f"{len(config.backends)} backend{'s' * (len(config.backends) != 1)}"
+            console.print(f"{config.name}: ops of {ops} on {on}; probing them", highlight=False, soft_wrap=True)
         tell = partial(console.print, highlight=False, soft_wrap=True, markup=False)
         awaited = AwaitedJob(console)
         with (
@@ -149,14 +152,6 @@ def _explain_nothing_to_run(plan: RunPlan) -> str:
             f"{name_farm_program()} run configs/quick.yaml"
         )
     return "none of the config's backends is available here (see the reasons above): nothing can be judged"
-
-
-def _print_run_begin(request: RunRequest) -> str:
-    """What is shown at once: the rest takes seconds."""
-    config = request.config
-    catalogs = ", ".join(dict.fromkeys(c.name for c in config.catalogs))
-    several = "s" * (len(config.backends) != 1)
-    return f"{config.name}: ops of {catalogs} on {len(config.backends)} backend{several}; probing them"
 
 
 def _print_where_it_runs(console: Console, request: RunRequest, executor: Executor) -> None:
@@ -261,20 +256,15 @@ def _describe_plan_size(plan: RunPlan, explained: bool = True) -> str:
         more += f" ({less} of the config's {plan.whole.cells} left out by --budget or unavailable)"
     cells = plan.matrix.cells
     cases = int(plan.matrix.wanted[:, [o.available or o.awaited for o in offers]].sum())
+    mend = ""  # of what exhaustive cases go without in this environment
+    if any(g.distribution == EXHAUSTIVE for g in plan.matrix.groups) and not importlib.util.find_spec("mpmath"):
+        mend = "\nmpmath is not installed: exhaustive cases are compared only with float64, which nothing checks; pip install mpmath"
     meaning = " (a cell is an op in a dtype on a backend, under one check, with one case per input)"
     return (
         f"{cells} cell{'s' * (cells != 1)} planned, {there} on available backends{more}, "
-        f"{len(plan.matrix.skipped)} skipped; at most {cases} cases{meaning * explained}{_explain_missing_oracle(plan)}"
+        f"{len(plan.matrix.skipped)} skipped; at most {cases} cases{meaning * explained}{mend}"
         + "".join(f"\nleft out: {line}" for line in plan.matrix.left_out)
     )
-
-
-def _explain_missing_oracle(plan: RunPlan) -> str:
-    """What exhaustive cases go without in this environment, with the mend; "" where nothing is missing."""
-    every = any(group.distribution == EXHAUSTIVE for group in plan.matrix.groups)
-    if not every or importlib.util.find_spec("mpmath"):
-        return ""
-    return "\nmpmath is not installed: exhaustive cases are compared only with float64, which nothing checks; pip install mpmath"
 
 
 def _run_planned_cells(plan: RunPlan, console: Console) -> int:
@@ -302,7 +292,7 @@ def _run_planned_cells(plan: RunPlan, console: Console) -> int:
         later.start()
     try:
         with allow_interrupts():
-            run.dispatch(progress, *[watch] * bool(watch))
+            run.dispatch(progress, *filter(None, [watch]))
             if watch and run.state:
                 watch.close(run.state, request.cache)
         progress.close(run.state)
@@ -316,7 +306,7 @@ def _run_planned_cells(plan: RunPlan, console: Console) -> int:
         return INCOMPLETE
     try:
         rows, missing = run.finish(
-            apply_vote_to_rows if any(is_catalog_generated(c.name) for c in request.config.catalogs) else None
+            apply_vote_to_rows if any(get_generating_catalog(c.name) for c in request.config.catalogs) else None
         )
     except OSError as error:
         print(f"error: the lake cannot be written: {error}; resume with: {again}", file=sys.stderr)

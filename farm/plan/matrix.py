@@ -178,7 +178,7 @@ def build_matrix(config: Config, entries: Mapping[str, Sequence[Entry]], ops: Se
     wanted = np.array(list(rows.values()), dtype=np.int32).reshape(len(groups), len(specs))
     for g, group in enumerate(groups):
         wanted[g, ~takes[group.check]] = 0
-    left += _find_unused_catalogs_and_backends(config, groups, wanted, specs, unfit)
+    left += _find_unused_catalogs_and_backends(config, wanted, specs, unfit)
     matrix = Matrix(groups, specs, wanted, left_out=merge_left_out(left), places=list(places.values()))
     for skip in config.skip:
         match_op, match_dtype, match_backend = (
@@ -245,11 +245,7 @@ def _list_unplanned_pairs(
 
 
 def _find_unused_catalogs_and_backends(
-    config: Config,
-    groups: Sequence[Group],
-    wanted: np.ndarray,
-    specs: Sequence[BackendSpec],
-    unfit: Mapping[str, Sequence[str]],
+    config: Config, wanted: np.ndarray, specs: Sequence[BackendSpec], unfit: Mapping[str, Sequence[str]]
 ) -> Iterator[LeftOut]:
     """Catalogs that no backend is given, and backends that nothing is planned for."""
     given = {b: [c for c in config.catalogs if count_configured_samples(c, spec.name)] for b, spec in enumerate(specs)}

@@ -106,7 +106,10 @@ def list_catalog_entries(
             whys.append(f"{home.name if home else ''}: {error}")
             continue
         if isinstance(said, wire.Listed):
-            _keep_catalog_list(path, [list(vars(entry).values()) for entry in said.entries])
+            path.parent.mkdir(parents=True, exist_ok=True)
+            aside = path.with_suffix(f".{os.getpid()}")
+            aside.write_text(json.dumps([list(vars(entry).values()) for entry in said.entries]))
+            aside.replace(path)
             return list(said.entries), home.name if home else ""
         answer = answer or said
         if not (isinstance(answer, wire.Misconfigured) and answer.lacks):
@@ -123,13 +126,6 @@ def list_catalog_entries(
     where = _locate(config, answer.key) if answer.key else f"catalog {name}: "
     told = f"{where}{answer.error}"
     raise ConfigError("; ".join([told, *(whys or [_explain_missing_import(answer.lacks)] if answer.lacks else [])]))
-
-
-def _keep_catalog_list(path: Path, found: list[list[Any]]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_suffix(f".{os.getpid()}")
-    aside.write_text(json.dumps(found))
-    aside.replace(path)
 
 
 def _explain_missing_import(package: str) -> str:

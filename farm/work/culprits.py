@@ -9,7 +9,7 @@ from farm.work.child_pool import PooledChildren
 from farm.work.conversation import Ended, run_last_in_child, search_in_child
 from farm.work.job import Job
 from tasks import wire
-from tasks.catalogs import is_catalog_generated
+from tasks.catalogs import get_generating_catalog
 from tasks.model import BackendInfo, OpClass, Status
 from tasks.model.kind import KIND_ACCEPTED
 from tasks.model.row import Row
@@ -25,7 +25,7 @@ SOUGHT = (Status.WRONG.value, Status.IMPRECISE.value)
 def is_culprit_sought(job: Job, row: Row) -> bool:
     """Whether the culprit of a row is looked for by itself."""
     failed = row.status in SOUGHT and row.op_class == OpClass.MODEL.value and row.check == "forward"
-    failed = failed and not is_catalog_generated(row.catalog or "")  # a generated graph is made smaller instead
+    failed = failed and get_generating_catalog(row.catalog or "") is None  # a generated graph is made smaller instead
     failed = failed and row.kind != KIND_ACCEPTED  # there is nothing to compare
     failed = failed and not row.culprit  # its check has found it: the way in which the program was built
     failed = failed and find_hunt_search("Localise") is not None

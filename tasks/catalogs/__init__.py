@@ -48,11 +48,6 @@ def get_generating_catalog(name: str) -> GeneratingCatalog | None:
     return None
 
 
-def is_catalog_generated(name: str) -> bool:
-    """Whether a catalog's cases are generated."""
-    return get_generating_catalog(name) is not None
-
-
 def get_catalog_if_installed(name: str) -> Catalog | None:
     """The catalog called ``name``; None in an environment without the package that brings it."""
     return get_catalog(name) if name in BUILT_IN or name in list_catalogs() else None

@@ -260,7 +260,9 @@ def _pack_page_traces(kept: pd.DataFrame, results: str | None) -> dict[str, Any]
     "" for those that are numbered), error units and units apart (between blanks, "" for none), the place of the first
     that is off (-1 for none) and of the first shown, and what to say of them."""
     place = {key: at for at, key in enumerate(zip(*(kept[name] for name in KEY), strict=True))}
-    found = [_read_trace_for_page(results, run_id) for run_id in kept["run_id"].unique()] if results else []
+    found = []
+    with contextlib.suppress(lake.LakeError):  # the rows' lake is gone
+        found = [lake.read_trace(results, run_id) for run_id in kept["run_id"].unique()] if results else []
     lines = [
         {"row": place[key], **_pack_trace_steps(steps)}
         for some in found
@@ -272,13 +274,6 @@ def _pack_page_traces(kept: pd.DataFrame, results: str | None) -> dict[str, Any]
         "length": len(lines),
         "columns": {name: shorten_page_column([line[name] for line in lines]) for name in names},
     }
-
-
-def _read_trace_for_page(results: str, run_id: str) -> pd.DataFrame:
-    try:
-        return lake.read_trace(results, run_id)
-    except lake.LakeError:  # the rows' lake is gone
-        return lake.TRACE_SCHEMA.empty_table().to_pandas()
 
 
 def _pack_trace_steps(steps: pd.DataFrame) -> dict[str, Any]:

@@ -178,7 +178,10 @@ def compare_cells_of_sides(before: pd.DataFrame, after: pd.DataFrame, across: bo
     samples of the cell that the other side has no row of. ``attrs``: "counts" (cells by change), "samples" (samples by
     change), and the sums of same_bytes, with_bytes, only_a, only_b.
     """
-    rows = _measure_row_units(pd.concat([before, after], ignore_index=True))
+    rows = pd.concat([before, after], ignore_index=True)
+    texts = {name: rows[name].astype(object).fillna("") for name in _TEXTS}
+    numbers = {name: pd.to_numeric(rows[name]).astype("float64") for name in ("error_units", "max_ulp")}
+    rows = rows.assign(**texts, **numbers).assign(units=get_row_units)
     side = np.repeat([0, 1], [len(before), len(after)])
     earlier, later = _pair_rows_of_cases(rows, side, across)
     table = _tabulate_changes_by_cell(rows, earlier, later)
@@ -191,13 +194,6 @@ def compare_cells_of_sides(before: pd.DataFrame, after: pd.DataFrame, across: bo
         table[name] = table[name].fillna(0).astype("int64")
     table.attrs = attrs
     return table
-
-
-def _measure_row_units(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows with their ``units``, and no text missing."""
-    texts = {name: rows[name].astype(object).fillna("") for name in _TEXTS}
-    numbers = {name: pd.to_numeric(rows[name]).astype("float64") for name in ("error_units", "max_ulp")}
-    return rows.assign(**texts, **numbers).assign(units=get_row_units)
 
 
 def _pair_rows_of_cases(rows: pd.DataFrame, side: np.ndarray, across: bool) -> tuple[np.ndarray, np.ndarray]:

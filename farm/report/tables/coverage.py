@@ -309,11 +309,6 @@ def list_table_lines(table: pd.DataFrame) -> list[dict[str, Any]]:
     return [dict(zip(columns, line, strict=True)) for line in zip(*columns.values(), strict=True)]
 
 
-def _find_worst_status(counts: pd.DataFrame) -> pd.Series:
-    worst = np.select([counts[status].to_numpy() > 0 for status in SEVERITY], SEVERITY, "")
-    return pd.Series(worst.astype(object), index=counts.index)
-
-
 def table_cell_matrix(rows: pd.DataFrame) -> pd.DataFrame:
     """Every square of the matrix: index (label, backend), all dtypes and samples of an op on a backend together.
 
@@ -321,7 +316,8 @@ def table_cell_matrix(rows: pd.DataFrame) -> pd.DataFrame:
     the counts and rates are those of ``coverage``. ``table_cell_matrix(rows)["worst"].unstack()`` is op × backend.
     """
     table = _count_coverage_rows(keep_distinct_rows(rows), "label", "backend").copy()
-    table.insert(0, "worst", _find_worst_status(table))
+    worst = np.select([table[status].to_numpy() > 0 for status in SEVERITY], SEVERITY, "")
+    table.insert(0, "worst", worst.astype(object))
     table.insert(1, "weakly_tested", (table["judged"] == 0) & (table["weak"] > 0))
     return table
 

@@ -13,7 +13,7 @@ from farm.commandline import clean_line
 from farm.lake.key import RowKey
 from farm.report.tables.causes import NEW
 from farm.report.words import format_report_number
-from tasks.catalogs import is_catalog_generated
+from tasks.catalogs import get_generating_catalog
 from tasks.model import FAILED, flags, name_statuses
 from tasks.model.errors import shorten_error_gist
 from tasks.model.failing import describe_failure_manner
@@ -27,7 +27,7 @@ _FOUND = ["backend", "op", "said", "rows", "dtypes", "what", "words", "key", "kn
 
 def are_rows_generated(rows: pd.DataFrame) -> pd.Series:
     """Which rows are of catalogs whose cases are generated."""
-    return rows["catalog"].isin([name for name in rows["catalog"].dropna().unique() if is_catalog_generated(name)])
+    return rows["catalog"].isin([name for name in rows["catalog"].dropna().unique() if get_generating_catalog(name)])
 
 
 def list_generated_findings(rows: pd.DataFrame) -> pd.DataFrame:
