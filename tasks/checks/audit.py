@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -46,6 +45,7 @@ from tasks.model.kind import (
     KIND_UNSTEADY,
     KIND_UNWRITTEN,
 )
+from tasks.run_queue import make_undisturbed_clock
 
 if TYPE_CHECKING:
     from tasks.backends.base import Backend
@@ -133,6 +133,7 @@ class Audit(Derived, Scenario):
     def build(self, backend: Backend, form: Form) -> Program:
         program = backend.build(form)
         program.called = backend.count_calls(form)
+        program.clock = make_undisturbed_clock(backend.open_queues())
         if program.placed is not None:
 
             def run_anew(arrays: list[Any]) -> Sequence[Any]:
@@ -244,9 +245,9 @@ class _AuditedCalls:
 
     def make(self) -> Iterator[AuditedCall]:
         """All calls."""
-        begin = time.perf_counter()
+        begin = self.program.clock()
         yield from self._see(self.of_values())
-        self.call_s = (time.perf_counter() - begin) / max(self.number, 1)
+        self.call_s = (self.program.clock() - begin) / max(self.number, 1)
         for asked in (self.of_memory(), self.of_order(), self.of_time()):
             yield from self._see(asked)
 
@@ -279,9 +280,9 @@ class _AuditedCalls:
     def of_order(self) -> Iterator[Asked]:
         """All sets as cases of their own, then backwards in the same memory, in new memory and so on, until the calls
         are made or their time is up. A kernel that counts its calls has counted those of other checks too."""
-        begin, count, before = time.perf_counter(), len(self.names), self.program.called + 4
+        begin, count, before = self.program.clock(), len(self.names), self.program.called + 4
         for k in itertools.count():
-            taken, (turn, place) = time.perf_counter() - begin, divmod(k, count)
+            taken, (turn, place) = self.program.clock() - begin, divmod(k, count)
             made = self.number + len(self.awaited) + before >= (CALLS if taken < REPEATS_S else LEAST)
             if turn and (made or taken > 20 * REPEATS_S):
                 return
