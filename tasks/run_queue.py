@@ -41,7 +41,8 @@ def sum_run_queue_seconds(clocks: Sequence[RunQueueClock]) -> float | None:
 
 def make_undisturbed_clock(clocks: Sequence[RunQueueClock]) -> Callable[[], float]:
     """A clock of differences, in seconds: the wall clock without what some threads, which work one after another, have
-    waited for a processor; the wall clock where the system does not say that."""
+    waited for a processor; the wall clock where the system does not say that. Where they wait at the same time, it is
+    counted twice: a difference may be negative."""
     return lambda: time.perf_counter() - (sum_run_queue_seconds(clocks) or 0.0)
 
 

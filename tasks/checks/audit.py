@@ -196,7 +196,7 @@ class AwaitedCall:
 class _AuditedCalls:
     """The calls of one program, one after another.
 
-    number: how many were made; call_s: seconds that the first of them took, each; not_reached: what could not be done;
+    number: how many were made; call_s: seconds of each of the first of them but one; not_reached: what could not be done;
     refused: sizes that nobody has declared, for which the kernel raises; broken: those that nobody promises, for which
     it misbehaves; found_out: whether it did elsewhere; repeats_less: whether values that came again were computed by
     less.
@@ -245,9 +245,10 @@ class _AuditedCalls:
 
     def make(self) -> Iterator[AuditedCall]:
         """All calls."""
-        begin = self.program.clock()
+        yield from self._see(iter([Asked(0)]))
+        begin = self.program.clock()  # the first one may have compiled
         yield from self._see(self.of_values())
-        self.call_s = (self.program.clock() - begin) / max(self.number, 1)
+        self.call_s = max(self.program.clock() - begin, 0.0) / max(self.number - 1, 1)
         for asked in (self.of_memory(), self.of_order(), self.of_time()):
             yield from self._see(asked)
 
@@ -258,9 +259,8 @@ class _AuditedCalls:
             self.program.abandon()
 
     def of_values(self) -> Iterator[Asked]:
-        """Values change under one pointer, and pointers under the same values."""
+        """After a call with the own values: values change under one pointer, and pointers under the same values."""
         other = self.names.index(OTHER) if OTHER in self.names else 0
-        yield Asked(0)
         yield Asked(other, Placing(same=True))
         yield Asked(0, Placing(same=True))
         yield Asked(other)
@@ -282,7 +282,7 @@ class _AuditedCalls:
         are made or their time is up. A kernel that counts its calls has counted those of other checks too."""
         begin, count, before = self.program.clock(), len(self.names), self.program.called + 4
         for k in itertools.count():
-            taken, (turn, place) = self.program.clock() - begin, divmod(k, count)
+            taken, (turn, place) = max(self.program.clock() - begin, 0.0), divmod(k, count)
             made = self.number + len(self.awaited) + before >= (CALLS if taken < REPEATS_S else LEAST)
             if turn and (made or taken > 20 * REPEATS_S):
                 return
