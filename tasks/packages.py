@@ -1,13 +1,36 @@
-"""Where the packages of backends come from beside PyPI, and libraries in packages that no loader looks for."""
+"""Where the packages of backends come from beside PyPI, where installed ones lie, and libraries in them that no loader looks for."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import importlib.util
+import os
 import re
+import sys
+import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
+
+#: Packages whose functions stand in one another's modules, and that are often not installed but built where they lie.
+_BUILT = ("numpy", "torch")
+
+
+@functools.cache
+def list_library_folders() -> tuple[Path, ...]:
+    """Folders of code that is Python's or an installed package's, as this process finds them when it first asks: those
+    of its own environment, of one that it sees beside it (a system's, a user's), and packages that are built in
+    place."""
+    own = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    seen = {x for x in sys.path if os.path.basename(x) in ("site-packages", "dist-packages")}
+    built = set[str]()
+    for name in _BUILT:
+        with contextlib.suppress(ImportError, ValueError):
+            spec = importlib.util.find_spec(name)
+            built |= set(spec.submodule_search_locations or ()) if spec is not None else set()
+    return tuple(sorted({Path(x) for x in own | seen | built} | {Path(x).resolve() for x in own | seen | built}))
+
 
 #: What names, among the packages of an environment, a further index for it alone, as pip and uv both take it.
 INDEX = "--extra-index-url="

@@ -394,7 +394,18 @@ class Relay:
             os.killpg(self.process.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(timeout=5)
-        shutil.rmtree(self._folder, ignore_errors=True)
+        remove_folder(self._folder)
+
+
+def remove_folder(path: str | os.PathLike[str]) -> None:
+    """Remove a folder and all that is in it, however deep, and though its owner may not read it: a kernel leaves what it
+    likes. What cannot be removed stays."""
+    with contextlib.suppress(RecursionError):  # it calls itself once a level
+        shutil.rmtree(path, ignore_errors=True)
+    if os.path.isdir(path):
+        for command in (["chmod", "-R", "u+rwX"], ["rm", "-rf"]):
+            with contextlib.suppress(OSError):
+                subprocess.run([*command, "--", os.fspath(path)], stderr=subprocess.DEVNULL)
 
 
 def say_to_stdout(data: bytes) -> None:

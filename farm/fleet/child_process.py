@@ -8,7 +8,6 @@ import functools
 import importlib.util
 import os
 import select
-import shutil
 import signal
 import subprocess
 import sys
@@ -27,7 +26,7 @@ from tasks.backends import needs
 from tasks.backends.shared.artefacts import FOLDER, name_inductor_cache
 from tasks.devices import VISIBLE
 from tasks.model import RACE_S, Status
-from tasks.relay import STAGES, CaseInFlight
+from tasks.relay import STAGES, CaseInFlight, remove_folder
 from tasks.wire import ToRun
 
 #: SIGKILLs in a row with the same work in flight after which the work is to blame: anybody may send one, the kernel's
@@ -123,7 +122,7 @@ class ChildProcess:
         self.channel.end()
         self.channel.close()
         self._stderr.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        remove_folder(self._folder)
 
     def kill(self) -> None:
         """From another thread: kill the process; whoever waits for its answer sees its death."""

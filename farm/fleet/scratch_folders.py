@@ -7,11 +7,12 @@ import contextlib
 import fcntl
 import functools
 import os
-import shutil
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+
+from tasks.relay import remove_folder
 
 #: Seconds after which nobody needs a folder any more that others see.
 LEFT_S = 86400.0
@@ -33,7 +34,7 @@ def make_folder_for_child(cache: Path, launcher: Sequence[str]) -> Path:
     for path in shared.iterdir():
         with contextlib.suppress(OSError):  # what was killed has left it; another machine's locks are not seen here
             if time.time() - path.stat().st_mtime > LEFT_S:
-                shutil.rmtree(path, ignore_errors=True)
+                remove_folder(path)
     return shared
 
 
@@ -51,7 +52,7 @@ def _make_process_folder(pid: int) -> Path:
         path = Path(tempfile.mkdtemp(dir=root))
         with contextlib.suppress(OSError):  # removed before it was locked
             _lock_scratch_folder(path, 0)  # held until the process ends, however it does
-            atexit.register(shutil.rmtree, path, ignore_errors=True)
+            atexit.register(remove_folder, path)
             return path
 
 
@@ -62,7 +63,7 @@ def _lock_scratch_folder(path: Path, how: int, remove: bool = False) -> int:
         fcntl.flock(held, fcntl.LOCK_EX | how)
         os.stat(path)
         if remove:
-            shutil.rmtree(path, ignore_errors=True)
+            remove_folder(path)
     except OSError:
         os.close(held)
         raise

@@ -58,13 +58,19 @@ def find_published_tasks(folder: Path) -> Iterator[tuple[str, Read]]:
     found = {path: _list_top_names(path) for path in sorted(folder.glob("*.py"))}
     if "ref_kernel" in found.get(folder / "reference.py", ()):
         yield "", partial(_read_gpumode, folder)
-    elif problems := [path for path, names in found.items() if "Model" in names and "get_inputs" in names]:
+    elif problems := [path for path, names in found.items() if _is_kernelbench_problem(names)]:
         for path in problems:
             yield ("" if len(problems) == 1 else f"{path.stem}."), partial(_read_kernelbench, path, problems)
     elif half := [path for path, names in found.items() if "Model" in names and "ModelNew" not in names]:
         raise ConfigError(f"{half[0]}: there is no get_inputs in it, which a KernelBench problem has beside its Model")
     else:
         yield from _read_backendbench(folder)
+
+
+def _is_kernelbench_problem(names: set[str]) -> bool:
+    """Whether a file with such names at its top is a problem: one that has an answer too is a submission, and is not run
+    where problems are."""
+    return {"Model", "get_inputs"} <= names and "ModelNew" not in names
 
 
 def _list_top_names(file: Path) -> set[str]:

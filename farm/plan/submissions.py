@@ -7,6 +7,7 @@ so it has a process of its own, and what a task's cases are made of is made once
 from __future__ import annotations
 
 import glob
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -158,6 +159,7 @@ def _find_folder_tasks(folder: Path) -> Iterator[tuple[str, Callable[[], _Task]]
 
 def _take_over_published(folder: Path, prefix: str, read: Read) -> _Task:
     """A task of another benchmark's layout. Raises ConfigError."""
+    _check_names_beside_reference(folder)
     found = read()
     files = _list_submission_files(folder, set(found.problem)) if found.files is None else sorted(found.files.items())
     made = plan_task_ops(found.given, found.drawn, found.root, {}, _make_refusal_at(folder))
@@ -171,7 +173,19 @@ def _make_refusal_at(place: Path) -> kernels.Refuse:
     return refuse
 
 
+def _check_names_beside_reference(folder: Path) -> None:
+    """Raises ConfigError where a submission that lies beside the reference would be imported by it in the place of a
+    package: where cases are prepared and baselines run, code that nobody vouches for must not be."""
+    for path in () if (folder / SUBMISSIONS).is_dir() else sorted(folder.glob("*.py")):
+        if kernel_sources.is_found_elsewhere(path.stem, folder):
+            raise ConfigError(
+                f"{path}: whoever imports {path.stem} beside it, as the reference may, gets this file: rename it, or put the "
+                f"submissions into {SUBMISSIONS}/"
+            )
+
+
 def _declare_folder_task(folder: Path, prefix: str) -> _Task:
+    _check_names_beside_reference(folder)
     made = read_task_config(folder / TASK)
     reference = made["catalogs"][0]["kernels"][0]["reference"]
     module = reference if reference.endswith(".py") else reference.rpartition(":")[0]
@@ -262,10 +276,11 @@ def _list_submission_files(folder: Path, own: set[Path]) -> list[tuple[str, Path
     for path in sorted(where.iterdir()):
         if path.name.startswith(("_", ".")):
             continue
-        if path.suffix == ".py" and path.resolve() not in own:
+        if path.suffix == ".py" and Path(os.path.realpath(path)) not in own:  # of a loop of links too
             files.append((path.stem, path))
-        elif path.is_dir() and where is apart and len(inner := sorted(path.glob("*.py"))) == 1:
-            files.append((path.name, inner[0]))
+        elif path.is_dir() and where is apart:
+            inner = sorted(path.glob("*.py"))
+            files.append((path.name, inner[0] if len(inner) == 1 else path))
     return files
 
 
@@ -279,7 +294,9 @@ def _check_submission_files(task: _Task) -> Iterator[dict[str, Any] | Refused]:
         elif times[name] > 1:
             yield Refused(own, f"{path}: the name {name!r} is given twice: rename one")
         elif size < 0:
-            yield Refused(own, f"{path}: no file: a link that leads nowhere, or a folder")
+            yield Refused(
+                own, f"{path}: no file: a link that leads nowhere, or a folder that has not one file of Python"
+            )
         elif size > MOST_BYTES:
             yield Refused(own, f"{path}: {size:,} bytes, more than {MOST_BYTES:,} are allowed")
         else:

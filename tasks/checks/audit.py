@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -46,6 +45,7 @@ from tasks.model.kind import (
     KIND_UNSTEADY,
     KIND_UNWRITTEN,
 )
+from tasks.run_queue import make_undisturbed_clock
 
 if TYPE_CHECKING:
     from tasks.backends.base import Backend
@@ -133,6 +133,7 @@ class Audit(Derived, Scenario):
     def build(self, backend: Backend, form: Form) -> Program:
         program = backend.build(form)
         program.called = backend.count_calls(form)
+        program.clock = make_undisturbed_clock(backend.open_queues())
         if program.placed is not None:
 
             def run_anew(arrays: list[Any]) -> Sequence[Any]:
@@ -195,7 +196,7 @@ class AwaitedCall:
 class _AuditedCalls:
     """The calls of one program, one after another.
 
-    number: how many were made; call_s: seconds that the first of them took, each; not_reached: what could not be done;
+    number: how many were made; call_s: seconds of each of the first of them but one; not_reached: what could not be done;
     refused: sizes that nobody has declared, for which the kernel raises; broken: those that nobody promises, for which
     it misbehaves; found_out: whether it did elsewhere; repeats_less: whether values that came again were computed by
     less.
@@ -244,9 +245,10 @@ class _AuditedCalls:
 
     def make(self) -> Iterator[AuditedCall]:
         """All calls."""
-        begin = time.perf_counter()
+        yield from self._see(iter([Asked(0)]))
+        begin = self.program.clock()  # the first one may have compiled
         yield from self._see(self.of_values())
-        self.call_s = (time.perf_counter() - begin) / max(self.number, 1)
+        self.call_s = max(self.program.clock() - begin, 0.0) / max(self.number - 1, 1)
         for asked in (self.of_memory(), self.of_order(), self.of_time()):
             yield from self._see(asked)
 
@@ -257,9 +259,8 @@ class _AuditedCalls:
             self.program.abandon()
 
     def of_values(self) -> Iterator[Asked]:
-        """Values change under one pointer, and pointers under the same values."""
+        """After a call with the own values: values change under one pointer, and pointers under the same values."""
         other = self.names.index(OTHER) if OTHER in self.names else 0
-        yield Asked(0)
         yield Asked(other, Placing(same=True))
         yield Asked(0, Placing(same=True))
         yield Asked(other)
@@ -279,9 +280,9 @@ class _AuditedCalls:
     def of_order(self) -> Iterator[Asked]:
         """All sets as cases of their own, then backwards in the same memory, in new memory and so on, until the calls
         are made or their time is up. A kernel that counts its calls has counted those of other checks too."""
-        begin, count, before = time.perf_counter(), len(self.names), self.program.called + 4
+        begin, count, before = self.program.clock(), len(self.names), self.program.called + 4
         for k in itertools.count():
-            taken, (turn, place) = time.perf_counter() - begin, divmod(k, count)
+            taken, (turn, place) = max(self.program.clock() - begin, 0.0), divmod(k, count)
             made = self.number + len(self.awaited) + before >= (CALLS if taken < REPEATS_S else LEAST)
             if turn and (made or taken > 20 * REPEATS_S):
                 return

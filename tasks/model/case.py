@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -372,6 +373,9 @@ class Program:
     #: Calls of the same kernel that its process had made before this was built, as far as they were counted
     #: (`Backend.count_calls`).
     called: int = 0
+    #: Seconds by which a check decides how much it asks: of what has the processor for itself, where that is known
+    #: (`tasks.run_queue.make_undisturbed_clock`).
+    clock: Callable[[], float] = time.perf_counter
 
     def open(self) -> Session:
         """Its session, which is not started yet: its own, or one whose steps are calls."""

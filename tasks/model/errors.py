@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import re
 import signal
-import sysconfig
 import traceback
 from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
+
+from tasks.packages import list_library_folders
 
 #: Of an error of many lines: "Exception from src/core.cpp:105:", "FrontEnd API failed with OpConversionFailure:".
 _AROUND = re.compile(r"\.(cpp|cc|cu|c|h|hpp|py):\d+|:\s*$|^\s*$")
@@ -185,15 +186,14 @@ def _is_user_file(file: str) -> bool:
     return (
         bool(file)
         and not file.startswith("<")
-        and not any(Path(file).is_relative_to(x) for x in _list_library_folders())
+        and not any(Path(file).is_relative_to(x) for x in _list_folders_of_others())
     )
 
 
 @functools.cache
-def _list_library_folders() -> tuple[Path, ...]:
-    installed = (Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+def _list_folders_of_others() -> tuple[Path, ...]:
     here = Path(__file__).parents[1]
-    return (*dict.fromkeys(installed), here, here.parent / "farm")
+    return (*list_library_folders(), here, here.parent / "farm")
 
 
 def shorten_error_gist(error: str) -> str:

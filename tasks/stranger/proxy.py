@@ -29,6 +29,7 @@ from tasks.catalogs.user_definitions import parse_definitions
 from tasks.confine import Rules
 from tasks.model import Chain, Flushes, Form, Misbehaviour, Program, RuntimeInfo, Timed, TimedCalls, Unsupported
 from tasks.model.kind import KIND_PROTOCOL
+from tasks.relay import remove_folder
 from tasks.run_queue import RunQueueClock
 from tasks.stranger import records
 from tasks.stranger.nursery import ENDED, Nursery, find_parent_process, measure_stranger_cpu
@@ -254,7 +255,7 @@ class Stranger:
                 self._lease.settimeout(ENDING_S)
                 self._lease.recv(ENDED.size)
             self._lease.close()
-            shutil.rmtree(self._scratch, ignore_errors=True)
+            remove_folder(self._scratch)
 
 
 def die_like_stranger(status: int) -> NoReturn:

@@ -169,6 +169,24 @@ def find_sleeping(long: str) -> list[str]:
     return found
 
 
+def test_a_folder_that_is_too_deep_for_who_removes_it_is_removed(farm: Farm) -> None:
+    source = """
+import tempfile
+at = os.open(tempfile.mkdtemp(), os.O_RDONLY)
+for _ in range(2 * sys.getrecursionlimit()):
+    os.mkdir("d", dir_fd=at)
+    before, at = at, os.open("d", os.O_RDONLY, dir_fd=at)
+    os.close(before)
+os.fchmod(at, 0)
+def kernel(x): return x * 2
+"""
+    assert outcomes(farm.run(deep="import sys" + source, sound=SOUND)) == [("pass", "")] * 4
+    assert farm.child is not None
+    folder = farm.child._folder
+    farm.child.close()
+    assert not Path(folder).exists()
+
+
 def test_a_kernel_that_forks_answers_once(farm: Farm) -> None:
     found = farm.run(forks="def kernel(x):\n    os.fork()\n    return x * 2\n", sound=SOUND)
     assert outcomes(found) == [("pass", "")] * 4

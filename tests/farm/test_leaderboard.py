@@ -15,7 +15,7 @@ import tasks
 from farm.client import submissions as client
 from farm.commands.run import main
 from farm.exits import BAD_INPUT, FOUND, OK
-from farm.plan import submissions
+from farm.plan import published, submissions
 from farm.plan.config import ConfigError
 from farm.report.tables.submissions import summarise_submission, view_leaderboard
 from farm.report.tables.view import Report
@@ -44,6 +44,7 @@ WRONG = {
     "sparse": ("def double(x): return (x + x).to_sparse()\n", "wrong", "structure", "torch.sparse_coo"),
     "other_shape": ("def double(x): return (x + x)[:1]\n", "wrong", "shape", ""),
     "triple": ("def double(x): return x + x + x\n", "wrong", "numbers", ""),
+    "numpy": ("def double(x): return x + x + x\n", "wrong", "numbers", ""),
     "exits": ("import os\nos._exit(3)\n", "crash", "exit code 3", ""),
     "too_large": (RIGHT + "#" * submissions.MOST_BYTES, "error", "refused", "bytes, more than"),
 }
@@ -82,7 +83,20 @@ def test_right_submissions_alone_end_well(board: Path, results: Path, capsys: py
     assert "Submissions, the worst first" in capsys.readouterr().out
 
 
+#: Is right if it imports NumPy, not the submission of that name; and no other submission.
+IMPORTS = """
+import numpy
+def double(x):
+    try:
+        from triple import double
+    except ImportError:
+        return x + x if numpy.float32 else x
+    return double(x)
+"""
+
+
 def test_what_is_wrong_with_a_submission_is_its_own_line(board: Path, results: Path) -> None:
+    (board / "submissions" / "imports.py").write_text(IMPORTS)
     for name, (text, *_) in WRONG.items():
         (board / "submissions" / f"{name}.py").write_text(text)
     (board / "submissions" / "twice.py").write_text(RIGHT)
@@ -94,8 +108,8 @@ def test_what_is_wrong_with_a_submission_is_its_own_line(board: Path, results: P
         assert (lines[name]["status"], lines[name]["kind"]) == (status, kind), lines[name]
         assert why in lines[name]["why"]
     assert lines["twice"]["kind"] == "refused" and "is given twice" in lines["twice"]["why"]
-    assert lines["right"]["status"] == "pass"
-    assert next(iter(lines)) == "exits" and list(lines)[-1] == "right", "the worst first"
+    assert lines["right"]["status"] == lines["imports"]["status"] == "pass", lines["imports"]
+    assert next(iter(lines)) == "exits" and set(list(lines)[-2:]) == {"right", "imports"}, "the worst first"
 
 
 @pytest.mark.parametrize(
@@ -290,6 +304,24 @@ def test_a_link_that_leads_nowhere_is_its_own_line(board: Path) -> None:
     found = submissions.read_submissions_folder(board)
     assert [b.name for b in found.config.backends] == ["right"]
     assert all("no file" in x.why for x in found.refused) and {x.name for x in found.refused} == {"lost", "folder"}
+
+
+def test_a_submission_beside_the_reference_is_no_package_that_it_imports(board: Path) -> None:
+    for name in ("right", "numpy"):
+        (board / f"{name}.py").write_text(RIGHT)
+    assert len(submissions.read_submissions_folder(board).config.backends) == 1, "what lies there is the host's own"
+    shutil.rmtree(board / "submissions")
+    with pytest.raises(ConfigError, match=r"numpy\.py: whoever imports numpy beside it"):
+        submissions.read_submissions_folder(board)
+    (board / "numpy.py").unlink()
+    assert [x.name for x in submissions.read_submissions_folder(board).config.backends] == ["right"]
+
+
+def test_a_submission_that_has_a_problem_of_its_own_is_not_run_where_problems_are(tmp_path: Path) -> None:
+    problem = "class Model: pass\ndef get_inputs(): return []\ndef get_init_inputs(): return []\n"
+    (tmp_path / "problem.py").write_text(problem)
+    (tmp_path / "cheat.py").write_text(problem + "class ModelNew: pass\n")
+    assert [prefix for prefix, _ in published.find_published_tasks(tmp_path)] == [""]
 
 
 def test_a_name_that_is_no_text_is_its_own_line(board: Path) -> None:

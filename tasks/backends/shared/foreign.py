@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import sysconfig
 from pathlib import Path
+
+from tasks.packages import list_library_folders
 
 #: Where `tasks` lies; another environment's process has it by a link (`farm.fleet.child_process`).
 _TASKS = sorted({str(x.parents[2]) for x in (Path(__file__), Path(__file__).resolve())})
 #: Folders of code that is not a user's.
-_LIBRARIES = (
-    *_TASKS,
-    str(Path(__file__).resolve().parents[3] / "farm"),
-    *sorted({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")}),
-)
+_LIBRARIES = (*_TASKS, str(Path(__file__).resolve().parents[3] / "farm"), *map(str, list_library_folders()))
 #: Its kernels stand for users'.
 _ZOO = tuple(str(Path(x) / "zoo") for x in _TASKS)
 _known: dict[str, bool] = {}

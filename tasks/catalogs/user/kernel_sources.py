@@ -7,6 +7,7 @@ import functools
 import hashlib
 import importlib.util
 import symtable
+import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
@@ -98,6 +99,12 @@ def find_first_lacking_import(file: Path, root: str) -> tuple[int, str] | None:
 def is_package_beside(package: str, folders: Iterable[Path]) -> bool:
     """Whether a package or module of that name lies in one of the folders."""
     return any((folder / package).is_dir() or (folder / f"{package}.py").is_file() for folder in folders if package)
+
+
+def is_found_elsewhere(package: str, folder: Path) -> bool:
+    """Whether Python finds a package or module of that name in another place than a folder."""
+    others = [x for x in sys.path if Path(x).resolve() != folder.resolve()]
+    return package in sys.builtin_module_names or PathFinder.find_spec(package, others) is not None
 
 
 def find_module_file(module: str, folders: Iterable[Path]) -> Path | None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import glob
 import json
-import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from tasks.catalogs.user import kernel_sources
 from tasks.catalogs.user_definitions import USER, parse_definitions
+from tasks.packages import list_library_folders
 
 #: The farm's own code, of which a reference may be.
 _TASKS = Path(__file__).resolve().parents[2]
@@ -57,12 +57,11 @@ def list_hidden_files(text: str) -> list[str]:
             kernels |= _find_file_of_definition(source, kernel.get("kernel")) | _find_file_of_definition(
                 source, kernel.get("backward")
             )
-    libraries = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     # A kernel that imports the file of its reference is not given it for that.
     own = [
         x
         for x in (references - needed) | (asked - kernels)
-        if not any(x.is_relative_to(folder) for folder in (*libraries, _TASKS))
+        if not any(x.is_relative_to(folder) for folder in (*list_library_folders(), _TASKS))
     ]
     compiled = [found for x in own for found in x.parent.glob(f"__pycache__/{glob.escape(x.stem)}.*")]
     return sorted(map(str, (*own, *compiled)))

@@ -20,6 +20,7 @@ from types import ModuleType
 from typing import Any
 
 from tasks.catalogs.user import kernel_sources
+from tasks.catalogs.user_definitions import are_kernels_of_submission
 
 #: Begins the names of packages that stand for folders.
 _PREFIX = "beside_"
@@ -57,7 +58,12 @@ class _SiblingFinder(MetaPathFinder):
     ) -> ModuleType:
         first = name.partition(".")[0]
         if level or not self._has_namesake(first):
-            return builtins.__import__(name, globals, locals, fromlist or (), level)
+            try:
+                return builtins.__import__(name, globals, locals, fromlist or (), level)
+            except PermissionError as error:  # another submission's file, which is hidden
+                if Path(error.filename or "").stem != first:
+                    raise
+                raise ModuleNotFoundError(f"No module named {name!r}", name=name) from None
         found = importlib.import_module(f"{self.name}.{name}")
         if fromlist:  # which may name submodules
             return builtins.__import__(found.__name__, globals, locals, fromlist, 0)
@@ -65,7 +71,10 @@ class _SiblingFinder(MetaPathFinder):
 
     def _has_namesake(self, first: str) -> bool:
         """Whether a module of this name lies here and the usual way leads to another one. The standard library's come
-        first, as everywhere in the process that has imported them."""
+        first, as everywhere in the process that has imported them; for a submission all that are installed do: what
+        lies beside it may be somebody else's."""
+        if are_kernels_of_submission():
+            return False
         own = kernel_sources.find_module_file(first, self._folders)
         if own is None or first in _OF_PYTHON:
             return False
