@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -77,12 +78,12 @@ def list_training_phases(rows: pd.DataFrame, trace: pd.DataFrame) -> pd.DataFram
     return table.iloc[np.lexsort((sound[1], runs, sound[0]))]
 
 
-def list_training_runs(phases: pd.DataFrame) -> list[Line]:
+def list_training_runs(phases: pd.DataFrame) -> Sequence[Line]:
     """One line per training run, of `list_training_phases`: the phase that has a place, or the furthest off; step: the
     first of it that is off, or the furthest. What has a place comes first, then what is furthest off."""
-    found = []
+    found = list[dict[str, Any]]()
     for _, run in phases.groupby(KEY, sort=False):
-        lines = run.to_dict("records")
+        lines = [{str(name): value for name, value in line.items()} for line in run.to_dict("records")]
         share = max(line["worst"] / line["limit"] for line in lines)
         line = max(lines, key=lambda x: (x["place"] != "", x["phase"] != TAPS, x["worst"]))
         off = [number for number, _, status in line["steps"] if status != Status.PASS.value]
