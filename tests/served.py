@@ -21,7 +21,8 @@ from tasks.model.engine import LEFT, Engine, Sampling
 class Manners:
     """How a server misbehaves. busy: its first requests that it refuses with 429; status: of every completion; most:
     logarithms that it gives; hot: by which the temperature that is asked for is multiplied; by_text: it names tokens by
-    their text alone; asked: completions that it was asked for."""
+    their text alone; as_chat: its logprobs are those of chats, as llama.cpp's server has them; asked: completions that
+    it was asked for."""
 
     busy: int = 0
     status: int = 200
@@ -31,6 +32,7 @@ class Manners:
     wait_s: float = 0.0
     hot: float = 1.0
     by_text: bool = False
+    as_chat: bool = False
     asked: int = 0
 
 
@@ -104,7 +106,19 @@ class Served:
         said = [self._likeliest(x, min(asked["logprobs"], self.manners.most)) for x in rows]
         first_of_prompt = [None] if len(shown) == len(tokens) else []
         named = [self._name(x) for x in shown]
+        if self.manners.as_chat:
+            content = [self._show_as_chat(*both) for both in zip(shown, said)]
+            return {"text": "", "logprobs": {"content": content}}
         return {"text": "", "logprobs": {"tokens": named, "top_logprobs": [*first_of_prompt, *said]}}
+
+    @staticmethod
+    def _show_as_chat(token: int, said: dict[str, float]) -> dict[str, Any]:
+        top = [(int(name.removeprefix("token_id:")), x) for name, x in said.items()]
+        return {
+            "id": token,
+            "token": f"t{token}",
+            "top_logprobs": [{"id": k, "token": f"t{k}", "logprob": x} for k, x in top],
+        }
 
     def _name(self, token: int) -> str:
         return f"word {token}" if self.manners.by_text else f"token_id:{token}"

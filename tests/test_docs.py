@@ -51,6 +51,8 @@ RUN_AS = {
     "farm run configs/training.yaml": (
         "farm run configs/training.yaml --ops convolution --dtypes float32 --on inline --results training"
     ),
+    "farm run examples/own_ranks/farm.yaml": "farm run examples/own_ranks/farm.yaml --on inline --results ranks",
+    "farm run examples/own_engine/farm.yaml": "farm run examples/own_engine/farm.yaml --on inline --results engine",
     "farm run configs/top50.yaml": "farm run configs/top50.yaml --ops softmax --samples 1 --backends torch-cpu --on inline --results course",
     "farm run configs/roundtrip.yaml": "farm run configs/roundtrip.yaml --backends ort-cpu --on inline --results course",
     "farm run configs/speedup.yaml": "farm run configs/speedup.yaml --ops softmax --backends torch-cpu --on inline --results course",
@@ -115,6 +117,7 @@ NOT_RUN = {
     "farm fingerprint configs/versions.yaml": "ten environments; tests/farm/test_fingerprint.py names a config",
     "farm fingerprint --diff openvino-cpu@2024.6.0": "needs the run before it",
     "python -m tasks.backends.checkpoint_of_decoder": "tests/tasks/test_engine_endpoint.py serves such a checkpoint",
+    "llama-server": "needs llama.cpp; tests/tasks/test_engine_endpoint.py serves as it does",
     "vllm serve": "needs vLLM and its device; tests/tasks/test_packaged_engines.py has its interface",
     "python -m tests.devices.products": "tests/tasks/test_matrix_units.py recomputes recorded rows",
     "python -m tests.devices.exceptions": "tests/tasks/test_exceptions.py judges a product of each kind",
@@ -231,6 +234,22 @@ def test_the_lists_of_commands_are_in_use() -> None:
     shown = [command for _, command in commands()]
     assert not [c for c in RUN_AS if c not in shown]
     assert not [start for start in NOT_RUN if not any(c.startswith(start) for c in shown)]
+
+
+#: Commands of the stories of training and serving, what is said of each, and the answer of a question.
+STORIES = {
+    "farm run examples/own_ranks/farm.yaml": (1, ("own gradients", "rank 3: 2.weight")),
+    "farm run examples/own_engine/farm.yaml": (1, ("padded_left differs from the usual way in 72 of",)),
+    "farm loss gpt --steps 20": (0, ("Normal at step 19: a difference of up to",)),
+}
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("command", STORIES)
+def test_the_stories_end_as_the_pages_tell_them(command: str, session: Session) -> None:
+    code, said = session.done[RUN_AS.get(command, command)]
+    assert code == STORIES[command][0], said
+    assert all(words in " ".join(said.split()) for words in STORIES[command][1]), said
 
 
 @pytest.mark.nightly

@@ -14,8 +14,8 @@ def data():
 
 
 def make():
-    """What the farm's config names: (module, data, optimiser, loss), and how many batches are a step: of 2 ranks each
-    takes half."""
+    """What the farm's config names: (module, data, optimiser, loss), and how many batches are a step: of 4 ranks each
+    takes one."""
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 5))
     return module, data(), torch.optim.AdamW(module.parameters(), lr=1e-3), cross_entropy, {"accumulate": 4}

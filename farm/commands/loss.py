@@ -84,15 +84,6 @@ def _print_loss_answer(exact: ExactTraining, name: str, dtype: str, seed: int, s
     print(
         f"{name} in {dtype}: {1 + DRAWS} right runs from the same weights on the same data; they differ by rounding alone.\n"
     )
-    print(
-        f"{'step':>6}{'loss':>12}{'two runs differ by':>21}{'of it':>11}" + f"{'yours':>12}{'floors':>10}" * bool(own)
-    )
-    shown = range(0, steps, max(1, math.ceil(steps / LINES)))
-    for k in sorted({*shown, steps - 1}):
-        mine = f"{own[k]:12.6f}{_count_loss_floors(spread, own, k):10.3g}" if k < len(own) else ""
-        loss, apart = spread.losses[k], spread.apart[k]
-        print(f"{k:6}{loss:12.6f}{apart:21.2e}{apart / abs(loss) if loss else 0.0:11.1e}{mine}")
-    print()
     horizon = min(spread.horizon, steps)
     if horizon < steps:
         print(
@@ -107,10 +98,18 @@ def _print_loss_answer(exact: ExactTraining, name: str, dtype: str, seed: int, s
         print(
             f"Yours is off from step {off[0]} on: {_count_loss_floors(spread, own, off[0]):.3g} floors. `farm run` with the check train names the phase."
         )
-        return FOUND
-    if own:
+    elif own:
         print(f"Yours is normal at all {min(len(own), horizon)} steps that can be compared.")
-    return OK
+    print()
+    print(
+        f"{'step':>6}{'loss':>12}{'two runs differ by':>21}{'of it':>11}" + f"{'yours':>12}{'floors':>10}" * bool(own)
+    )
+    shown = range(0, steps, max(1, math.ceil(steps / LINES)))
+    for k in sorted({*shown, steps - 1}):
+        mine = f"{own[k]:12.6f}{_count_loss_floors(spread, own, k):10.3g}" if k < len(own) else ""
+        loss, apart = spread.losses[k], spread.apart[k]
+        print(f"{k:6}{loss:12.6f}{apart:21.2e}{apart / abs(loss) if loss else 0.0:11.1e}{mine}")
+    return FOUND if off else OK
 
 
 def _count_loss_floors(spread: LossSpread, own: Sequence[float], k: int) -> float:

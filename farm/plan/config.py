@@ -79,7 +79,8 @@ def load_config(path: str | Path, within: tuple[Path, ...] = ()) -> Config:
         else c
         for c in config.catalogs
     ]
-    config = config.model_copy(update={"catalogs": own})
+    backends = [kernels.resolve_class_path(b, file.parent) for b in config.backends]
+    config = config.model_copy(update={"catalogs": own, "backends": backends})
     if config.policy.endswith(".json"):
         # Named from the config's directory, as every other file; absolute, so that a resumed run finds it from
         # anywhere.

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from farm.plan.config_schema import CatalogConfig, Config, OwnModel
+from farm.plan.config_schema import BackendConfig, CatalogConfig, Config, OwnModel
 from tasks.catalogs import user_definitions
 from tasks.catalogs.models import classes, drawn_inputs, of_file, table
 from tasks.catalogs.user import declaration_keys, kernel_sources
@@ -47,6 +47,17 @@ def resolve_catalog_paths(catalog: CatalogConfig, folder: Path) -> CatalogConfig
     kernels = [k.with_functions(lambda _, name: absolute(name)) for k in catalog.kernels]
     return catalog.model_copy(
         update={"root": str(root), "modules": [absolute(m) for m in catalog.modules], "kernels": kernels}
+    )
+
+
+def resolve_class_path(backend: BackendConfig, folder: Path) -> BackendConfig:
+    """The backend with the file of its option class ("file.py:Class") absolute; it is relative to ``folder``, that of
+    the config."""
+    path, colon, name = str(backend.options.get("class", "")).rpartition(":")
+    if not path.endswith(".py"):
+        return backend
+    return backend.model_copy(
+        update={"options": backend.options | {"class": f"{(folder / path).resolve()}{colon}{name}"}}
     )
 
 

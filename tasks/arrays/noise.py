@@ -111,6 +111,15 @@ def perturb_by_noise(x: np.ndarray, eps: float, draw: int, place: int) -> np.nda
     return np.multiply(u, x, out=u) if x.dtype == np.float64 else np.asarray(u * x)
 
 
+def perturb_in_place(x: np.ndarray, eps: float, draw: int, place: int) -> None:
+    """`perturb_by_noise` into ``x`` itself (float64)."""
+    start = _seed_noise_draw(draw, place)
+    if draw != ALONE and x.size > _TABLE - start and x.flags.c_contiguous:
+        _move_by_repeated_factors(x, _draw_noise_factors(eps, draw % _TABLES)[start:], x)
+    else:
+        x[...] = perturb_by_noise(x, eps, draw, place)
+
+
 def move_last_digit(x: np.ndarray, draw: int, place: int) -> np.ndarray:
     """``x`` (float64) with each element an ulp up or down, as one of ROUNDOFF_DRAWS draws has it; zeros, infinities and
     NaN stay.
@@ -137,9 +146,10 @@ def _move_one_element(x: np.ndarray) -> np.ndarray:
     return made
 
 
-def _move_by_repeated_factors(x: np.ndarray, row: np.ndarray) -> np.ndarray:
-    """``x`` times the factors of ``row``, which begin again at its end: no table as large as ``x`` is ever made."""
-    made, given, n = np.empty(x.size, x.dtype), x.reshape(-1), len(row)
+def _move_by_repeated_factors(x: np.ndarray, row: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+    """``x`` times the factors of ``row``, which begin again at its end: no table as large as ``x`` is ever made. out:
+    where it is put, contiguous; may be ``x``."""
+    made, given, n = np.empty(x.size, x.dtype) if out is None else out.reshape(-1), x.reshape(-1), len(row)
     whole = x.size // n * n
     np.multiply(given[:whole].reshape(-1, n), row, out=made[:whole].reshape(-1, n))
     np.multiply(given[whole:], row[: x.size - whole], out=made[whole:])

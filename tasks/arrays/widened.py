@@ -81,7 +81,6 @@ def _make_widening_mode() -> Any:
 
         def move(self, x: Any, eps: float) -> None:
             if isinstance(x, torch.Tensor) and x.dtype == torch.float64 and x.numel():
-                moved = noise.perturb_by_noise(x.detach().numpy(), eps, self.draw, next(self.places))
-                x.copy_(torch.from_numpy(moved))
+                noise.perturb_in_place(x.detach().numpy(), eps, self.draw, next(self.places))
 
     return Wide

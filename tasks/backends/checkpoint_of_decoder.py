@@ -1,6 +1,7 @@
 """Writes a decoder of the catalog `engine` as a checkpoint, for a server that is to be asked through its endpoint.
 
-``python -m tasks.backends.checkpoint_of_decoder FOLDER``; a config's catalog names the same decoder, dtype and seed.
+``python -m tasks.backends.checkpoint_of_decoder FOLDER``, or ``FILE.gguf`` for llama.cpp's server, which takes the
+package gguf; a config's catalog names the same decoder, dtype and seed.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ import argparse
 from pathlib import Path
 
 from tasks.catalogs.engine import catalog
-from tasks.engines.checkpoint import save_checkpoint
+from tasks.engines import llama_cpp
+from tasks.engines.checkpoint import list_token_names, save_checkpoint
 from tasks.model import get_numpy_dtype
 from tasks.model.engine import ServedModel
 
@@ -23,13 +25,20 @@ def make_served_decoder(decoder: str, dtype: str, seed: int = 0) -> ServedModel:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tasks.backends.checkpoint_of_decoder", description=__doc__)
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("path", type=Path, metavar="FOLDER|FILE.gguf")
     parser.add_argument("--decoder", choices=sorted(catalog.DECODERS), default="llama")
     parser.add_argument("--dtype", choices=catalog.DTYPES, default="float32")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
-    save_checkpoint(make_served_decoder(given.decoder, given.dtype, given.seed), given.folder)
-    print(f"{given.folder}: the decoder {given.decoder} in {given.dtype}")
+    model = make_served_decoder(given.decoder, given.dtype, given.seed)
+    if given.path.suffix == ".gguf":
+        try:
+            llama_cpp.save_gguf(model, given.path, list_token_names(model.decoder.vocabulary))
+        except ImportError:
+            parser.error(f"{given.path}: gguf is not installed here; pip install gguf")
+    else:
+        save_checkpoint(model, given.path)
+    print(f"{given.path}: the decoder {given.decoder} in {given.dtype}")
 
 
 if __name__ == "__main__":

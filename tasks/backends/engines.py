@@ -13,7 +13,9 @@ import numpy as np
 from tasks.backends.base import Backend, importing
 from tasks.backends.collectives import RankGroup
 from tasks.backends.engine_ranks import RankedEngine
+from tasks.catalogs.base import CatalogError
 from tasks.catalogs.engine.catalog import DECODERS
+from tasks.catalogs.user import load_kernels
 from tasks.checks import engine_relations, serving
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
 from tasks.model.engine import Engine
@@ -94,8 +96,8 @@ class EngineBackend(Backend):
 
 
 class OwnEngine(EngineBackend):
-    """``class``: "module:Class" of an engine in Python (`tasks.model.engine.Engine`); without it the plain one in
-    torch."""
+    """``class``: "file.py:Class" (from the config's folder) or "module:Class" of an engine in Python
+    (`tasks.model.engine.Engine`); without it the plain one in torch."""
 
     vendor = "PyTorch"
     takes = ("class",)
@@ -109,11 +111,16 @@ class OwnEngine(EngineBackend):
         return RuntimeInfo(f"torch {torch.__version__}", torch.backends.cpu.get_cpu_capability())
 
     def _find_class(self, name: str) -> Any:
-        module, _, attribute = name.partition(":")
+        module, _, attribute = name.rpartition(":")
         try:
-            found = getattr(importlib.import_module(module), attribute)
-        except (ImportError, AttributeError, ValueError) as error:
-            raise Unavailable(f'backend {self.name}: class: {name!r} is no "module:Class" here ({error})') from None
+            if module.endswith(".py"):
+                found = load_kernels.resolve_user_name(name, os.path.dirname(module))
+            else:
+                found = getattr(importlib.import_module(module), attribute)
+        except (ImportError, AttributeError, ValueError, CatalogError) as error:
+            raise Unavailable(
+                f'backend {self.name}: class: {name!r} is no "file.py:Class" or "module:Class" here ({error})'
+            ) from None
         lacks = [
             x
             for x in ("load", "prefill", "batch", "decode", "fork", "crop", "evict", "free")

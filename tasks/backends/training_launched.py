@@ -22,6 +22,7 @@ from tasks.backends.shared import ranks, torch_switches
 from tasks.backends.shared.training_form import TrainingForm
 from tasks.backends.training_hook import HOOK
 from tasks.backends.training_ranks import SessionOverRanks, TrainingRanks
+from tasks.catalogs.training import own
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported, flags
 from tasks.training import networks
 
@@ -32,9 +33,10 @@ SAID = 300
 
 
 class LaunchedGroup(RankConnections):
-    """The ranks of a script, in their order. Raises RuntimeError where they do not come."""
+    """The ranks of a script, in their order. folder: where the command runs, None for here. Raises RuntimeError where
+    they do not come."""
 
-    def __init__(self, command: str) -> None:
+    def __init__(self, command: str, folder: str | None = None) -> None:
         super().__init__(find_rank_patience())
         token, listener = secrets.token_hex(16), socket.create_server(("127.0.0.1", 0))
         host, port = listener.getsockname()
@@ -48,6 +50,7 @@ class LaunchedGroup(RankConnections):
                 stdin=subprocess.DEVNULL,
                 stdout=sys.stderr.fileno(),
                 env=dict(os.environ) | told,
+                cwd=folder,
                 start_new_session=True,
             )
         except OSError as error:
@@ -105,8 +108,8 @@ class LaunchedGroup(RankConnections):
 
 
 class LaunchedTraining(TrainingRanks):
-    """option command: what starts the script, "torchrun --nproc-per-node 2 train.py". It trains what the op of the
-    catalog training is made of, one of the user's own."""
+    """option command: what starts the script, "torchrun --nproc-per-node 2 train.py", in the folder of the config. It
+    trains what the op of the catalog training is made of, one of the user's own."""
 
     takes = ("command",)
     devices = ("cpu", "cuda", "rocm")
@@ -115,6 +118,7 @@ class LaunchedTraining(TrainingRanks):
         super().__init__(name, device, options)
         self.command = str(options.get("command") or "")
         self.ranks, self.ordinals = 1, (0,)  # how many there are, the launcher decides
+        self._folder: str | None = None
 
     def probe(self) -> RuntimeInfo:
         with importing("torch"):
@@ -130,11 +134,13 @@ class LaunchedTraining(TrainingRanks):
             raise Unsupported(f"{self.name} runs a training of one's own alone (the key own of the catalog training)")
         given = TrainingForm.read(form)
         loop = [given.recipe, given.precision]
+        mine = own.list_own_trainings().get(given.network)
+        self._folder = mine.root if mine else None
         said = flags.join_row_flags("", launched=self.command.split()[0].rpartition("/")[2])
         session = lambda: SessionOverRanks(self._find_group(), loop, given, "", "hook")  # noqa: E731
         return Program(lambda: [], self.device, flags=said, session=session)
 
     def _find_group(self) -> RankConnections:
         if self._group is None or not self._group.connections:
-            self._group = LaunchedGroup(self.command)
+            self._group = LaunchedGroup(self.command, self._folder)
         return self._group

@@ -53,12 +53,17 @@ def digest_served_model(model: ServedModel, *more: str) -> str:
     return digest.hexdigest()[:24]
 
 
+def list_token_names(vocabulary: int) -> list[str]:
+    """What a served checkpoint's tokens are called."""
+    return [f"t{k}" for k in range(vocabulary)]
+
+
 def save_tokenizer(folder: Path, vocabulary: int) -> None:
     """A tokenizer whose tokens are t0, t1, …: builders copy it, and nobody gives it text."""
     from tokenizers import Tokenizer, models
     from transformers import PreTrainedTokenizerFast
 
-    words = {f"t{k}": k for k in range(vocabulary)}
+    words = {name: k for k, name in enumerate(list_token_names(vocabulary))}
     made = Tokenizer(models.BPE(vocab=words, merges=[], unk_token="t0"))
     PreTrainedTokenizerFast(tokenizer_object=made, pad_token="t0", bos_token="t1", eos_token="t2").save_pretrained(
         folder

@@ -174,7 +174,8 @@ class EndpointEngine(Answering):
         request."""
         self._model = self._model or self.find_model()
         said = self._ask("completions", asked | {"model": self._model, "return_tokens_as_token_ids": True})
-        found = [x.get("logprobs") or {} for x in sorted(said.get("choices", ()), key=lambda x: int(x.get("index", 0)))]
+        choices = sorted(said.get("choices", ()), key=lambda x: int(x.get("index", 0)))
+        found = [_read_logprobs(x.get("logprobs") or {}) for x in choices]
         if not found or not all(x.get("tokens") and x.get("top_logprobs") for x in found):
             raise Unsupported(
                 f"{self._address} gives no logprobs: start the server so that completions have them (vLLM: --max-logprobs)"
@@ -216,6 +217,16 @@ class EndpointEngine(Answering):
             except (OSError, ValueError) as error:
                 raise RuntimeError(f"{self._address} answers no JSON of this API ({error})") from None
         raise AssertionError("the last try returns or raises")
+
+
+def _read_logprobs(said: dict[str, Any]) -> dict[str, Any]:
+    """The logprobs of a completion as OpenAI's completions have them (``tokens``, ``top_logprobs``): llama.cpp's server
+    gives those of OpenAI's chats, each token with its number."""
+    if not (steps := said.get("content")):
+        return said
+    name = lambda x: f"token_id:{x['id']}" if "id" in x else str(x["token"])  # noqa: E731
+    top = [{name(x): float(x["logprob"]) for x in step.get("top_logprobs") or ()} for step in steps]
+    return {"tokens": [name(step) for step in steps], "top_logprobs": top}
 
 
 def _read_retry_seconds(said: str | None, otherwise: float, most: float) -> float:

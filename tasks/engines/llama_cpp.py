@@ -171,34 +171,45 @@ def _silence_llama_cpp() -> Any:
 
 
 def keep_gguf(model: ServedModel) -> Path:
-    """The GGUF file of a served model, written once for its content. Weights of one dimension stay float32, as
-    llama.cpp asks."""
+    """The GGUF file of a served model, written once for its content; it has no tokenizer."""
+    name = f"{digest_served_model(model, 'gguf')}.gguf"
+    return keep_engine_file(name, lambda made, _: save_gguf(model, made))
+
+
+def save_gguf(model: ServedModel, path: Path, tokens: Sequence[str] = ()) -> None:
+    """Write a GGUF file. Weights of one dimension stay float32, as llama.cpp asks. tokens: what they are called, for a
+    server; without, the file has no tokenizer."""
     import gguf
 
-    def write(made: Path, _: Path) -> None:
-        decoder, kind = model.decoder, gguf.GGMLQuantizationType[TYPES[model.dtype]]
-        writer = gguf.GGUFWriter(made, "llama")
-        writer.add_context_length(decoder.positions)
-        writer.add_embedding_length(decoder.width)
-        writer.add_block_count(decoder.layers)
-        writer.add_feed_forward_length(decoder.inner)
-        writer.add_head_count(decoder.heads)
-        writer.add_head_count_kv(decoder.kv_heads)
-        writer.add_layer_norm_rms_eps(decoder.epsilon)
-        writer.add_rope_freq_base(decoder.rotary_base)
-        writer.add_rope_dimension_count(decoder.head_width)
-        writer.add_vocab_size(decoder.vocabulary)
+    decoder, kind = model.decoder, gguf.GGMLQuantizationType[TYPES[model.dtype]]
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_context_length(decoder.positions)
+    writer.add_embedding_length(decoder.width)
+    writer.add_block_count(decoder.layers)
+    writer.add_feed_forward_length(decoder.inner)
+    writer.add_head_count(decoder.heads)
+    writer.add_head_count_kv(decoder.kv_heads)
+    writer.add_layer_norm_rms_eps(decoder.epsilon)
+    writer.add_rope_freq_base(decoder.rotary_base)
+    writer.add_rope_dimension_count(decoder.head_width)
+    writer.add_vocab_size(decoder.vocabulary)
+    if tokens:
+        writer.add_tokenizer_model("gpt2")
+        writer.add_tokenizer_pre("default")
+        writer.add_token_list(tokens)
+        writer.add_token_types([gguf.TokenType.NORMAL] * len(tokens))
+        writer.add_token_merges(["t 0"])  # an empty list is not written, and nobody gives it text
+        writer.add_add_bos_token(False)
+    else:
         writer.add_tokenizer_model("no_vocab")
-        for name, weight in model.weights.items():
-            wide = _order_rotary(name, np.asarray(weight, np.float32), decoder)
-            stored = gguf.GGMLQuantizationType.F32 if wide.ndim == 1 else kind
-            writer.add_tensor(_name_gguf_tensor(name), gguf.quants.quantize(wide, stored), raw_dtype=stored)
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-        writer.close()
-
-    return keep_engine_file(f"{digest_served_model(model, 'gguf')}.gguf", write)
+    for name, weight in model.weights.items():
+        wide = _order_rotary(name, np.asarray(weight, np.float32), decoder)
+        stored = gguf.GGMLQuantizationType.F32 if wide.ndim == 1 else kind
+        writer.add_tensor(_name_gguf_tensor(name), gguf.quants.quantize(wide, stored), raw_dtype=stored)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
 
 
 def _name_gguf_tensor(name: str) -> str:

@@ -86,31 +86,44 @@ class ExactTraining:
         return [b for b in self.module.buffers() if b.is_floating_point()]
 
     def step(
-        self, state: TrainingState, number: int, batch: Arrays, probe: Arrays, draw: int | None = None
+        self,
+        state: TrainingState,
+        number: int,
+        batch: Arrays,
+        probe: Arrays,
+        draw: int | None = None,
+        goes_on: bool = True,
     ) -> SeenModules:
         """A step from a state. batch: of each tensor of the loss an array, micro-batch by micro-batch; draw: how
         everything that is rounded moves, None for not at all: weights at use, results forward and backward, stored
-        gradients, moments and weights."""
+        gradients, moments and weights; goes_on: whether another step begins with the state after this one, else the
+        moments in it do not move."""
         places = itertools.count(1)
         weights = state.weights if draw is None else [self._move(w, draw, places) for w in state.weights]
         taps: dict[str, Any] = {}
         loss, buffers, shares = self._gradients(weights, state.buffers, batch, draw, places, taps)
         raw = [self._reduce(share, draw, places) for share in shares]
-        after, phases = self._advance(state, number, raw, draw, places)
-        phases |= {TAPS: list(taps.values()), LOSS: [loss], BUFFERS: buffers, SHARES: shares, RAW: raw}
+        after, phases = self._advance(state, number, raw, draw, places, goes_on)
+        phases |= {TAPS: list(taps.values()), LOSS: [loss], BUFFERS: buffers, RAW: raw}
+        if self.recipe.accumulate > 1:
+            phases[SHARES] = shares
         moved = after.weights if draw is None else [self._move(w, draw, places) for w in after.weights]
         phases[PROBE] = [self._evaluate(moved, buffers, [x[None] for x in probe], draw, places)]
         return SeenModules(phases, list(taps), TrainingState(after.weights, after.first, after.second, buffers))
 
     def _advance(
-        self, state: TrainingState, number: int, raw: Arrays, draw: int | None, places: Any
+        self, state: TrainingState, number: int, raw: Arrays, draw: int | None, places: Any, goes_on: bool
     ) -> tuple[TrainingState, dict[str, Arrays]]:
         clipped = clip_training_gradients(self.recipe, raw)
         parts = zip(state.weights, state.first, state.second, clipped)
         rows = [self.recipe.advance(number, *part) for part in parts]
         first, second, weights = ([row[k] for row in rows] for k in range(3))
         if draw is not None:
-            first, second, weights = ([self._store(x, draw, places) for x in some] for some in (first, second, weights))
+            if goes_on:
+                first, second = ([self._store(x, draw, places) for x in some] for some in (first, second))
+            else:
+                next(itertools.islice(places, 2 * len(first) - 1, None))  # what comes behind keeps its places
+            weights = [self._store(x, draw, places) for x in weights]
         return TrainingState(weights, first, second, state.buffers), {
             CLIPPED: clipped,
             FIRST: first,
@@ -144,7 +157,11 @@ class ExactTraining:
             )
         for name, x in taps.items():
             taps[name] = x if isinstance(x, np.ndarray) else x.numpy().copy()
-        return np.asarray(total), [b.numpy().copy() for b in self._buffers()], [np.stack(rows) for rows in zip(*found)]
+        return (
+            np.asarray(total),
+            [b.numpy().copy() for b in self._buffers()],
+            [np.stack(rows) if count > 1 else rows[0][None] for rows in zip(*found)],
+        )
 
     def _evaluate(self, weights: Arrays, buffers: Arrays, batch: Arrays, draw: int | None, places: Any) -> np.ndarray:
         import torch
@@ -184,7 +201,7 @@ class ExactTraining:
                 except RuntimeError as error:
                     said = str(error).partition("\n")[0]
                     raise ValueError(
-                        f"the state of {name} cannot be set ({said}): make it an ordinary parameter or buffer"
+                        f"make {name} an ordinary parameter or buffer: its state cannot be set ({said})"
                     ) from None
 
     def _tensor(self, x: np.ndarray, draw: int | None, places: Any) -> Any:
@@ -201,6 +218,8 @@ class ExactTraining:
     def _reduce(self, share: np.ndarray, draw: int | None, places: Any) -> np.ndarray:
         """The mean over the micro-batches. What ranks exchange in a narrower dtype is rounded before it is added up,
         where it may be larger than the sum."""
+        if len(share) == 1 and not self.recipe.compress:
+            return share[0] if draw is None else self._store(share[0], draw, places)
         if draw is None:
             return np.asarray(share.mean(0))
         if narrow := self.recipe.compress:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,6 +12,8 @@ import numpy as np
 
 #: The dtype of a run whose linear layers multiply in FP8 (`tasks.training.float8`); autocast computes in the others.
 FLOAT8 = "float8_e4m3fn"
+#: Elements of a block of `_map_blocks`.
+_BLOCK = 1 << 14
 #: What `torch.nn.utils.clip_grad_norm_` adds to a norm that it divides by.
 CLIP_EPS = 1e-6
 
@@ -76,6 +79,20 @@ class TrainingRecipe:
         self, weight: np.ndarray, first: np.ndarray, second: np.ndarray, gradient: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """(first moment, second moment) after a step, as `advance` has them."""
+        made = _map_blocks(self._advance_moments, 2, weight, first, second, gradient)
+        return made[0], made[1]
+
+    def advance(
+        self, number: int, weight: np.ndarray, first: np.ndarray, second: np.ndarray, gradient: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(first moment, second moment, weight) after a step, float64, each shaped as the weight; SGD has no second
+        moment and returns zeros. number: of the step, from 0."""
+        made = _map_blocks(functools.partial(self._advance, number), 3, weight, first, second, gradient)
+        return made[0], made[1], made[2]
+
+    def _advance_moments(
+        self, weight: np.ndarray, first: np.ndarray, second: np.ndarray, gradient: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         if self.optimiser != "adamw":
             gradient = gradient + self.decay * weight
         if self.optimiser == "sgd":
@@ -84,13 +101,11 @@ class TrainingRecipe:
         one, two = self.betas
         return one * first + (1 - one) * gradient, two * second + (1 - two) * gradient * gradient
 
-    def advance(
+    def _advance(
         self, number: int, weight: np.ndarray, first: np.ndarray, second: np.ndarray, gradient: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(first moment, second moment, weight) after a step, float64, each shaped as the weight; SGD has no second
-        moment and returns zeros. number: of the step, from 0."""
         rate = self.rate_at(number)
-        first, second = self.advance_moments(weight, first, second, gradient)
+        first, second = self._advance_moments(weight, first, second, gradient)
         if self.optimiser == "sgd":
             return first, second, weight - rate * first
         if self.optimiser == "adamw":
@@ -98,3 +113,14 @@ class TrainingRecipe:
         one, two = self.betas
         root = np.sqrt(second / (1 - two ** (number + 1))) + self.eps
         return first, second, weight - rate / (1 - one ** (number + 1)) * first / root
+
+
+def _map_blocks(function: Callable[..., Sequence[np.ndarray]], count: int, *given: np.ndarray) -> list[np.ndarray]:
+    """``count`` results, each shaped as what is given, of a function of each element: a block at a time, which the
+    processor's cache holds with all that the function makes on its way."""
+    made = [np.empty(given[0].shape) for _ in range(count)]
+    flat, into = [x.reshape(-1) for x in given], [x.reshape(-1) for x in made]
+    for at in range(0, given[0].size, _BLOCK):
+        for out, part in zip(into, function(*(x[at : at + _BLOCK] for x in flat))):
+            out[at : at + _BLOCK] = part
+    return made

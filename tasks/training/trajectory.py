@@ -64,7 +64,8 @@ def follow_trajectory(
             own = {"number": np.array([number])} | state.vectors()
             own |= {f"batch{k}": x for k, x in enumerate(batch)} | {f"probe{k}": x for k, x in enumerate(probe)}
             inputs.append(own)
-            looked.append(_LookedAt.of(found, (exact.step(state, number, batch, probe, draw) for draw in range(draws))))
+            moved = (exact.step(state, number, batch, probe, draw, goes_on=False) for draw in range(draws))
+            looked.append(_LookedAt.of(found, moved))
         state = found.state
     stacked = {name: np.stack([one.pop(name) for one in inputs]) for name in list(inputs[0])}
     return Trajectory(stacked, _expect_training_steps(exact, looked))
@@ -104,7 +105,7 @@ def _expect_training_steps(exact: ExactTraining, looked: list[_LookedAt]) -> lis
         if phase in ALONE:
             found.append(ExpectedStep(phase, name, shapes[k]))
             continue
-        reference = np.stack([one.right[phase][k] for one in looked])
+        reference = np.stack([one.right[phase].pop(0) for one in looked])  # a large network is not held twice
         apart = np.stack([one.apart[phase][k] for one in looked])
         sizes = _measure_row_norms(reference, apart.ndim)
         times = STORINGS if phase in (LOSS, BUFFERS, PROBE) else 1.0

@@ -10,7 +10,12 @@ import pytest
 from farm import lake
 from farm.lake import beside
 from farm.report.faces.heat import draw_heat_row
-from farm.report.tables.training_runs import PHASE_OF_KIND, _show_training_floors, list_training_phases
+from farm.report.tables.training_runs import (
+    PHASE_OF_KIND,
+    _show_training_floors,
+    list_training_phases,
+    list_training_runs,
+)
 from tasks.checks.train import FLAG_SLOPE, KIND_FORWARD, KIND_REDUCTION, KIND_SLOPE
 from tasks.model.row import Row
 from tasks.model.trace import TraceStep
@@ -58,6 +63,9 @@ def test_the_place_stands_at_the_first_phase_that_is_off_on_its_rank(opened: lak
     assert [number for number, _, _ in found["own gradients", "1"]["steps"]] == [0, 1, 3]
     assert _show_training_floors(found["own gradients", "1"]).marked == (0,)
     assert _show_training_floors(found["raw gradients", "1"]).marked == ()
+    assert table[0]["rank"] == "1"  # the rank that has the place comes first
+    (run,) = list_training_runs(list_training_phases(lake.read(opened, RUN), lake.read_trace(opened, RUN)))
+    assert (run["phase"], run["step"], run["place"]) == ("own gradients", "0", "rank 1: up.weight")
     assert PHASE_OF_KIND[KIND_FORWARD] == "taps" and PHASE_OF_KIND[KIND_REDUCTION] == "raw gradients"
 
 
@@ -74,7 +82,9 @@ def test_every_step_of_the_phase_is_marked_whose_slope_is_off(opened: lake.Lake,
         [lake.make_row_batch([case], ORIGIN)],
         beside.read_beside_stream(beside.TRACE.to_stream([(case, some)], ORIGIN)),
     )
-    lines = list_training_phases(lake.read(opened, RUN), lake.read_trace(opened, RUN)).to_dict("records")
+    table = list_training_phases(lake.read(opened, RUN), lake.read_trace(opened, RUN))
+    lines = table.to_dict("records")
+    assert [(x["phase"], x["step"]) for x in list_training_runs(table)] == [(phase, "all")]
     found = {line["phase"]: (line["place"], _show_training_floors(line).marked) for line in lines}  # type: ignore[arg-type]
     assert found == {x: ("bn.running_var", (0, 1)) if x == phase else ("", ()) for x in phases}
 

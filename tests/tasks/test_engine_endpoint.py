@@ -121,6 +121,15 @@ def test_logarithms_of_some_tokens_are_held_to_those(cache: Path) -> None:
     assert rows["padded_left"].status == "wrong"
 
 
+def test_logarithms_in_the_form_of_chats_are_read(cache: Path) -> None:
+    """As llama.cpp's server gives them, which echoes no prompt."""
+    llama_cpp = Manners(as_chat=True, echoes=False)
+    rows = ask(cache, PlainEngine(), ["float64", "padded_left", "greedy"], llama_cpp)
+    assert {op: row.status for op, row in rows.items()} == dict.fromkeys(rows, "pass"), rows
+    rows = ask(cache, zoo.PaddingAttended(), ["padded_left"], llama_cpp)
+    assert rows["padded_left"].status == "wrong"
+
+
 def ask_unknown(cache: Path, engine: PlainEngine, ways: Iterable[str], manners: Manners) -> dict[str, Row]:
     """Rows by way of a server of which nobody has the weights."""
     with serve(load(engine), manners) as address:

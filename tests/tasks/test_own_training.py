@@ -135,8 +135,8 @@ def test_what_cannot_be_judged_is_a_line(root: Path, name: str, said: str) -> No
     ("name", "said"),
     [
         ("diverging", "the loss of the reference is nan: lower the rate or begin with other weights"),
-        ("frozen_state", "the state of weight cannot be set"),
-        ("expanded_state", "the state of bias cannot be set"),
+        ("frozen_state", "make weight an ordinary parameter or buffer: its state cannot be set"),
+        ("expanded_state", "make bias an ordinary parameter or buffer: its state cannot be set"),
         ("short", "the data ran out after 10 batches"),
     ],
 )

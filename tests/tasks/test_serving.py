@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tasks.backends.engines import EngineBackend
 from tasks.catalogs.engine import catalog
 from tasks.catalogs.engine.samplers import SAMPLERS
 from tasks.checks.engine_float64 import compute_decoder_logits
@@ -186,6 +187,19 @@ class Lukewarm(PlainEngine):
 def test_what_tokens_are_chosen_from_is_held_to_float64_as_well(cache: Path) -> None:
     (row,) = judge_engine(f"{__name__}:Lukewarm", ["greedy"], ["float32"], cache, ["llama"])
     assert row.status == "wrong" and "or not from these logarithms" in (row.error or "")
+
+
+def test_an_engines_file_is_named_from_the_folder_of_the_config(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from farm.plan.config import load_config
+    from tests.conftest import ROOT
+
+    monkeypatch.chdir(tmp_path)
+    (mine,) = (x for x in load_config(ROOT / "examples/own_engine/farm.yaml").backends if x.name == "mine")
+    backend = mine.spec().create()
+    backend.start()
+    assert isinstance(backend, EngineBackend) and type(backend.make_engine()).__name__ == "MyEngine"
 
 
 def test_an_engine_without_a_method_is_said_in_a_line() -> None:

@@ -56,6 +56,8 @@ def judge_script(sample: PreparedSample, script: Path) -> Judgement:
 def test_a_script_is_right_and_a_gradient_that_one_rank_loses_is_named(sample: PreparedSample, tmp_path: Path) -> None:
     found = judge_script(sample, SCRIPT)
     assert found.status is Status.PASS, found.columns.get("error")
+    found = judge_script(sample, Path("train.py"))  # from the folder of the config
+    assert found.status is Status.PASS, found.columns.get("error")
     broken = tmp_path / "broken.py"
     broken.write_text(SCRIPT.read_text().replace("    model = Dist", LOST))
     found = judge_script(sample, broken)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 
 import pandas as pd
 
@@ -10,6 +11,7 @@ from farm.report.tables.coverage import keep_distinct_rows, rank_status_column
 from farm.report.tables.view import Line, Report, View, ViewCell, ViewColumn, make_text_column, view
 from farm.report.words import DASH, format_report_number
 from tasks.checks.serving import ABOUT, Serving
+from tasks.model import Status
 
 
 def list_engine_relations(rows: pd.DataFrame) -> pd.DataFrame:
@@ -40,23 +42,31 @@ def _make_relation_cell(backend: str, line: Line) -> ViewCell:
     return ViewCell(DASH if pd.isna(units) else format_report_number(float(units)), status=status)
 
 
+def _keeps_relation(line: Line, backends: Sequence[str]) -> bool:
+    """Whether no engine fails it."""
+    return not any(isinstance(status := line[f"{one}|status"], str) and Status(status).failed for one in backends)
+
+
 @view(41, only=lambda report: Serving.name in report.values("check"))
 def view_engine_relations(report: Report) -> View:
     """Relations × engines, where engines were asked."""
     rows = report.rows[report.rows["check"] == Serving.name]
     backends = sorted(set(rows["backend"]))
     columns = [ViewColumn(one, functools.partial(_make_relation_cell, one), right=True) for one in backends]
+    found = list_engine_relations(report.rows)
+    lines = [{str(name): value for name, value in line.items()} for line in found.to_dict("records")]
     return View(
         "engines",
         "May this engine serve? Relations that it keeps",
-        list_engine_relations(report.rows),
+        found,
         (
             make_text_column("relation"),
-            ViewColumn("what is compared", lambda line: ABOUT.get(line["relation"], "")),
+            ViewColumn("what is compared", lambda line: ABOUT.get(line["relation"], ""), faces=("markdown", "page")),
             make_text_column("variant", "of"),
             make_text_column("dtype"),
             *columns,
         ),
+        lines=sorted(lines, key=lambda line: _keeps_relation(line, backends)),  # what an engine breaks comes first
         unit="cells",
         open=True,
         notes=(

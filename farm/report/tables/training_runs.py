@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
+from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from farm.lake.traces import read_trace
-from farm.report.tables.view import Line, Report, View, ViewCell, ViewColumn, view
+from farm.report.tables.view import (
+    FACES,
+    Line,
+    Report,
+    View,
+    ViewCell,
+    ViewColumn,
+    build_number_column,
+    make_text_column,
+    view,
+)
 from tasks.checks.train import FLAG_SLOPE, KIND_FORWARD, KIND_REDUCTION, KIND_SLOPE, Train
 from tasks.model import Status
 from tasks.model.flags import parse_row_flags
@@ -15,6 +28,10 @@ from tasks.training.phases import PHASES, RAW, TAPS
 
 #: Kind of a row → the phase at whose line its place stands; of all others the kind is the phase.
 PHASE_OF_KIND = {KIND_FORWARD: TAPS, KIND_REDUCTION: RAW}
+_ABOUT_FLOORS = (
+    "A floor is what rounding alone does to a phase: three draws in float64 in which all that is rounded moves. Each step begins "
+    "with the reference's state. The first phase that is off is where the fault is; taps, the outputs of modules, only locate it."
+)
 #: What a line is of.
 KEY = ["op", "variant", "backend", "dtype"]
 
@@ -51,9 +68,28 @@ def list_training_phases(rows: pd.DataFrame, trace: pd.DataFrame) -> pd.DataFram
         lines.append(line | {"steps": steps, "place": place or "", "along": along})
     table = pd.DataFrame(lines, columns=[*KEY, "rank", "phase", "worst", "limit", "steps", "place", "along"])
     order = {phase: number for number, phase in enumerate(PHASES)}
-    return table.sort_values(
+    table = table.sort_values(
         [*KEY, "rank", "phase"], key=lambda x: x.map(order) if x.name == "phase" else x, kind="stable"
     )
+    # What has a place comes first: its run, and of its ranks the one that has it.
+    placed = table["place"] != ""
+    sound = [~placed.groupby([table[name] for name in by]).transform("any") for by in (KEY, [*KEY, "rank"])]
+    runs = pd.MultiIndex.from_frame(table[KEY]).factorize()[0]
+    return table.iloc[np.lexsort((sound[1], runs, sound[0]))]
+
+
+def list_training_runs(phases: pd.DataFrame) -> Sequence[Line]:
+    """One line per training run, of `list_training_phases`: the phase that has a place, or the furthest off; step: the
+    first of it that is off, or the furthest. What has a place comes first, then what is furthest off."""
+    found = list[dict[str, Any]]()
+    for _, run in phases.groupby(KEY, sort=False):
+        lines = [{str(name): value for name, value in line.items()} for line in run.to_dict("records")]
+        share = max(line["worst"] / line["limit"] for line in lines)
+        line = max(lines, key=lambda x: (x["place"] != "", x["phase"] != TAPS, x["worst"]))
+        off = [number for number, _, status in line["steps"] if status != Status.PASS.value]
+        step = off[0] if off else max(line["steps"], key=lambda x: x[1])[0]
+        found.append(line | {"step": "all" if line["along"] else str(step), "share": share})
+    return sorted(found, key=lambda x: (x["place"] == "", -x["share"]))
 
 
 def _show_training_floors(line: Line) -> ViewCell:
@@ -72,18 +108,18 @@ def _show_training_floors(line: Line) -> ViewCell:
 
 
 @view(64, only=lambda report: Train.name in report.values("check"))
-def view_training_runs(report: Report) -> View | None:
-    """Floors over steps and phases, where there are training runs."""
+def view_training_runs(report: Report) -> Iterator[View]:
+    """Floors over steps and phases, where there are training runs; on a terminal a line a run."""
     rows, results = report.rows[report.rows["check"] == Train.name], report.rows.attrs.get("results")
     if results is None:
-        return None
+        return
     runs = rows["run_id"].unique()
     trace = pd.concat([read_trace(results, run, {"case_id": rows["case_id"].unique().tolist()}) for run in runs])
     if trace.empty:
-        return None
+        return
     found = list_training_phases(rows, trace)
     numbers = ", ".join(str(number) for number, _, _ in found["steps"].iloc[0])
-    return View(
+    yield View(
         "training_runs",
         "May this run train? Floors of each phase, step by step",
         found,
@@ -101,8 +137,26 @@ def view_training_runs(report: Report) -> View | None:
         unit="phases",
         counted=True,
         open=True,
-        notes=(
-            "A floor is what rounding alone does to a phase: three draws in float64 in which all that is rounded moves. Each step begins "
-            "with the reference's state. The first phase that is off is where the fault is; taps, the outputs of modules, only locate it.",
+        notes=(_ABOUT_FLOORS,),
+        faces=tuple(face for face in FACES if face != "terminal"),
+    )
+    yield View(
+        "training_runs",
+        "May this run train? The phase that is first off, or the furthest",
+        found,
+        (
+            "op",
+            "backend",
+            "dtype",
+            "phase",
+            make_text_column("step"),
+            build_number_column("worst", "floors"),
+            "limit",
+            "place",
         ),
+        lines=list_training_runs(found),
+        unit="runs",
+        counted=True,
+        notes=("A floor is what rounding alone does to a phase. The first phase that is off is where the fault is.",),
+        faces=("terminal",),
     )
