@@ -101,7 +101,8 @@ class LocatedSum:
         own = self.at_element(place, arrays, where)
         if not own.right:
             return [own]
-        block, turned = range(place - place % ELEMENTS, size)[:ELEMENTS], []
+        block = range(place - place % ELEMENTS, size)[:ELEMENTS]
+        turned: list[SumTerms] = []
         for k in (place, *(k for k in block if k != place)):
             other = own if k == place else self.at_element(k, arrays)
             if other.left == own.left and other.right:
