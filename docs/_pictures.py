@@ -125,7 +125,7 @@ def draw_backends(readings: pd.DataFrame, shapes: Sequence[tuple[int, int]] = ((
                 parts += [text(x, y + tall + 42 + 16 * k, row, 12, GREY) for k, row in enumerate(whose)]
                 deepest = max(deepest, len(whose))
             y += tall + 60 + 16 * deepest
-    what = "A line across is an addition. Marks: terms as they lie in memory, dark to light. Read from outside, and tried on 100 unseen inputs each."
+    what = "A line across is an addition. Marks: terms as they lie in memory, dark to light. Read from outside; each gives 50 or more unseen results to the bit."
     write("trees_matmul.svg", 1136, y, f"One matmul on {mine['backend'].nunique()} backends", what, parts)
 
 

@@ -22,9 +22,10 @@ LOOKED_AT = 120
 TIMES = 64
 
 
-def explain_two_orders(sides: Sequence[Side]) -> dict[str, str]:
+def explain_two_orders(sides: Sequence[Side], alone: bool = False) -> dict[str, str]:
     """Columns of a row that name two orders: cause, cause_code; none where the output is no sum that is known, an order
-    cannot be read, both are the same, or they do not give both results to the bit where these are furthest apart."""
+    cannot be read, both are the same, or they do not give both results to the bit where these are furthest apart.
+    alone: no other element may be asked beside one."""
     (_, _, first, one, _), (_, _, second, other, _) = sides
     a, b = (np.asarray(x[0]) for x in (first, second))
     a, b = (x if row is None else x[row] for x, row in ((a, one), (b, other)))
@@ -36,7 +37,7 @@ def explain_two_orders(sides: Sequence[Side]) -> dict[str, str]:
     differ = np.unique(np.append(differ[:: -(-differ.size // LOOKED_AT)], worst))
     found = [
         _explain_order_of_element(
-            run, arrays, outputs[0], (row or 0) * width + worst, (row or 0) * width + differ, name
+            run, arrays, outputs[0], (row or 0) * width + worst, (row or 0) * width + differ, name, alone
         )
         for run, arrays, outputs, row, name in sides
     ]
@@ -89,16 +90,17 @@ def explain_two_runs(run: Run, arrays: Sequence[Any], runs: Sequence[tuple[Seque
         return run_until
 
     pairs = zip((first, second), runs)
-    return explain_two_orders([(run_as(told), arrays, outputs, None, name) for told, (outputs, name) in pairs])
+    sides = [(run_as(told), arrays, outputs, None, name) for told, (outputs, name) in pairs]
+    return explain_two_orders(sides, alone=True)
 
 
 def _explain_order_of_element(
-    run: Run, arrays: Sequence[Any], output: Any, place: int, at: np.ndarray, name: str
+    run: Run, arrays: Sequence[Any], output: Any, place: int, at: np.ndarray, name: str, alone: bool
 ) -> SumExplanation | None:
     """How an element of an output is added; of sums that only show in it the order alone. None where it is no sum that
     is known."""
     if (where := locate_sum_terms(arrays, output)) is not None:
-        return explain_sum_elements(run, arrays, output, where, place, at, name)
+        return explain_sum_elements(run, arrays, output, where, place, at, name, alone)
     if (gated := locate_gated_product(arrays, output)) is not None:
         return explain_gated_sum(run, arrays, output, gated, place, at, name)
     if (terms := locate_order_terms(arrays, output, place)) is not None:

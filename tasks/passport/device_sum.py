@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -275,10 +274,7 @@ class DeviceSum:
     def _ask_each(self, given: Sequence[Sequence[np.ndarray]], see: Sequence[See]) -> np.ndarray:
         """What is seen of each question, which gives values, float64, to the places of a sum."""
         found = np.empty(len(given))
-        left = list(range(len(given)))
-        while left:
-            asked = self._choose(given, left)
-            left = [k for k in left if k not in asked]
+        for asked in self._choose(given):
             out = self._call([given[asked[n % len(asked)]] for n in range(len(self._sums))])
             for n, one in enumerate(self._sums):
                 k = asked[n % len(asked)]
@@ -301,13 +297,14 @@ class DeviceSum:
             elif (place := self._rng.randrange(self._asked)) < COMPARED:
                 self._kept[place] = one
 
-    def _choose(self, given: Sequence[Sequence[np.ndarray]], left: Sequence[int]) -> list[int]:
-        """Questions, of those that are left, that one call can put: of places that sums share all of them need the same
-        values."""
+    def _choose(self, given: Sequence[Sequence[np.ndarray]]) -> Iterator[list[int]]:
+        """The questions that each call puts: of places that sums share all of them need the same values."""
         shared = [n for n, (_, _, is_shared) in enumerate(self._places) if is_shared]
-        first = given[left[0]]
-        alike = (k for k in left if all(np.array_equal(given[k][n], first[n], equal_nan=True) for n in shared))
-        return list(itertools.islice(alike, self.width))
+        alike: dict[tuple[bytes, ...], list[int]] = {}
+        for k, one in enumerate(given):
+            alike.setdefault(tuple(one[n].tobytes() for n in shared), []).append(k)
+        for those in alike.values():
+            yield from (those[k : k + self.width] for k in range(0, len(those), self.width))
 
     def _call(self, given: Sequence[Sequence[np.ndarray]]) -> np.ndarray:
         """The first output, flat, of a call with these values of each sum."""

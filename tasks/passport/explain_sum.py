@@ -11,7 +11,7 @@ import numpy as np
 
 from tasks.passport.device_sum import DeviceSum, NotReadable, SumTerms
 from tasks.passport.locate_sum import GatedProduct, LocatedSum
-from tasks.passport.read_sum import make_sum_model, read_device_sum
+from tasks.passport.read_sum import make_sum_model, read_device_sum, read_sums_alike
 from tasks.passport.sum_reading import SumReading
 
 #: Elements of an output that are computed again.
@@ -42,23 +42,32 @@ class SumExplanation:
 
 
 def read_located_sum(
-    run: Callable[[list[Any]], Sequence[Any]], arrays: Sequence[Any], where: LocatedSum, place: int, name: str = ""
-) -> tuple[SumReading, DeviceSum]:
-    """How the sum at a place of the flat output is added, read on the device at these very shapes, and what was asked.
-    Of what cannot be read the reading says why.
+    run: Callable[[list[Any]], Sequence[Any]],
+    arrays: Sequence[Any],
+    where: LocatedSum,
+    place: int,
+    name: str = "",
+    size: int = 0,
+) -> SumReading:
+    """How the sum at a place of the flat output is added, read on the device at these very shapes. Of what cannot be
+    read the reading says why.
 
-    run: the outputs of a call of arrays, flat.
+    run: the outputs of a call of arrays, flat. size: of the output, of which neighbours may answer questions of their
+    own in a call as long as they add alike; 0 where the place alone has to be asked.
     """
     if where.terms > TERMS:
         raise NotReadable("too many terms", f"{where.terms} terms: no tree is made of more than {TERMS}")
     sys.setrecursionlimit(max(sys.getrecursionlimit(), LEVELS * where.terms + 1000))
     try:
-        terms = where.at_element(place, len(arrays), name)
+        terms, *beside = where.list_elements_beside(place, size, len(arrays), name)
     except ValueError as error:
         raise NotReadable("beyond the edge", str(error)) from None
-    device = DeviceSum(run, arrays, terms, np.asarray(arrays[where.left]).dtype.name, CALLS)
-    rows = np.asarray(arrays[where.left]).shape[0]
-    return read_device_sum(device, rows, unseen=UNSEEN), device
+    left = np.asarray(arrays[where.left])
+
+    def make(those: Sequence[int], together: bool) -> DeviceSum:
+        return DeviceSum(run, arrays, terms, left.dtype.name, CALLS, [beside[k] for k in those], together)
+
+    return read_sums_alike(make, [range(len(beside)), ()], left.shape[0], (), UNSEEN)[0]
 
 
 def read_sum_order(
@@ -78,18 +87,19 @@ def explain_sum_elements(
     place: int,
     at: np.ndarray,
     name: str = "",
+    alone: bool = False,
 ) -> SumExplanation:
     """How the sum at a place of the flat output of a call is added, and whether elements ``at`` some places are what
-    that gives. Of what cannot be read the reading says why."""
+    that gives. Of what cannot be read the reading says why. alone: no other element may be asked beside it."""
     at = np.unique(np.append(at[: ELEMENTS - 1], place))
     none = np.zeros(len(at), bool)
     try:
-        reading, device = read_located_sum(run, arrays, where, place, name)
+        reading = read_located_sum(run, arrays, where, place, name, 0 if alone else np.asarray(output).size)
     except NotReadable as error:
         return SumExplanation(SumReading(name, code=error.code, words=str(error), terms=where.terms), at, none)
     if reading.bits is None:
         return SumExplanation(reading, at, none)
-    products = device.terms.products
+    products = reading.terms - (where.alone is not None)
     model = make_sum_model(reading, np.asarray(output).dtype.name, products)
     with np.errstate(all="ignore"):
         made = model.compute(*where.factors(arrays, at)) * where.scale

@@ -15,7 +15,7 @@ import numpy as np
 
 from tasks.model import is_complex_dtype, is_inexact_dtype
 from tasks.model.dtypes import name_numpy_dtype
-from tasks.passport.device_sum import SumTerms
+from tasks.passport.device_sum import ELEMENTS, SumTerms
 
 #: Elements of the output that a sum is tried on, and the share of them that it must give.
 TRIED, GIVEN = 48, 0.9
@@ -93,6 +93,21 @@ class LocatedSum:
             where,
             scale=self.scale,
         )
+
+    def list_elements_beside(self, place: int, size: int, arrays: int, where: str = "") -> list[SumTerms]:
+        """`at_element` of a place, then of the others of its block of ELEMENTS columns, of an output of so many, that one
+        call can ask other questions: products that share their left factors, which then stand on the right. Of other
+        sums the place alone. Raises ValueError as that does."""
+        own = self.at_element(place, arrays, where)
+        if not own.right:
+            return [own]
+        block = range(place - place % ELEMENTS, size)[:ELEMENTS]
+        turned: list[SumTerms] = []
+        for k in (place, *(k for k in block if k != place)):
+            other = own if k == place else self.at_element(k, arrays)
+            if other.left == own.left and other.right:
+                turned.append(replace(other, left=other.right, right=own.left))
+        return [turned[0], *(x for x in turned[1:] if turned[0].is_like(x))]
 
 
 def _take_terms(array: Any, at: np.ndarray) -> np.ndarray:

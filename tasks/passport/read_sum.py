@@ -85,6 +85,7 @@ def read_sums_alike(
     besides: Sequence[Sequence[int]],
     rows: int | None,
     likes: Sequence[SumReading],
+    unseen: int = UNSEEN,
 ) -> tuple[SumReading, Sequence[int]]:
     """The reading of a sum, and which others add alike: the first of ``besides`` of which all do, the last of which are
     none. make: the sum beside others, by their numbers, and whether each question is put to all of them, as it is to
@@ -93,7 +94,7 @@ def read_sums_alike(
     for k, beside in enumerate(besides):
         began, device = time.process_time(), make(beside, k > 0)
         try:
-            found = read_device_sum(device, rows, likes)
+            found = read_device_sum(device, rows, likes, unseen=unseen)
             return replace(found, calls=calls + device.calls, cpu_ms=cpu_ms + (found.cpu_ms or 0.0)), beside
         except Apart:
             calls += device.calls

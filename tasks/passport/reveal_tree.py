@@ -197,6 +197,7 @@ def reveal_sum_tree(
     refused: NotReadable | None = None
     masks = list_sum_masks(device.dtype, device.weighted, device.count)
     for mask in list_deviation_masks(device.dtype, device.count) if device.terms.of else masks:
+        asked: _AskedMasks | None = None
         try:
             asked = _AskedMasks(device, mask)
             if device.width > 1 and refused is None and not (is_tried and guesses):
@@ -213,6 +214,8 @@ def reveal_sum_tree(
         except NotReadable as error:
             if error.code == "changes":
                 raise
+            if asked is not None and refused is None:  # what contradicts itself may be an order that changes
+                _check_answers_repeat(asked, asked.remember(rng, ASKED_AGAIN))
             refused = refused or error
     raise refused or NotReadable("too few values", f"{device.dtype} holds no masks")
 
@@ -284,12 +287,18 @@ def _check_revealed_tree(asked: _AskedMasks, tree: Tree, rng: random.Random) -> 
     """Raises NotReadable where pairs drawn at random say otherwise than the tree, or otherwise the second time."""
     pairs = _draw_term_pairs(asked.device.count, rng, ASKED_AGAIN)
     for i, j, expected, first in _list_pairs_disagreeing(asked, tree, pairs):
-        before = [((i, j), first), *asked.remember(rng, CONFIRMED)]
-        for ((one, other), was), now in zip(before, asked.ask_again([pair for pair, _ in before])):
-            if now != was:
-                words = f"the order changes from run to run: terms {one} and {other} met among {was}, then among {now}"
-                raise NotReadable("changes", words)
+        _check_answers_repeat(asked, [((i, j), first), *asked.remember(rng, CONFIRMED)])
         raise NotReadable("not a sum", f"terms {i} and {j} meet among {first} terms, and in the tree among {expected}")
+
+
+def _check_answers_repeat(asked: _AskedMasks, before: Iterable[tuple[tuple[int, int], int]]) -> None:
+    """Raises NotReadable where a pair that was asked is answered otherwise now, and Apart where the sums of the device
+    differ in it: each is asked in a call of its own, so that another place is not taken for another run."""
+    for (i, j), was in before:
+        (now,) = asked.ask_again([(i, j)])
+        if now != was:
+            words = f"the order changes from run to run: terms {i} and {j} met among {was}, then among {now}"
+            raise NotReadable("changes", words)
 
 
 def _draw_term_pairs(count: int, rng: random.Random, pairs: int) -> Iterator[tuple[int, int]]:

@@ -69,7 +69,7 @@ def judge_without_exceptions(name: str, op: str, variant: str, dtype: str, sampl
                 where = locate_sum_terms(arrays, sample.expected()[0].reference, NEAR_EXACT)
                 assert where is not None and program.again is not None
                 ask = call_with_packed_arrays(form, program.again)
-                reading, _ = read_located_sum(ask, arrays, where, 0)
+                reading = read_located_sum(ask, arrays, where, 0)
                 readings = (reading,) if reading.known else ()
             own = (
                 OwnArithmetic(readings, call_with_packed_arrays(form, program.again), (), readings)

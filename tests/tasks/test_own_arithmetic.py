@@ -85,7 +85,7 @@ def passport_of(run: Run, dtype: str) -> tuple[SumReading, ...]:
     arrays = factors(dtype)
     where = locate_sum_terms(arrays, run(arrays)[0])
     assert where is not None
-    reading, _ = read_located_sum(run, arrays, where, 0, "first")
+    reading = read_located_sum(run, arrays, where, 0, "first")
     assert reading.known, reading.words
     return (reading,)
 

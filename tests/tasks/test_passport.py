@@ -159,17 +159,21 @@ def compute_in(tree: Tree, rule: NodeRule = NEAREST) -> Any:
     return SumModel(tree, SumAdder(rule), "float32").compute
 
 
-def test_an_order_that_changes_from_run_to_run_is_said() -> None:
-    turns = [compute_in(make_pairwise_tree(terms)), compute_in(SEQUENTIAL)]
-    draw = random.Random(1)
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    "other", [make_pairwise_tree(terms), lanes(N, 2, make_sequential_tree)], ids=["pairwise", "lanes"]
+)
+def test_an_order_that_changes_from_run_to_run_is_said(other: Tree, seed: int) -> None:
+    turns = [compute_in(other), compute_in(SEQUENTIAL)]
+    draw = random.Random(seed)
     found = read_device_sum(make_sum(lambda x: draw.choice(turns)(x)))
-    assert found.code in ("changes", "wider than the masks", "not a sum") and found.bits is None
+    assert (found.code, found.bits, found.tree) == ("changes", None, None)
 
 
 def test_an_order_that_changes_once_it_is_known_is_said() -> None:
     device = make_sum(lambda x: compute_in(SEQUENTIAL if device.calls < 60 else make_pairwise_tree(terms))(x))
     found = read_device_sum(device)
-    assert found.code in ("changes", "not a sum") and found.tree is None
+    assert found.code == "changes" and found.tree is None
 
 
 @pytest.mark.parametrize(
