@@ -175,9 +175,9 @@ def list_run_remarks(report: Report, brief: bool = False) -> list[str]:
         lines.append(
             f"{count_with_noun(skipped, 'file')} of the lake could not be read; {'its' if skipped == 1 else 'their'} rows are not counted."
         )
-    lines += [f"Not planned: {line['text']}" for line in run.get("not_planned") or () if isinstance(line, Mapping)]
-    if brief:
+    if brief:  # what is left out stands where the run began
         return [*lines, *list_op_outcomes(report), *list_pass_caveats(rows)]
+    lines += [f"Left out: {line['text']}" for line in run.get("not_planned") or () if isinstance(line, Mapping)]
     (total,) = list_table_lines(coverage(count_rows_once(rows), by=()))
     lines.append(
         f"Coverage {format_percent(total['judged'], total['valid'])}, "
