@@ -111,7 +111,7 @@ def list_op_outcomes(report: Report) -> list[str]:
     say beside what failed."""
     rows = keep_distinct_rows(report.rows)
     lines = sorted(
-        (rank_status_column(some["status"]).min(), _describe_op_outcomes(op, some))
+        (rank_status_column(some["status"]).min(), _describe_op_outcomes(str(op), some))
         for op, some in rows.groupby("op", observed=True, sort=False)
     )
     return [line for _, line in lines]
