@@ -119,7 +119,7 @@ def test_the_record_and_the_report_have_what_is_left_out(
         "text": "backward, double_backward of user:plain: no gradient is declared: name its inputs, gradient: [x] "
         "(backward=True of the client)",
     }
-    assert f"Not planned: {line['text']}" in list_headline_lines(Report.of(lakes.read(results), record))
+    assert f"Left out: {line['text']}" in list_headline_lines(Report.of(lakes.read(results), record))
 
 
 @pytest.mark.parametrize("narrow", [(), ("--backends", "torch-cpu")])

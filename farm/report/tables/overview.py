@@ -111,7 +111,7 @@ def list_op_outcomes(report: Report) -> list[str]:
     say beside what failed."""
     rows = keep_distinct_rows(report.rows)
     lines = sorted(
-        (rank_status_column(some["status"]).min(), _describe_op_outcomes(op, some))
+        (rank_status_column(some["status"]).min(), _describe_op_outcomes(str(op), some))
         for op, some in rows.groupby("op", observed=True, sort=False)
     )
     return [line for _, line in lines]
@@ -175,9 +175,9 @@ def list_run_remarks(report: Report, brief: bool = False) -> list[str]:
         lines.append(
             f"{count_with_noun(skipped, 'file')} of the lake could not be read; {'its' if skipped == 1 else 'their'} rows are not counted."
         )
-    lines += [f"Not planned: {line['text']}" for line in run.get("not_planned") or () if isinstance(line, Mapping)]
-    if brief:
+    if brief:  # what is left out stands where the run began
         return [*lines, *list_op_outcomes(report), *list_pass_caveats(rows)]
+    lines += [f"Left out: {line['text']}" for line in run.get("not_planned") or () if isinstance(line, Mapping)]
     (total,) = list_table_lines(coverage(count_rows_once(rows), by=()))
     lines.append(
         f"Coverage {format_percent(total['judged'], total['valid'])}, "
