@@ -146,7 +146,8 @@ def test_a_device_that_is_lost_for_good_costs_no_case_and_its_run_is_resumed(
     only = {variable: "0" for variable in BY_LABEL[TORCH_DEVICES[device][1]].visible[:1] if device != "xpu"}
     machine = planted(device, tmp_path) | only | {"FARM_DEVICES": str(state)}
     monkeypatch.syspath_prepend(str(tmp_path / device))
-    done = here(file, *ALONE, "--results", results, FARM_DEVICES_LOSE="40", **machine)
+    # A process that says hello waits 26 times; the 20 cases wait 40 times, and a slow machine asks for known answers after each.
+    done = here(file, *ALONE, "--results", results, FARM_DEVICES_LOSE="50", **machine)
     assert done.returncode == 3, done.stdout + done.stderr
     rows = lake.read(results, lake.run_ids(results)[-1])
     assert len(rows) == 20 and set(rows["status"]) == {"pass", "unavailable"}, done.stdout
