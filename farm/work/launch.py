@@ -123,7 +123,7 @@ def ready_run_plan(
                     rehearsed.wait()
             else:
                 plan = _await_backend_answers(plan, asking, awaits)
-        if not request.dry and request.budget_s is None:  # else a budget decides which there are
+        if not request.dry:
             expect_first_jobs(plan)  # while the lake is read
         yield plan
 
