@@ -55,7 +55,7 @@ class Origin:
     farm_version: str = declare_row_column(
         "string",
         "origin",
-        "version and commit of the farm that judged; .dirty: with changes that are not committed",
+        "version and commit of the farm that judged; .dirty: with changes that are not committed; .unchecked: git did not say",
         default="",
     )
 

@@ -67,7 +67,20 @@ def test_where_no_commit_is_known_the_version_stands_alone(checkout: Path, monke
     git(empty, "init", "-q")
     assert find_farm_commit(empty) == "", "no commit yet"
     monkeypatch.setenv("PATH", "")
-    assert find_farm_commit(checkout) == "", "no git"
+    assert find_farm_commit(empty) == "", "no commit yet, and no git"
+
+
+def test_a_git_that_does_not_answer_loses_no_commit(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit = f"g{git(checkout, 'rev-parse', 'HEAD')[:8]}.unchecked"
+    tree = checkout.parent / "tree"
+    git(checkout, "worktree", "add", "-q", str(tree), "-b", "side")
+    with monkeypatch.context() as without:
+        without.setenv("PATH", "")
+        assert [find_farm_commit(x) for x in (checkout, tree)] == [commit, commit]
+    git(checkout, "pack-refs", "--all")
+    git(tree, "checkout", "-q", "--detach")
+    monkeypatch.setenv("PATH", "")
+    assert [find_farm_commit(x) for x in (checkout, tree)] == [commit, commit], "packed, and of no branch"
 
 
 def test_what_was_built_says_the_commit_of_its_sources(checkout: Path) -> None:
