@@ -2,8 +2,9 @@
 
 Each instruction is taken in FOLDER as a root of its own (bubblewrap): /usr and /etc are this machine's, read-only, all
 else is empty. What the base image would bring is therefore this machine's; packages that apt-get would install must be
-here. The tree that is copied is the commit's. What an earlier call has done in FOLDER is not done again, as a layer is not. --also binds more of this machine, read-only: where pip is told to find
-wheels.
+here. The tree that is copied is the commit's. What an earlier call has done in FOLDER is not done again, as a layer is
+not: another tree is copied again, and so is done all that follows. --also binds more of this machine, read-only: where
+pip is told to find wheels.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 #: What of this machine is the base image.
 BASE = ("/usr", "/etc", "/bin", "/lib", "/lib64")
-#: The instructions that were taken, in the folder, a line each.
+#: The instructions that were taken, in the folder, a line each: with what decides what they make.
 LAYERS = ".layers"
 
 
@@ -100,6 +101,14 @@ def take(container: Container, name: str, rest: str) -> None:
         raise SystemExit(f"{name}: no such instruction is known here")
 
 
+def name_layer(name: str, rest: str) -> str:
+    """An instruction, and of COPY the tree that it copies: where that is another, what was made of it is not there."""
+    if name != "COPY":
+        return f"{name} {rest}"
+    tree = subprocess.run(["git", "-C", ROOT, "rev-parse", "HEAD^{tree}"], capture_output=True, check=True, text=True)
+    return f"{name} {rest} {tree.stdout.strip()}"
+
+
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bare_root")
     parser.add_argument("folder", type=Path)
@@ -112,10 +121,10 @@ def main(arguments: Sequence[str]) -> int:
     container.root.mkdir(parents=True, exist_ok=True)
     layers = container.root / LAYERS
     before = layers.read_text().splitlines() if layers.exists() else []
-    taken: list[str] = []
+    taken = [f"--set {' '.join(args.set)} --also {' '.join(args.also)}"]
     for name, rest in read_instructions((ROOT / "Containerfile").read_text()):
         begun = time.monotonic()
-        taken.append(f"{name} {rest}")
+        taken.append(name_layer(name, rest))
         if before[: len(taken)] != taken or name not in ("RUN", "COPY"):
             take(container, name, rest)
         if len(taken) > len(before) or before[: len(taken)] != taken:

@@ -139,6 +139,12 @@ def test_the_containers_instructions_are_read_and_known(tmp_path: Path) -> None:
     assert (tmp_path / "farm" / "pyproject.toml").exists()
 
 
+def test_another_tree_is_another_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = bare_root.name_layer("COPY", ". /farm")
+    done = subprocess.run(["git", "-C", ROOT, "rev-parse", "HEAD^{tree}"], capture_output=True, check=True, text=True)
+    assert now == f"COPY . /farm {done.stdout.strip()}" and bare_root.name_layer("RUN", "true") == "RUN true"
+
+
 def test_an_instruction_that_nobody_knows_ends_it(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="HEALTHCHECK"):
         bare_root.take(bare_root.Container(tmp_path, ()), "HEALTHCHECK", "true")
