@@ -90,7 +90,7 @@ def main(arguments: Sequence[str]) -> None:
     page = (last / "_report" / "report.html").resolve().as_uri()
     picture_page(page, folder / "report.png")
     with tempfile.TemporaryDirectory() as made:
-        subprocess.run([sys.executable, "-m", "farm", "site", made, str(results)], check=True)
+        subprocess.run([sys.executable, "-m", "farm", "report", "site", made, str(results)], check=True)
         picture_page((Path(made) / "index.html").as_uri(), folder / "site.png")
     report = [sys.executable, "-m", "farm", "report", "--results", "."]
     picture_terminal("farm report", report, folder / "terminal.svg", results)
