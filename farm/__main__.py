@@ -7,7 +7,7 @@ import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 
-from farm.command_names import COMMANDS, DIVIDED, FORMER, GROUPS, PARTS, find_command_file
+from farm.command_names import COMMANDS, DIVIDED, FORMER, GROUPS, MAKING, PARTS, find_command_file
 from farm.exits import BAD_INPUT, HELP, OK, run_command, run_command_guarded
 
 
@@ -45,10 +45,10 @@ def _run_named_command(name: str, rest: Sequence[str]) -> int:
         file = find_command_file(f"{name} {part}")
         return run_command(file, rest if file == name else more)
     if name not in DIVIDED:
-        path = "/" in part or os.path.exists(part)
+        path = name in MAKING or "/" in part or os.path.exists(part)
         if path or part.startswith("-") or not (meant := _find_meant_parts(part, parts)):
             return run_command(name, rest)
-        print(f"error: farm {name} has no part {part!r}; did you mean {meant}?", file=sys.stderr)
+        print(f"error: farm {name} has no part {part!r}; did you mean {meant}? (a path is ./{part})", file=sys.stderr)
         return BAD_INPUT
     if part in ("", *HELP):
         from farm.help import fold_help_table

@@ -64,6 +64,8 @@ FORMER = {"backends": ("doctor", "--list"), **{part: (name, part) for name, part
 COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}
 #: Commands that have no file of their own, only parts.
 DIVIDED = {"node", "policy", "training"}
+#: Commands that make what their word names: no word is a slip of a part's name.
+MAKING = {"init"}
 #: What is typed → what it does: each command that has one meaning, and each part.
 LEAVES = {
     typed: text

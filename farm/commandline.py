@@ -71,8 +71,11 @@ def refuse_in_a_line(main: Main) -> Main:
             print(f"error: {clean_line(refusal)}", file=sys.stderr)
             return BAD_INPUT
         except OSError as error:
-            # A file that the command line names: nothing of the farm's own failed.
-            if str(error.filename or "") not in (sys.argv[1:] if argv is None else argv):
+            # A file that the command line names: nothing of the farm's own failed. What has no file is a full disk,
+            # a dead socket.
+            words = sys.argv[1:] if argv is None else argv
+            named = {part for word in words for part in (word, word.partition("=")[2])}
+            if error.filename is None or str(error.filename) not in named:
                 raise
             print(f"error: {clean_line(error.filename)}: {error.strerror}; name another place", file=sys.stderr)
             return BAD_INPUT
@@ -81,9 +84,12 @@ def refuse_in_a_line(main: Main) -> Main:
 
 
 def write_asked_csv(table: Any, path: str) -> None:
-    """Write a frame to the file that ``--csv`` names, and say so. Raises OSError with its name."""
-    with open(path, "w", encoding="utf-8", newline="") as file:
-        table.to_csv(file, index=False, lineterminator="\n")
+    """Write a frame to the file that ``--csv`` names, and say so; pandas reads of the name whether it is compressed
+    (.gz, .xz …) and where it is (~, a URI). Raises OSError with the name as it was given."""
+    try:
+        table.to_csv(path, index=False, lineterminator="\n")
+    except OSError as error:
+        raise OSError(error.errno, error.strerror or str(error), path) from None
     print(f"written: {path}")
 
 
@@ -109,17 +115,19 @@ class CommandParser(argparse.ArgumentParser):
         options = [x.partition("=")[0] for x in left if x.startswith("--")]
         if not options:
             return f"; {self.prog} -h shows what it takes"
-        if elsewhere := [f"farm {typed}" for typed, own in list_command_options().items() if options[0] in own]:
-            return f"; {options[0]} is an option of {', '.join(elsewhere)}"
         found = find_near_names(options[0], self._option_string_actions, 0.7)
-        return f"; did you mean {found[0]}?" if found else f"; {self.prog} -h lists them"
+        elsewhere = [f"farm {typed}" for typed, own in list_command_options().items() if options[0] in own]
+        said = f"; did you mean {found[0]}?" if found else ""
+        said += f"; {options[0]} is an option of {', '.join(elsewhere)}" * bool(elsewhere)
+        return said or f"; {self.prog} -h lists them"
 
     def _match_argument(self, action: argparse.Action, arg_strings_pattern: str) -> int:
         """As argparse's; a value that is missing is named as the help names it."""
         try:
             return super()._match_argument(action, arg_strings_pattern)
         except argparse.ArgumentError as error:
-            error.message += f": {action.metavar if isinstance(action.metavar, str) else action.dest.upper()}"
+            helped = self._get_formatter()
+            error.message += f": {helped._format_args(action, helped._get_default_metavar_for_optional(action))}"
             raise
 
     def format_help(self) -> str:
@@ -139,15 +147,18 @@ class CommandParser(argparse.ArgumentParser):
 
 
 def list_command_options() -> dict[str, set[str]]:
-    """What is typed of each command and part → its options."""
+    """What is typed of each command, its parts and their own (`known list`) → its options."""
     made: dict[str, set[str]] = {}
-    for typed in LEAVES:
-        parser = import_module(f"farm.options.{find_command_file(typed)}").make_parser()
+    for leaf in LEAVES:
+        parser = import_module(f"farm.options.{find_command_file(leaf)}").make_parser()
+        parsers = {leaf: parser}
         for group in [x for x in parser._actions if isinstance(x, argparse._SubParsersAction)]:
-            parser = group.choices.get(typed.split()[-1], parser)
-        made[typed] = {
-            name for name, action in parser._option_string_actions.items() if action.help != argparse.SUPPRESS
-        }
+            part = leaf.split()[-1]
+            own = {leaf: group.choices[part]} if part in group.choices else {}
+            parsers = own or parsers | {f"{leaf} {word}": one for word, one in group.choices.items()}
+        for typed, one in parsers.items():
+            options = one._option_string_actions.items()
+            made[typed] = {name for name, action in options if action.help != argparse.SUPPRESS}
     return made
 
 

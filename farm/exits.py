@@ -61,11 +61,14 @@ def run_command(name: str, argv: Sequence[str] | None) -> int:
                 import_module(f"farm.options.{name}").make_parser().parse_known_args(argv)
             module = import_module(f"farm.commands.{name}")
     except ModuleNotFoundError as error:
+        from farm.command_names import FORMER
+
         package = error.name or ""
         if package.partition(".")[0] not in ("farm", "tasks"):
             raise
         print(
-            f"error: farm {name} needs {package}, which is not installed here: install the whole farm", file=sys.stderr
+            f"error: farm {' '.join(FORMER.get(name, [name]))} needs {package}, which is not installed here: install the whole farm",
+            file=sys.stderr,
         )
         return BAD_INPUT
     return int(module.main(argv))

@@ -15,6 +15,7 @@ from farm.client.one_sample import have_computed, judge_kernel_sample, row_passe
 from farm.client.process import isolate_torch_settings, move_to_process_device, name_backend_here, tell_kernel_row
 from farm.client.running import KernelRunOptions
 from farm.client.validating import collect_validated_outputs
+from farm.program import write_results_option
 from tasks.arrays import layouts, torch_tree
 from tasks.arrays.noise import DRAWS
 from tasks.arrays.tree import TensorSpec
@@ -214,4 +215,4 @@ class Kept:
         """Write them; what is to be said of it, "" if there are none."""
         if self._keeper is None:
             return ""
-        return f"farm: run {self._keeper.write()} of {self.results}: farm report --results {self.results}"
+        return f"farm: run {self._keeper.write()} of {self.results}: farm report{write_results_option(self.results)}"

@@ -13,6 +13,7 @@ from farm.client.process import tell_kernel_row
 from farm.lake.key import RowKey
 from farm.plan.config_schema import Config
 from farm.plan.match_known import drop_known_rows
+from farm.program import write_results_option
 from farm.report.tables.failing_structures import find_only_failing_structure
 from farm.reproduction.find_case import find_seed_of_row
 from tasks.gradients.autograd import DeclaredOnce
@@ -59,7 +60,7 @@ class Finding:
             return ""
         if self.only_here:
             return f"farm.reproduce({self.key!r}, results={self.results!r})  # only in this process: {self.only_here}"
-        return f"farm reproduce '{self.key}'" + (f" --results {self.results}" if self.results != "results" else "")
+        return f"farm reproduce '{self.key}'{write_results_option(self.results)}"
 
     def __str__(self) -> str:
         more = f", {self.count} such cases" if self.count > 1 else ""

@@ -22,6 +22,7 @@ from farm.plan import request as requests
 from farm.plan.config import ConfigError
 from farm.plan.request import RunRequest
 from farm.policies.vote import apply_vote_to_rows
+from farm.program import name_farm_program, write_results_option, write_resume_command
 from farm.work.launch import ready_run_plan
 from farm.work.progress import print_preflight_lines
 
@@ -83,8 +84,7 @@ def _run_fuzz_command(fuzzing: FuzzRounds, console: Console) -> int:
         console.print(text, highlight=False, soft_wrap=True, markup=False)
 
     lake = fuzzing.plan.request.lake
-    elsewhere = f" --results {lake.uri}" if lake.uri != "results" else ""
-    again = f"farm fuzz --resume {fuzzing.run_id}{elsewhere}"
+    again = write_resume_command(fuzzing.run.record, lake.uri)
     fuzzing.begin()
     say(
         f"run {fuzzing.run_id}: {len(fuzzing.schedule.dtypes)} ops, seed {fuzzing.schedule.seed}; results in {lake.uri}/run={fuzzing.run_id}"
@@ -114,17 +114,11 @@ def _run_fuzz_command(fuzzing: FuzzRounds, console: Console) -> int:
     except OSError as error:
         print(f"error: the lake cannot be written: {error}; continue with: {again}", file=sys.stderr)
         return INCOMPLETE
-    return _conclude_fuzz_command(fuzzing, rows, missing, elsewhere, say, console, again)
+    return _conclude_fuzz_command(fuzzing, rows, missing, say, console, again)
 
 
 def _conclude_fuzz_command(
-    fuzzing: FuzzRounds,
-    rows: pd.DataFrame,
-    missing: str,
-    elsewhere: str,
-    say: Callable[[str], None],
-    console: Console,
-    again: str,
+    fuzzing: FuzzRounds, rows: pd.DataFrame, missing: str, say: Callable[[str], None], console: Console, again: str
 ) -> int:
     from farm.report import Report
     from farm.report.tables.causes import count_with_noun
@@ -154,7 +148,8 @@ def _conclude_fuzz_command(
     ]
     if lines:
         console.print(fit_table("Findings, the most frequent first", heads, lines, console.width))
-        say(f"the first one again: farm reproduce '{found['key'].iloc[0]}'{elsewhere}")
+        elsewhere = write_results_option(fuzzing.plan.request.lake.uri)
+        say(f"the first one again: {name_farm_program()} reproduce '{found['key'].iloc[0]}'{elsewhere}")
     for name, table in (
         ("suspect references (nobody is blamed)", list_suspect_references(rows)),
         ("left open by the specification", list_left_open_ops(rows)),

@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             except OSError as error:
                 raise Refusal(f"{file}: cannot be written ({error.strerror}); choose another place") from None
             print(f"written: {file}")
-    print(f"{found.sentence} (exit code {found.code})")
+    print(f"{found.sentence} (exit code {found.code}){report.verdict.ending}")
     return found.code
 
 

@@ -31,7 +31,7 @@ from farm.plan.match_known import explain_unmet_known
 from farm.plan.patterns import is_glob_pattern, list_pattern_names, make_pattern_matcher
 from farm.plan.request import RunRequest, parse_budget_seconds
 from farm.policies.vote import apply_vote_to_rows
-from farm.program import name_farm_program
+from farm.program import name_farm_program, write_results_option, write_resume_command
 from farm.work import executor_registry
 from farm.work.budget import apply_budget
 from farm.work.durations import DurationEstimate, format_duration
@@ -281,8 +281,7 @@ def _run_planned_cells(plan: RunPlan, console: Console) -> int:
     if not request.submissions:
         say(f"run {run.run_id}: {_describe_plan_size(plan, explained=not few)}")
         say(f"results in {request.lake.uri}/run={run.run_id}")
-    elsewhere = f" --results {request.lake.uri}" if request.lake.uri != "results" else ""
-    again = f"{name_farm_program()} run --resume {run.run_id}{elsewhere}"
+    again = write_resume_command(run.record, request.lake.uri)
     left = WorkLeft()
     progress = RunProgress(console, left)
     watch = MetricsWatch(run.run_id, left) if plan.executor.has_metrics else None
@@ -370,7 +369,6 @@ def _print_run_report(run: LaunchedRun, report: Report, say: Callable[[str], Non
     from farm.report.faces.files import describe_written_report
     from farm.report.runs import choose_report_folder
     from farm.report.tables.causes import is_broken
-    from farm.report.tables.coverage import write_results_option
 
     brief = report.rows["label"].nunique() <= FEW
     print_coverage(report, run.record, brief=brief)

@@ -17,9 +17,12 @@ from farm import lake
 from farm.commands import reproduce, run
 from farm.commands.report import main
 from farm.exits import FOUND, OK
+from farm.plan.config_schema import Gate
 from farm.report import Report, causes, findings, ranking, since, stale, verdict
 from farm.report.faces.markdown import write_markdown_report
+from farm.report.faces.terminal import make_report_console, print_verdict
 from farm.report.tables import overview
+from farm.report.tables.gate import judge_run_gate
 from farm.report.tables.view import make_view_cell
 from tasks.model.row import YOUR_OWN
 from tests.farm.test_report import RUN, frame, make_row, printed
@@ -119,6 +122,31 @@ def test_every_row_is_new_known_stale_or_nothing_to_look_at() -> None:
 )  # fmt: skip
 def test_the_verdict_is_one_sentence(rows: pd.DataFrame, record: dict[str, Any], sentence: str) -> None:
     assert verdict(rows, record).sentence == sentence
+
+
+def test_the_command_that_resumes_a_run_stands_last(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = frame(make_row("crash", "torch:mul"), make_row("unavailable"))
+    said = verdict(rows, REC | {"planned": 2})
+    print_verdict(said, make_report_console(), " (exit code 1)")
+    assert capsys.readouterr().out.endswith("1 new failure (exit code 1). Resume with: farm run --resume r1\n")
+    gate = judge_run_gate(Report.of(rows, REC | {"planned": 2, "name": "quick"}), Gate())
+    assert "INCOMPLETE: 1 planned case was not run" in gate.sentence and "--resume" not in gate.sentence
+    budget = {"cells": 3, "budget_s": 90}
+    said = verdict(planted()[:2], REC | {"planned": 2, "left_out": budget})
+    assert said.sentence == (
+        "OK: 2 failures, all known; 3 cells left out by --budget 1m30s, not judged. Resume with: farm run --resume r1"
+    )
+
+
+def test_what_is_given_to_a_backend_and_cannot_be_used_counts_as_failing() -> None:
+    lacks = {"available": False, "reason": "no device"}
+    broken = {"available": False, "broken": True, "reason": "backend mine: class: e.py:3: ZeroDivisionError"}
+    record = REC | {"planned": 2, "name": "quick", "inventory": {"backends": {"torch-cuda": lacks, "mine": broken}}}
+    said = verdict(planted()[:2], record)
+    assert said.has_findings and said.sentence == f"2 failures, all known; not judged: {broken['reason']}"
+    assert judge_run_gate(Report.of(planted()[:2], record), Gate()).code == FOUND
+    del record["inventory"]["backends"]["mine"]
+    assert not verdict(planted()[:2], record).has_findings
 
 
 def test_a_run_that_judged_nothing_is_no_success() -> None:
@@ -357,6 +385,14 @@ def test_two_backends_are_compared_on_what_both_were_given_however_little() -> N
     rows = given(*((f"op{n}", "a", "pass") for n in range(9)), ("op0", "b", "wrong"))
     made = ranking(Report.of(frame(*rows), REC).rows)
     assert made[["backend", "place", "cells"]].values.tolist() == [["a", 1, 1], ["b", 2, 1]]
+
+
+def test_a_cell_without_a_variant_is_a_cell_of_its_own() -> None:
+    """A script's rows may lack it."""
+    rows = given(*((f"op{n}", b, "wrong" if b == "b" and n else "pass") for n in range(3) for b in "ab"))
+    made = Report.of(frame(*rows), REC).rows
+    for missing in (made, made.assign(variant=None)):
+        assert ranking(missing)[["backend", "cells", "right"]].values.tolist() == [["a", 3, 3], ["b", 3, 1]]
 
 
 @pytest.mark.parametrize("status", ["vacuous", "unsupported"])

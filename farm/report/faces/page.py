@@ -23,13 +23,13 @@ from farm.commandline import clean_line
 from farm.glossary import UNITS, describe_report_terms
 from farm.lake.origin_columns import COLUMNS, KEY
 from farm.plan.config import QUICK_DUMPER
-from farm.program import name_farm_program
+from farm.program import name_farm_program, write_results_option
 from farm.report.faces import html
 from farm.report.faces.html import HERE, SIGNS, render_style_sheet, write_script_json
 from farm.report.once import settle
 from farm.report.tables.causes import STALE, STANDINGS
 from farm.report.tables.changes import CHANGES
-from farm.report.tables.coverage import SEVERITY, coverage, write_results_option, write_status_option
+from farm.report.tables.coverage import SEVERITY, coverage, write_status_option
 from farm.report.tables.overview import (
     describe_run_size,
     list_backend_coverage,

@@ -13,12 +13,12 @@ import pandas as pd
 from farm.commandline import clean_line
 from farm.lake.key import RowKey
 from farm.plan.match_known import WHOSE
-from farm.program import name_farm_program
+from farm.program import name_farm_program, write_results_option
 from farm.report.faces.html import make_page_slug
 from farm.report.faces.site_runs import make_link_column
 from farm.report.tables.agreement import format_row_units, name_row_units
 from farm.report.tables.causes import NEW, count_with_noun
-from farm.report.tables.coverage import write_reproduce_command, write_results_option
+from farm.report.tables.coverage import write_reproduce_command
 from farm.report.tables.overview import describe_finding_size
 from farm.report.tables.trends import RunSummary
 from farm.report.tables.view import View, ViewCell, ViewColumn, make_status_column

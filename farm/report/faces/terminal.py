@@ -43,7 +43,7 @@ _TONES = {"ok": "bold green", "new": "bold red"}
 _COMMANDS = 10
 #: Columns of a file or a pipe.
 PIPED = 100
-_BLANKS_AT_END = re.compile(" +$", re.M)
+_BLANKS_AT_END = re.compile(r" +(?=\n)")
 
 
 def _make_terminal_text(value: Any, style: str = "") -> Text:
@@ -114,6 +114,11 @@ def _list_view_commands(view: View, limit: int, most: int, each: bool) -> list[s
 class _NoBlanksAtEnds(io.TextIOBase):
     """A file or a pipe whose lines end where their words do: rich fills them up to the width of what stands there."""
 
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        """As standard output's: rich draws with the letters that it has."""
+        return sys.stdout.encoding
+
     def write(self, text: str, /) -> int:
         return sys.stdout.write(_BLANKS_AT_END.sub("", text))
 
@@ -163,8 +168,9 @@ def print_coverage(
 
 
 def print_verdict(verdict: RunVerdict, console: Console, also: str = "") -> None:
-    """Print what to conclude of a run, the last line of its report; ``also``: words after it."""
-    console.print(_make_terminal_text(f"{verdict.sentence}{also}", _TONES.get(verdict.tone, "bold")), soft_wrap=True)
+    """Print what to conclude of a run, the last line of its report; ``also``: words behind the conclusion."""
+    said = f"{verdict.conclusion}{also}{verdict.ending}"
+    console.print(_make_terminal_text(said, _TONES.get(verdict.tone, "bold")), soft_wrap=True)
 
 
 def print_case_agreement(found: pd.DataFrame, console: Console) -> None:

@@ -31,7 +31,7 @@ import pandas as pd
 
 from farm.plan import match_known
 from farm.plan.config_schema import KnownFailure
-from farm.program import name_farm_program
+from farm.program import write_resume_command
 from farm.report.tables import failing_structures, failures_alike
 from farm.report.tables.coverage import (
     FAILED_STATUSES,
@@ -39,10 +39,10 @@ from farm.report.tables.coverage import (
     JUDGED_STATUSES,
     find_blameless_rows,
     keep_distinct_rows,
+    list_inventory_backends,
     list_table_lines,
     make_reproduce_commands,
     rank_status_column,
-    write_results_option,
 )
 from tasks.model import Status, culprit
 from tasks.model.failing import describe_failure_manner, describe_unjudged_rows
@@ -73,7 +73,8 @@ _TOLD_REASONS = 3
 
 @dataclass(frozen=True)
 class RunVerdict:
-    """What to conclude of a run; ``sentence`` says it in one line.
+    """What to conclude of a run; ``sentence`` says it in one line: the ``conclusion`` and, last, to be copied, the
+    command that goes on (``ending``).
 
     failures: rows that failed; apart: of these, those that known failures say are no backend's fault; new: of these,
     those that no known failure covers; first_seen: of these, those that known failures cover which were not seen on
@@ -82,7 +83,8 @@ class RunVerdict:
     where the record does not say); gone: rows that were not run, since their backend went away; finished: whether the
     run came to its end; recorded: whether the record says what is known; listed: whether the config lists anything as
     known; left_out: what --budget left out, in words; silent: where no row was judged, what the rows say; unseen:
-    checks of own kernels and models that judged nothing (`list_unseen_checks`); resume: the command that goes on.
+    checks of own kernels and models that judged nothing (`list_unseen_checks`); resume: the command that goes on;
+    unusable: why backends could not be used for what the user gave them (`tasks.model.Broken`).
     """
 
     failures: int
@@ -102,12 +104,13 @@ class RunVerdict:
     unseen: str = ""
     apart: int = 0
     resume: str = ""
+    unusable: str = ""
 
     @property
     def has_findings(self) -> bool:
-        """Whether there is something new, or nothing was judged at all: the run's exit code is then 1, if it is
-        complete."""
-        return bool(self.new or self.unjudged or not self.judged)
+        """Whether there is something new, something of the user's own could not be used or judged, or nothing was
+        judged at all: the run's exit code is then 1, if it is complete."""
+        return bool(self.new or self.unjudged or self.unusable or not self.judged)
 
     @property
     def tone(self) -> str:
@@ -118,6 +121,18 @@ class RunVerdict:
 
     @property
     def sentence(self) -> str:
+        return f"{self.conclusion}{self.ending}"
+
+    @property
+    def ending(self) -> str:
+        """How to go on with an incomplete run or with what --budget left out; "" where there is nothing to go on with."""
+        if not (self.left_out or self._lacks()):
+            return ""
+        return f". Resume with: {self.resume}" if self.resume else "; resume the run"
+
+    @property
+    def conclusion(self) -> str:
+        """The sentence without its ending."""
         said = "; ".join(
             filter(
                 None,
@@ -125,14 +140,14 @@ class RunVerdict:
                     self._describe_failure_count(),
                     count_with_noun(self.imprecise, "new imprecise result") * bool(self.imprecise and self.listed),
                     self._describe_unjudged(),
+                    self.unusable,
                     self.unseen,
                     self.left_out,
                 ),
             )
         )
         if lacks := self._lacks():
-            again = f". Resume with: {self.resume}" if self.resume else "; resume the run"  # last, to be copied
-            return f"INCOMPLETE: {lacks}. So far: {said}{again}"
+            return f"INCOMPLETE: {lacks}. So far: {said}"
         return said if self.has_findings or not self.recorded else f"OK: {said}"
 
     def _lacks(self) -> str:
@@ -264,7 +279,6 @@ def verdict(rows: pd.DataFrame, run: Mapping[str, Any]) -> RunVerdict:
     judged = int(rows["status"].isin(JUDGED_STATUSES).sum())
     said, entries = run.get("planned"), match_known.parse_known_entries(run)
     planned = said if isinstance(said, int) else 0
-    again = write_resume_command(run, str(rows.attrs.get("results", "results")))
     return RunVerdict(
         failures=int(failed.sum()),
         new=int((failed & new).sum()),
@@ -277,11 +291,12 @@ def verdict(rows: pd.DataFrame, run: Mapping[str, Any]) -> RunVerdict:
         finished=said is not None or not run.get("config") or run.get("finished_at") is not None,
         recorded=entries is not None,
         listed=bool(entries),
-        left_out=_describe_rows_left_out(run, again) if run.get("left_out") else "",
-        resume=again if run.get("run_id") else "",
+        left_out=_describe_rows_left_out(run) if run.get("left_out") else "",
+        resume=write_resume_command(run, str(rows.attrs.get("results", "results"))) if run.get("run_id") else "",
         first_seen=int((failed & rows["first_seen"]).sum()),
         apart=int((failed & find_blameless_rows(rows)).sum()),
         unseen=list_unseen_checks(rows) if judged else "",
+        unusable=_explain_unusable_backends(run),
         silent=""
         if judged
         else shorten(
@@ -290,19 +305,19 @@ def verdict(rows: pd.DataFrame, run: Mapping[str, Any]) -> RunVerdict:
     )
 
 
-def write_resume_command(run: Mapping[str, Any], results: str) -> str:
-    """The command that goes on with a run, by its record; results: its lake."""
-    command = "fuzz" if "fuzz" in run else "node screen" if "screen" in run else "run"
-    return f"{name_farm_program()} {command} --resume {run.get('run_id')}{write_results_option(results)}"
+def _explain_unusable_backends(run: Mapping[str, Any]) -> str:
+    found = [x for x in list_inventory_backends(run.get("inventory")).values() if x.get("broken")]
+    told = "; ".join(shorten(str(x.get("reason")), 300, placeholder=" …") for x in found)
+    return f"not judged: {told}" if told else ""
 
 
-def _describe_rows_left_out(run: Mapping[str, Any], again: str) -> str:
+def _describe_rows_left_out(run: Mapping[str, Any]) -> str:
     told = run.get("left_out")
     if not isinstance(told, Mapping):
         return ""
     minutes, seconds = divmod(int(told["budget_s"]), 60)
     budget = f"{minutes}m" * bool(minutes) + f"{seconds}s" * bool(seconds)
-    return f"{count_with_noun(told['cells'], 'cell')} left out by --budget {budget}, not judged: {again} runs them"
+    return f"{count_with_noun(told['cells'], 'cell')} left out by --budget {budget}, not judged"
 
 
 def sort_worst_first(rows: pd.DataFrame) -> pd.DataFrame:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,7 +11,7 @@ import pandas as pd
 
 from farm.lake.key import RowKey
 from farm.lake.origin_columns import COLUMNS, KEY
-from farm.program import name_farm_program
+from farm.program import name_farm_program, write_results_option
 from farm.report.once import is_settled, once, settle
 from tasks import checks
 from tasks.model import (
@@ -356,11 +355,6 @@ def make_reproduce_commands(rows: pd.DataFrame, results: str, side: str = "") ->
     named = zip(rows[f"run_id{side}"], rows["case_id"], rows[f"backend{side}"], rows[f"status{side}"], strict=True)
     made = [write_reproduce_command(run, case, backend, results, status) for run, case, backend, status in named]
     return pd.Series(made, index=rows.index, dtype=object)
-
-
-def write_results_option(results: str) -> str:
-    """The option of `write_reproduce_command` that names the lake."""
-    return "" if results == "results" else f" --results {shlex.quote(results)}"
 
 
 def write_status_option(status: str) -> str:

@@ -11,8 +11,9 @@ from farm.lake import minimal
 from farm.lake.key import RowKey
 from farm.plan import match_known
 from farm.plan.config_schema import KnownFailure
+from farm.program import write_results_option
 from farm.report.tables.causes import count_with_noun
-from farm.report.tables.coverage import JUDGED_STATUSES, rank_status_column, write_results_option
+from farm.report.tables.coverage import JUDGED_STATUSES, rank_status_column
 from farm.report.tables.failures_alike import SOUGHT, find_finding_of_rows, group_failures_alike
 from farm.report.tables.history import sort_version_texts
 from farm.report.tables.view import (

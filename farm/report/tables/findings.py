@@ -10,7 +10,7 @@ import pandas as pd
 
 from farm.commandline import clean_line
 from farm.glossary import UNITS
-from farm.program import name_farm_program
+from farm.program import name_farm_program, write_results_option
 from farm.report.tables.agreement import get_row_units
 from farm.report.tables.causes import HOW, NEW, count_with_noun, sort_worst_first
 from farm.report.tables.coverage import (
@@ -20,7 +20,6 @@ from farm.report.tables.coverage import (
     keep_distinct_rows,
     list_table_lines,
     make_reproduce_commands,
-    write_results_option,
 )
 from farm.report.tables.overview import describe_finding_size
 from farm.report.tables.view import (

@@ -10,10 +10,10 @@ from farm.commandline import clean_line
 from farm.fleet import envs
 from farm.plan.config_schema import BackendConfig
 from farm.plan.match_known import WHOSE
-from farm.program import name_farm_program
+from farm.program import name_farm_program, write_results_option
 from farm.report.tables.causes import KNOWN, NEW, count_with_noun, describe_cause_counts
 from farm.report.tables.changes import make_change_column
-from farm.report.tables.coverage import list_table_lines, write_results_option
+from farm.report.tables.coverage import list_table_lines
 from farm.report.tables.since_last_run import since
 from farm.report.tables.view import (
     FACES,

@@ -108,9 +108,11 @@ def _list_gate_items(report: Report, gate: Gate, new: pd.DataFrame) -> Iterator[
     if "name" not in report.run:
         yield GateItem("a complete run", ABSENT, "the run has no record, so it may be incomplete")
     elif said.missing or said.gone or not said.finished:
-        yield GateItem("a complete run", ABSENT, said.sentence)
+        yield GateItem("a complete run", ABSENT, said.conclusion)
     elif said.left_out:
         yield GateItem("a complete run", ABSENT, said.left_out)
+    if said.unusable:
+        yield GateItem("what you gave the backends can be used", CLOSED, said.unusable)
     if not said.judged:
         yield GateItem("something judged", ABSENT, "nothing was judged")
     counted = new[new["evidence"] == ""]

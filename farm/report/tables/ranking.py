@@ -48,7 +48,9 @@ def ranking(rows: pd.DataFrame) -> pd.DataFrame:
     rows = rows[[name for name in _READ if name in rows]]
     rows = rows[~rows["check"].isin(checks.list_checks_where(runs=False))]
     # Texts as numbers: what follows groups by them many times.
-    rows = rows.assign(cell=rows.groupby(_CELL, sort=False).ngroup(), case_id=pd.factorize(rows["case_id"])[0])
+    rows = rows.assign(
+        cell=rows.groupby(_CELL, sort=False, dropna=False).ngroup(), case_id=pd.factorize(rows["case_id"])[0]
+    )
     rows = rows.drop(columns=_CELL)
     made = [_rank_backends_of_catalog(str(catalog), some) for catalog, some in rows.groupby("catalog", sort=True)]
     return pd.concat(made, ignore_index=True) if made else pd.DataFrame(columns=_TOLD)

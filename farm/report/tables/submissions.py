@@ -8,10 +8,10 @@ from typing import Any
 
 import pandas as pd
 
-from farm.program import name_farm_program
+from farm.program import name_farm_program, write_results_option
 from farm.report.tables.agreement import explain_row_outside
 from farm.report.tables.causes import sort_worst_first
-from farm.report.tables.coverage import JUDGED_STATUSES, PASSED_STATUSES, rank_status_column, write_results_option
+from farm.report.tables.coverage import JUDGED_STATUSES, PASSED_STATUSES, rank_status_column
 from farm.report.tables.view import Line, Report, View, ViewCell, ViewColumn, build_number_column, view
 from farm.report.words import DASH, format_report_number
 from tasks.confine import LACKS
