@@ -27,7 +27,7 @@ from tasks.arrays.pack import PackError
 from tasks.catalogs.user_definitions import USER, announce_definitions, do_definitions_isolate
 from tasks.importing import pause_garbage_collector
 from tasks.judge import policy_files
-from tasks.model import BackendInfo, Unavailable
+from tasks.model import BackendInfo, Broken, Unavailable
 from tasks.passport.known_passports import choose_passport
 from tasks.relay import ProgressPage
 from tasks.searches import find_hunt_search
@@ -106,7 +106,7 @@ class Child:
                 if wanted and not guards:
                     made.identity = (*made.identity, "isolation=none")
         except Unavailable as error:
-            return wire.Refused(str(error), getattr(error, "installs", ()))
+            return wire.Refused(str(error), getattr(error, "installs", ()), broken=isinstance(error, Broken))
         except Exception as error:
             return wire.Refused(f"{type(error).__name__}: {error}")
         if guards:

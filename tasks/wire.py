@@ -256,11 +256,13 @@ class Ready(Answer):
 @dataclass(frozen=True)
 class Refused(Answer):
     """The runtime or its device cannot be had. installs: (command, package) of what its machine lacks; absent: the
-    vendor of whose devices the machine has no trace ("" if it has)."""
+    vendor of whose devices the machine has no trace ("" if it has); broken: what the user gives it cannot be used
+    (`tasks.model.Broken`)."""
 
     reason: str
     installs: tuple[tuple[str, str], ...] = ()
     absent: str = ""
+    broken: bool = False
 
 
 @dataclass(frozen=True)

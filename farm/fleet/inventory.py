@@ -38,7 +38,7 @@ class BackendOffer:
     awaited: it has not answered yet, and what it answers will count; absent: the vendor of whose devices no node has a
     trace; oldest: the oldest release of its runtime that was tried and computes, "" where none was tried; ranks:
     `Backend.ranks`; of_products: whether it computes products, and nothing else, in less than the dtype on one of these
-    nodes.
+    nodes; broken: what the user gives it cannot be used (`tasks.model.Broken`).
     """
 
     name: str
@@ -62,6 +62,7 @@ class BackendOffer:
     oldest: str = ""
     ranks: int = 1
     of_products: bool = False
+    broken: bool = False
 
     def room(self, devices: Mapping[str, int]) -> int:
         """How many devices one job can be given, of so many by node: those that are counted by one resource; 0 where
@@ -144,7 +145,7 @@ def join_node_offers(
         try:
             made = spec.create()
         except PluginError as error:
-            table[spec.name] = BackendOffer(spec.name, "", "", "CPU", [], False, reason=str(error))
+            table[spec.name] = BackendOffer(spec.name, "", "", "CPU", [], False, reason=str(error), broken=True)
             continue
         offer = BackendOffer(
             spec.name,
@@ -164,6 +165,7 @@ def join_node_offers(
             if reason := offer.admit(node, answer):
                 reasons.setdefault(reason, []).append(node["host"])
             if isinstance(answer, Refused):
+                offer.broken |= answer.broken
                 offer.installs += [(command, package) for command, package in answer.installs]
             vendors.add(answer.absent if isinstance(answer, Refused) else "")
         if offer.too_few:

@@ -359,6 +359,7 @@ def _check_config_names(config: Config, place: Any) -> None:
     seen: set[str] = set()
     for i, backend in enumerate(config.backends):
         check_config_backend(backend, str(place("backends", i)))
+        kernels.check_class_option(backend, ("backends", i), refuse)
         if (
             "launcher" in backend.model_fields_set and not backend.launcher
         ):  # as a run's record has it; a file means one

@@ -61,6 +61,23 @@ def resolve_class_path(backend: BackendConfig, folder: Path) -> BackendConfig:
     )
 
 
+def check_class_option(backend: BackendConfig, at: tuple[Any, ...], refuse: Refuse) -> None:
+    """Refuse an option class that names none, as far as it shows without importing it. What is not found here may be in
+    the backend's own environment."""
+    given = backend.options.get("class")
+    if given is None:
+        return
+    key = (*at, "options", "class")
+    module, _, name = str(given).rpartition(":")
+    if not module or not name:
+        refuse(key, f"{given!r} names no class: write file.py:Class or module:Class")
+    elsewhere = bool(backend.packages or backend.python)
+    root = str(Path(module).parent) if module.endswith(".py") else str(Path.cwd())
+    _check_module_exists(module, root, key, refuse, elsewhere)
+    if not elsewhere:
+        _read_module_names(str(given), root, key, refuse)
+
+
 def _resolve_model_paths(catalog: CatalogConfig, root: Path) -> CatalogConfig:
     if not catalog.own:
         return catalog
@@ -138,6 +155,7 @@ def _check_own_trainings(catalog: CatalogConfig, at: tuple[Any, ...], refuse: Re
         if own.inputs:
             refuse((*key, "inputs"), "the function of a training returns its own data")
         _check_module_exists(own.model.rpartition(":")[0], catalog.root, (*key, "model"), refuse)
+        _read_module_names(own.model, catalog.root, (*key, "model"), refuse)
 
 
 def _explain_wrong_input(text: str, whole: bool) -> str:

@@ -26,7 +26,7 @@ from tasks.devices import (
     suggest_library_package,
 )
 from tasks.interpreter import IMAGE
-from tasks.model import FORWARD, Flushes, Form, Program, RuntimeInfo, Unavailable, Unsupported, call_one_by_one
+from tasks.model import FORWARD, Broken, Flushes, Form, Program, RuntimeInfo, Unavailable, Unsupported, call_one_by_one
 from tasks.nearest import find_near_names
 from tasks.run_queue import RunQueueClock
 
@@ -204,6 +204,8 @@ class Backend:
     def _explain_unavailable(self, error: Unavailable) -> Unavailable:
         """Why it cannot run, and what to do: another name of the device, or what brings a library or a package that is
         missing. A plugin may bring any device, so an unknown one is no mistake before it is asked for."""
+        if isinstance(error, Broken):
+            return error
         kind = None if self.numbered else re.fullmatch(r"(.+)[.:]\d+", self.device)
         name = kind[1] if kind else self.device
         meant = self.called.get(name) or (name if kind and name in self.devices else "")

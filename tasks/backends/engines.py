@@ -17,7 +17,7 @@ from tasks.catalogs.base import CatalogError
 from tasks.catalogs.engine.catalog import DECODERS
 from tasks.catalogs.user import load_kernels
 from tasks.checks import engine_relations, serving
-from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
+from tasks.model import Broken, Form, Program, RuntimeInfo, Unavailable, Unsupported, errors
 from tasks.model.engine import Engine
 from tasks.packages import ONNX
 from tasks.variables import count_compute_threads
@@ -117,19 +117,18 @@ class OwnEngine(EngineBackend):
                 found = load_kernels.resolve_user_name(name, os.path.dirname(module))
             else:
                 found = getattr(importlib.import_module(module), attribute)
-        except (ImportError, AttributeError, ValueError, CatalogError) as error:
-            raise Unavailable(
-                f'backend {self.name}: class: {name!r} is no "file.py:Class" or "module:Class" here ({error})'
-            ) from None
+        except CatalogError as error:
+            raise Broken(f"backend {self.name}: class: {error}") from None
+        except Exception as error:  # whatever its import raises
+            said = errors.describe_error_with_place(error)
+            raise Broken(f"backend {self.name}: class: {name!r} cannot be loaded: {said}") from None
         lacks = [
             x
             for x in ("load", "prefill", "batch", "decode", "fork", "crop", "evict", "free")
             if not callable(getattr(found, x, None))
         ]
         if lacks:
-            raise Unavailable(
-                f"backend {self.name}: class: {name} lacks {', '.join(lacks)} (tasks.model.engine.Engine)"
-            )
+            raise Broken(f"backend {self.name}: class: {name} lacks {', '.join(lacks)} (tasks.model.engine.Engine)")
         return found
 
     def make_engine(self) -> Engine:
@@ -286,10 +285,10 @@ class Endpoint(EngineBackend):
 
     def probe(self) -> RuntimeInfo:
         if not str(self.options.get("endpoint", "")).startswith(("http://", "https://")):
-            raise Unavailable(f"backend {self.name}: options: endpoint is no address, such as http://localhost:8000/v1")
+            raise Broken(f"backend {self.name}: options: endpoint is no address, such as http://localhost:8000/v1")
         decoder = str(self.options.get("decoder", "llama"))
         if decoder not in (*DECODERS, UNKNOWN):
-            raise Unavailable(f"backend {self.name}: decoder: {decoder!r} is none of {', '.join((*DECODERS, UNKNOWN))}")
+            raise Broken(f"backend {self.name}: decoder: {decoder!r} is none of {', '.join((*DECODERS, UNKNOWN))}")
         try:
             engine = self.make_engine()
             name = str(self.options.get("model", "")) or engine.find_model()

@@ -23,7 +23,7 @@ from tasks.backends.shared.training_form import TrainingForm
 from tasks.backends.training_hook import HOOK
 from tasks.backends.training_ranks import SessionOverRanks, TrainingRanks
 from tasks.catalogs.training import own
-from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported, flags
+from tasks.model import Broken, Form, Program, RuntimeInfo, Unsupported, flags
 from tasks.training import networks
 
 #: Seconds for all ranks of a script to call the hook.
@@ -124,7 +124,7 @@ class LaunchedTraining(TrainingRanks):
         with importing("torch"):
             import torch
         if not self.command:
-            raise Unavailable('it needs the option command, such as "torchrun --nproc-per-node 2 train.py"')
+            raise Broken('it needs the option command, such as "torchrun --nproc-per-node 2 train.py"')
         return RuntimeInfo(
             f"torch {torch.__version__}, launched", self.device, build=torch_switches.read_torch_commit()
         )

@@ -37,7 +37,18 @@ from tasks.model.dtypes import (
     is_inexact_dtype,
     round_to_dtype,
 )
-from tasks.model.errors import Ended, Fallback, Hung, Invalid, Misbehaviour, Refusal, Unavailable, Unsupported, Vacuous
+from tasks.model.errors import (
+    Broken,
+    Ended,
+    Fallback,
+    Hung,
+    Invalid,
+    Misbehaviour,
+    Refusal,
+    Unavailable,
+    Unsupported,
+    Vacuous,
+)
 from tasks.model.leaf import Leaf, compute_row_floor
 from tasks.model.op_class import WITHOUT_NOISE, OpClass
 from tasks.model.session import Replayed, Session, Stateless, TensorSession, run_session

@@ -46,6 +46,11 @@ class Unavailable(Exception):
     """The backend cannot run in this process; the text says why."""
 
 
+class Broken(Unavailable):
+    """What the user gives the backend cannot be used: an option, a class, a package. It is no lack of the machine's, and
+    a run ends as if it had failed."""
+
+
 class Unsupported(Exception):
     """The backend says that it does not implement this case."""
 

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from farm.exits import BAD_INPUT, FOUND
 from tasks.backends import BackendSpec
 from tasks.backends.checkpoint_of_decoder import make_served_decoder
 from tasks.catalogs.engine import catalog
@@ -232,6 +233,28 @@ def test_a_dead_server_is_a_grey_column_and_the_run_goes_on(tmp_path: Path) -> N
     rows = pd.read_parquet(tmp_path / "lake")
     assert {x.backend: x.status for x in rows.itertuples()} == {"engine-cpu": "pass"}
     assert "nobody answers at http://127.0.0.1:9/v1" in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("source", "code", "said"),
+    [
+        ("1 / 0\nclass Mine: pass\n", FOUND, "mine.py:1: cannot be imported: ZeroDivisionError"),
+        ("class Mine: pass\n", FOUND, "lacks load, prefill"),
+        ("class Other: pass\n", BAD_INPUT, "there is no 'Mine' in it"),
+        ("class Mine(:\n", BAD_INPUT, "mine.py:1: "),
+    ],
+)
+def test_an_engine_of_ones_own_that_cannot_be_used_is_no_success(
+    source: str, code: int, said: str, tmp_path: Path
+) -> None:
+    """As a kernel of one's own, though the other backends pass."""
+    (tmp_path / "mine.py").write_text(source)
+    mine = {"name": "mine", "like": "engine-cpu", "options": {"class": "mine.py:Mine"}}
+    catalogs = [{"name": "engine", "ops": ["float64.llama"], "samples": 1}]
+    config = {"checks": ["serving"], "dtypes": ["float32"], "catalogs": catalogs, "backends": [mine, "engine-cpu"]}
+    (path := tmp_path / "engines.yaml").write_text(json.dumps(config))
+    done = here(path, "--on", "inline", "--results", tmp_path / "lake")
+    assert done.returncode == code and said in done.stdout + done.stderr, done
 
 
 def test_another_decoder_is_not_asked() -> None:

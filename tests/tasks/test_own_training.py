@@ -120,7 +120,10 @@ def test_a_training_is_read_from_its_function(root: Path) -> None:
         ("shuffled", "in another order at each call: draw it by a seed"),
         ("infinite", "the loss of the first batch is nan"),
         ("noisy", "it draws random numbers; take torch.nn.Dropout"),
-        ("no_loss", "takes"),
+        (
+            "no_loss",
+            "no loss is returned: a module without a loss takes the whole batch and gives it; return a loss as",
+        ),
         ("module_alone", "it must return (module, data, optimiser)"),
         ("amsgrad", "amsgrad of Adam is not known: leave it out"),
     ],

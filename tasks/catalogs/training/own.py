@@ -21,6 +21,8 @@ from tasks.training.trajectory import STEPS
 
 #: What the function may return.
 FORM = "(module, data, optimiser), behind them a loss, and behind that {'accumulate': micro-batches of a step, 'clip': largest norm}"
+#: Why the module alone may give none, and the fix.
+_WITHOUT_LOSS = f"a module without a loss takes the whole batch and gives it; return a loss as the fourth value: {FORM}"
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ class OwnTraining:
         off = ", ".join(_turn_dropout_off(module))
         note = f"dropout is turned off, as each device would draw another mask: {off}" if off else ""
         network = Network(build, lambda rng: next(batches), compute, recipe, note=note)
-        self._check_steady(build(), compute, first)
+        self._check_steady(build(), compute, first, "" if loss else f"; no loss is returned: {_WITHOUT_LOSS}")
         return network
 
     def _call(self) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
@@ -102,8 +104,9 @@ class OwnTraining:
             f"{(max(STEPS) + 1) * (accumulate + 1)}"
         )
 
-    def _check_steady(self, module: Any, loss: Callable[..., Any], batch: list[np.ndarray]) -> None:
-        """Raises GivenError where the loss of a batch is another at each call."""
+    def _check_steady(self, module: Any, loss: Callable[..., Any], batch: list[np.ndarray], fix: str) -> None:
+        """Raises GivenError where the loss of a batch is another at each call, or cannot be computed; fix: what to do
+        then."""
         import torch
 
         tensors = [torch.from_numpy(x) for x in batch]
@@ -113,7 +116,7 @@ class OwnTraining:
         except GivenError:
             raise
         except Exception as error:
-            raise GivenError(f"{self.source}: {errors.describe_error_with_place(error)}") from None
+            raise GivenError(f"{self.source}: {errors.describe_error_with_place(error)}{fix}") from None
         if not all(map(math.isfinite, found)):
             raise GivenError(f"{self.source}: the loss of the first batch is {found[0]}: begin with other weights")
         if found[0] != found[1] and not any(True for _ in module.buffers()):
@@ -139,7 +142,7 @@ def _make_own_loss(loss: Callable[..., Any] | None, source: str) -> Callable[...
     def compute(module: Any, *batch: Any) -> Any:
         found = module(*batch) if loss is None else loss(module(*batch[:-1]), batch[-1])
         if getattr(found, "ndim", None) != 0:
-            raise GivenError(f"{source}: the loss must be a scalar; return a loss as the fourth value: {FORM}")
+            raise GivenError(f"{source}: the loss must be a scalar: {_WITHOUT_LOSS}")
         return found
 
     return compute
