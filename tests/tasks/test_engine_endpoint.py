@@ -247,7 +247,7 @@ def test_a_dead_server_is_a_grey_column_and_the_run_goes_on(tmp_path: Path) -> N
 def test_an_engine_of_ones_own_that_cannot_be_used_is_no_success(
     source: str, code: int, said: str, tmp_path: Path
 ) -> None:
-    """As a kernel of one's own, though the other backends pass."""
+    """As a model of one's own, though the other backends pass."""
     (tmp_path / "mine.py").write_text(source)
     mine = {"name": "mine", "like": "engine-cpu", "options": {"class": "mine.py:Mine"}}
     catalogs = [{"name": "engine", "ops": ["float64.llama"], "samples": 1}]
