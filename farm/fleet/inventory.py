@@ -38,7 +38,7 @@ class BackendOffer:
     awaited: it has not answered yet, and what it answers will count; absent: the vendor of whose devices no node has a
     trace; oldest: the oldest release of its runtime that was tried and computes, "" where none was tried; ranks:
     `Backend.ranks`; of_products: whether it computes products, and nothing else, in less than the dtype on one of these
-    nodes; broken: what the user gives it cannot be used (`tasks.model.Broken`).
+    nodes; broken: what the user gives it can be used on no node (`tasks.model.Broken`).
     """
 
     name: str
@@ -105,6 +105,7 @@ class BackendOffer:
     def admit(self, node: dict[str, Any], answer: BackendInfo | Refused) -> str:
         """Take a node in, given what the backend answered there; why not, or "" if it was."""
         if isinstance(answer, Refused):
+            self.broken = (self.broken or answer.broken) and not self.resources
             return answer.reason
         # One of its vendor's own counts the backend's devices where another vendor has the common one
         # (`farm.fleet.node.make_ray_node`).
@@ -117,6 +118,7 @@ class BackendOffer:
             self.resources[node["id"]] = resource
             self.devices[node["id"]] = int(node["resources"][resource])
             self.models[node["id"]] = answer.runtime.device
+            self.broken = False
             self.of_products |= answer.runtime.of_products
             if self.info == UNASKED:
                 self.info = answer
@@ -165,7 +167,6 @@ def join_node_offers(
             if reason := offer.admit(node, answer):
                 reasons.setdefault(reason, []).append(node["host"])
             if isinstance(answer, Refused):
-                offer.broken |= answer.broken
                 offer.installs += [(command, package) for command, package in answer.installs]
             vendors.add(answer.absent if isinstance(answer, Refused) else "")
         if offer.too_few:

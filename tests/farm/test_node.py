@@ -692,6 +692,22 @@ def test_a_label_nobody_knows_is_said_in_the_preflight() -> None:
     assert "unknown vendor label 'nvida' on the node; known: nvidia" in offer.reason
 
 
+@pytest.mark.parametrize("order", [["a", "b"], ["b", "a"]])
+def test_what_can_be_used_on_one_node_is_not_broken(order: list[str]) -> None:
+    """A file that one node lacks."""
+    cpu = {"resources": {"CPU": 1.0}, "labels": {}}
+    nodes = [{"id": name, "host": name} | cpu for name in order]
+    broken = {"torch-cpu": wire.Refused("no such file", broken=True)}
+    specs = [BackendConfig(name="torch-cpu").spec()]
+
+    def join(**answers: Any) -> BackendOffer:
+        return inventory.join_node_offers(specs, nodes, answers)["torch-cpu"]
+
+    assert join(a=broken, b=broken).broken and join(a=broken, b=broken).record()["broken"]
+    assert not join(a=broken, b={"torch-cpu": BackendInfo()}).broken
+    assert not join(a={"torch-cpu": wire.Refused("no torch")}).broken
+
+
 def test_no_environment_is_built_where_no_device_is(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
