@@ -165,4 +165,6 @@ def _conclude_fuzz_command(
     if missing:
         print(f"error: incomplete: {missing}; continue with: {again}", file=sys.stderr)
         return INCOMPLETE
-    return FOUND if (~found["known"]).any() else OK
+    if unusable := report.verdict.unusable:
+        say(unusable)
+    return FOUND if (~found["known"]).any() or unusable else OK
