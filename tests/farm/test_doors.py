@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from farm.command_names import FORMER
 from tests.conftest import ROOT
 
 
@@ -23,7 +24,8 @@ def test_every_command_is_a_module(name: str) -> None:
 @pytest.mark.parametrize("name", ["gradcheck", "report", "history", "launch"])
 def test_a_module_is_the_command(name: str) -> None:
     done = subprocess.run([sys.executable, "-m", f"farm.{name}", "--help"], capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0 and done.stdout.startswith(f"usage: farm {'run' if name == 'launch' else name} ")
+    typed = "run" if name == "launch" else " ".join(FORMER.get(name, [name]))
+    assert done.returncode == 0 and done.stdout.startswith(f"usage: farm {typed} ")
 
 
 def test_a_module_has_main_and_what_is_no_command_is_not_there() -> None:
