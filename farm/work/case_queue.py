@@ -20,9 +20,11 @@ class CaseQueue:
         self.isolated: list[deque[list[CaseRef]]] = [deque() for _ in plan.matrix.backends]
         self.doubts: list[deque[DeviceDoubt]] = [deque() for _ in plan.matrix.backends]
         self.cases = [0] * len(plan.matrix.backends)  # in ready
-        #: How many of those an earlier run has timed, and their milliseconds then.
+        #: How many of those an earlier run has timed, and their milliseconds then; how many ordinary cases the others
+        #: are worth.
         self.timed = [0] * len(plan.matrix.backends)
         self._timed_ms = [0.0] * len(plan.matrix.backends)
+        self._untimed = [0.0] * len(plan.matrix.backends)
         joint = any(offer.joint for offer in plan.offers.values())
         self._unprepared = Counter(plan.matrix.groups[g].unit for g in to_prepare) if joint else Counter[str]()
         self._waiting: dict[tuple[str, int], list[Portion]] = {}
@@ -41,7 +43,9 @@ class CaseQueue:
     def _count(self, b: int, portion: Portion, sign: int) -> None:
         cases = sign * len(portion[1])
         self.cases[b] += cases
-        if (ms := self._plan.case_ms(portion[0], b)) is not None:
+        if (ms := self._plan.case_ms(portion[0], b)) is None:
+            self._untimed[b] += cases * self._plan.case_worth(portion[0])
+        else:
             self.timed[b] += cases
             self._timed_ms[b] += cases * ms
 
@@ -54,8 +58,8 @@ class CaseQueue:
         return self.rank(b), self.ready[b][0][0] if self.ready[b] else 0
 
     def left_s(self, b: int, usual_ms: float) -> float:
-        """Seconds of work that can be done now; usual_ms: of a case that no earlier run has timed."""
-        return (self._timed_ms[b] + (self.cases[b] - self.timed[b]) * usual_ms) / 1e3
+        """Seconds of work that can be done now; usual_ms: of an ordinary case that no earlier run has timed."""
+        return (self._timed_ms[b] + self._untimed[b] * usual_ms) / 1e3
 
     def take(self, b: int, seconds: float, usual_ms: float, most: int, torn: bool) -> list[Portion]:
         """Portions for a batch of about so much work and at most so many cases, at least one portion, of what is timed
@@ -68,7 +72,7 @@ class CaseQueue:
             g, positions = chosen[-1]
             cases += len(positions)
             ms = self._plan.case_ms(g, b)
-            left_ms -= len(positions) * (usual_ms if ms is None else ms)
+            left_ms -= len(positions) * (usual_ms * self._plan.case_worth(g) if ms is None else ms)
         while not torn and ready and self._unit(ready[0]) == self._unit(chosen[-1]):
             chosen.append(ready.popleft())
         for portion in chosen:
@@ -115,4 +119,4 @@ class CaseQueue:
             yield self.ready[b].popleft()
         while self.isolated[b]:
             yield from group_planned_cases(self.isolated[b].popleft())
-        self.cases[b], self.timed[b], self._timed_ms[b] = 0, 0, 0.0
+        self.cases[b], self.timed[b], self._timed_ms[b], self._untimed[b] = 0, 0, 0.0, 0.0

@@ -131,7 +131,9 @@ class JobSource:
             chunk_s=self._choose_message_interval_s(),
             **what,
         )
-        return JobFlight(job, groups=groups)
+        # All groups are worth the same to the exporter.
+        kinds = self._plan.kinds.of[groups] if kind == "prepare" else np.zeros(len(groups), np.int8)
+        return JobFlight(job, groups=groups, work=np.zeros((len(self._plan.kinds), 3)), kinds=kinds)
 
     def _choose_message_interval_s(self) -> float:
         """Seconds between two messages of a job: all slots together send no more than the driver can take."""
@@ -230,6 +232,6 @@ class JobSource:
             deadline_s=self._deadline_s(b, chosen),
             chunk_s=self._choose_message_interval_s(),
         )
-        counts = np.array([[len(positions)] for _, positions in chosen])
-        (work,) = self._plan.work_of([g for g, _ in chosen], counts, b)
-        return JobFlight(job, b, cases, timed=timed, work=work)
+        groups, counts = [g for g, _ in chosen], np.array([len(positions) for _, positions in chosen])
+        (work,) = self._plan.work_of(groups, counts[:, None], b)
+        return JobFlight(job, b, cases, timed=timed, work=work, kinds=np.repeat(self._plan.kinds.of[groups], counts))

@@ -35,6 +35,8 @@ class Arithmetic(Scenario):
     whole = True
     exported = True
     needs = "forward"
+    # Some hundred calls: torch 80 ms, ONNX Runtime 200 ms of a core.
+    case_worth = 10.0
 
     def __init__(self) -> None:
         #: What was read of a device's sums of a kind in a dtype, with the op: the next are asked whether they are like

@@ -20,6 +20,7 @@ from farm.work import budget
 from farm.work.claims import ONE
 from farm.work.durations import DurationEstimate
 from farm.work.earlier_runs import LearnedFromRuns
+from farm.work.work_kinds import find_work_kinds
 from tasks.backends import BackendSpec
 from tasks.model import BackendInfo, Group, RuntimeInfo
 
@@ -48,6 +49,7 @@ def plan() -> Any:
         offer=lambda b: offer,
         executor=SimpleNamespace(slots=lambda offer, claim: 1),
         claim=lambda b: ONE,
+        kinds=find_work_kinds(groups),
     )
 
 
@@ -120,10 +122,13 @@ def test_what_nobody_has_run_takes_what_its_op_and_dtype_took_on_that_backend_el
 ) -> None:
     told = known(plan)
     told.ms[:, 0] = np.nan
-    assert (told.estimate_times(plan.matrix, [10.0, 10.0])[:, 0] == 10.0).all()
+    worth = np.ones(OPS * DTYPES)
+    assert (told.estimate_times(plan.matrix, [10.0, 10.0], worth)[:, 0] == 10.0).all()
+    assert (told.estimate_times(plan.matrix, [10.0, 10.0], worth * 50)[:, 0] == 500.0).all()
     told.ms[0, 0], told.ms[1, 0] = 100.0, 300.0
-    filled = told.estimate_times(plan.matrix, [10.0, 10.0])
-    assert filled[:3, 0].tolist() == [100.0, 300.0, 200.0]
+    worth[3:6] = 50.0
+    filled = told.estimate_times(plan.matrix, [10.0, 10.0], worth)
+    assert filled[:7, 0].tolist() == [100.0, 300.0, 200.0, 10000.0, 10000.0, 10000.0, 200.0]
 
 
 def runs(folder: Path) -> tuple[int, dict[str, Any]]:
