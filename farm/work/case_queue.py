@@ -9,6 +9,10 @@ from collections.abc import Iterable, Iterator
 from farm.fleet.health import CaseRef
 from farm.work.state import DeviceDoubt, Portion, RunPlan, group_planned_cases
 
+#: Where cases stand by a budget: their rank; whether they are further ones of a cell whose first tells most; whether
+#: the backend compiles, which comes last; their group, as a budget's groups stand in the order of their worth.
+BudgetPlace = tuple[int, bool, bool, int]
+
 
 class CaseQueue:
     """Queues of every backend. isolated: cases that run in batches of their own; doubts: those that wait for a second
@@ -31,14 +35,27 @@ class CaseQueue:
 
     def add(self, b: int, portion: Portion) -> None:
         """Cases that can be run now."""
-        ready = self.ready[b]
-        if (ranks := self._plan.rank) is None:
-            ready.append(portion)
-        else:  # before those that tell less
-            rank = ranks[portion[0], b]
-            behind = sum(1 for _ in itertools.takewhile(lambda p: ranks[p[0], b] > rank, reversed(ready)))
-            ready.insert(len(ready) - behind, portion)
+        if self._plan.rank is None:
+            self.ready[b].append(portion)
+        else:
+            g, positions = portion
+            first = len(positions) if self._plan.is_run_whole(g, b) else 1
+            for part in filter(None, (positions[:first], positions[first:])):
+                self._insert_by_rank(b, (g, part))
         self._count(b, portion, 1)
+
+    def _insert_by_rank(self, b: int, portion: Portion) -> None:
+        """Before those that tell less."""
+        ready, rank = self.ready[b], self._rank(b, portion)
+        behind = sum(1 for _ in itertools.takewhile(lambda p: self._rank(b, p) > rank, reversed(ready)))
+        ready.insert(len(ready) - behind, portion)
+
+    def _rank(self, b: int, portion: Portion) -> tuple[int, bool]:
+        """The lower, the more some cases tell by a budget; of a cell that nobody has run its first case tells most."""
+        if self._plan.rank is None:
+            return 0, False
+        g, positions = portion
+        return self._plan.rank.item(g, b), positions[0] > 0 and not self._plan.is_run_whole(g, b)
 
     def _count(self, b: int, portion: Portion, sign: int) -> None:
         cases = sign * len(portion[1])
@@ -49,13 +66,14 @@ class CaseQueue:
             self.timed[b] += cases
             self._timed_ms[b] += cases * ms
 
-    def rank(self, b: int) -> int:
-        """Of what comes next; 0 without a budget."""
-        return 0 if self._plan.rank is None or not self.ready[b] else int(self._plan.rank[self.ready[b][0][0], b])
+    def place(self, b: int) -> BudgetPlace:
+        """Of what comes next."""
+        ready = self.ready[b]
+        return self.place_of(b, ready[0]) if ready else (0, False, False, 0)
 
-    def place(self, b: int) -> tuple[int, int]:
-        """Of what comes next: its rank, and its group; a budget's groups stand in the order of their worth."""
-        return self.rank(b), self.ready[b][0][0] if self.ready[b] else 0
+    def place_of(self, b: int, portion: Portion) -> BudgetPlace:
+        """Of some cases."""
+        return *self._rank(b, portion), self._plan.offer(b).joint, portion[0]
 
     def left_s(self, b: int, usual_ms: float) -> float:
         """Seconds of work that can be done now; usual_ms: of an ordinary case that no earlier run has timed."""
@@ -82,9 +100,10 @@ class CaseQueue:
     def _unit(self, portion: Portion) -> str:
         return self._plan.matrix.groups[portion[0]].unit
 
-    def _alike(self, b: int) -> tuple[int, bool]:
+    def _alike(self, b: int) -> tuple[tuple[int, bool], bool]:
         """What the cases of one batch have in common, of those that come next."""
-        return (self.rank(b), self._plan.is_timed(self.ready[b][0][0])) if self.ready[b] else (0, False)
+        ready = self.ready[b]
+        return (self._rank(b, ready[0]), self._plan.is_timed(ready[0][0])) if ready else ((0, False), False)
 
     def add_prepared(self, b: int, portion: Portion) -> None:
         """Cases of a group whose unit may not be complete yet."""

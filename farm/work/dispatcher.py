@@ -80,7 +80,7 @@ class Dispatcher:
 
     def _leave_out(self) -> None:
         """The budget is spent: what has not been done is left out. Nothing is, where everything is done."""
-        self.state.left_out.update(budget.list_undone_cells(self.state))
+        self.state.left_out.update(budget.count_undone_cases(self.state))
         for count in self.state.run_counts.counts.values():
             count.planned = count.done
         self.state.run_groups.left = dict.fromkeys(self.state.run_groups.left, 0)

@@ -262,7 +262,7 @@ class LaunchedRun:
 
     def _record_left_out(self) -> None:
         """Say in the record what the budget leaves out."""
-        told = budget.describe_budget_left_out(self.plan, self.state.left_out if self.state else ())
+        told = budget.describe_budget_left_out(self.plan, self.state.left_out if self.state else {})
         self.record["left_out"] = told or None
 
     def _record_offers(self) -> None:

@@ -144,6 +144,10 @@ class RunPlan:
         ms: float = self.learned.ms.item(g, b)
         return ms if isfinite(ms) else None
 
+    def is_run_whole(self, g: int, b: int) -> bool:
+        """Whether a budget takes all cases of a cell or none: they have been run before, or are compiled together."""
+        return self.offer(b).joint or self.case_ms(g, b) is not None
+
     def case_worth(self, g: int) -> float:
         """How many ordinary cases one of a group is worth."""
         return float(self.kinds.run[self.kinds.of.item(g)]) if len(self.kinds) > 1 else float(self.kinds.run[0])

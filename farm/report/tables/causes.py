@@ -302,7 +302,14 @@ def _describe_rows_left_out(run: Mapping[str, Any], again: str) -> str:
         return ""
     minutes, seconds = divmod(int(told["budget_s"]), 60)
     budget = f"{minutes}m" * bool(minutes) + f"{seconds}s" * bool(seconds)
-    return f"{count_with_noun(told['cells'], 'cell')} left out by --budget {budget}, not judged: {again} runs them"
+    left = f"{count_with_noun(told['cells'], 'cell')} left out by --budget {budget}, not judged" * bool(told["cells"])
+    if partly := told.get("partly"):
+        left += (
+            f", and {partly} judged in part"
+            if left
+            else f"{count_with_noun(partly, 'cell')} judged in part within --budget {budget}"
+        )
+    return f"{left}: {again} runs them"
 
 
 def sort_worst_first(rows: pd.DataFrame) -> pd.DataFrame:
