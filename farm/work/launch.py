@@ -123,7 +123,7 @@ def ready_run_plan(
                     rehearsed.wait()
             else:
                 plan = _await_backend_answers(plan, asking, awaits)
-        if not request.dry:
+        if not request.dry and request.budget_s is None:
             expect_first_jobs(plan)  # while the lake is read
         yield plan
 
@@ -251,6 +251,7 @@ class LaunchedRun:
         matrix = plan.whole or plan.matrix
         if plan.whole is not None:
             self._record_left_out()
+            expect_first_jobs(plan)  # not before the budget has chosen: of what it leaves out none is needed
         self.record["skipped"] = [
             {"op": group.label, "dtype": group.dtype, "backend": plan.name(b), "reason": reason}
             for g, b, reason in matrix.skipped

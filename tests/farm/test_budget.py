@@ -159,7 +159,10 @@ def test_what_a_budget_leaves_out_is_said_counted_by_the_gate_and_run_by_resume(
     (tmp_path / "c.yaml").write_text(CONFIG)
     arguments = ["--on", "inline", "--results", str(results)]
     monkeypatch.setattr("farm.work.durations.GROUP_MS", 9e5)  # time for two of six groups
+    expected: list[Any] = []
+    monkeypatch.setattr("farm.work.launch.expect_first_jobs", expected.append)
     assert main([str(tmp_path / "c.yaml"), *arguments, "--budget", "40m"]) == INCOMPLETE
+    assert [plan.matrix.cells for plan in expected] == [2], "children are started for what the budget has chosen"
     said = capsys.readouterr().out
     assert "10 of the config's 12 left out by --budget or unavailable" in said
     assert "4 cells left out by --budget 40m, not judged, and 2 judged in part: " in said and "gate NOT PROVED" in said
