@@ -35,6 +35,7 @@ class Arithmetic(Scenario):
     whole = True
     exported = True
     needs = "forward"
+    gives_inputs = True
     # Some hundred calls: torch 80 ms, ONNX Runtime 200 ms of a core.
     case_worth = 10.0
 
