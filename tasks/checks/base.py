@@ -181,7 +181,9 @@ class Check:
         if self.forms and not set(self.forms) & set(backend.forms):
             asked, taken = (" or ".join(x) for x in (self.forms, backend.forms))
             return f"the {self.name} check is about the {asked} form, and {backend.name} takes {taken}"
-        if self.gives_inputs and backend.inputs_once:  # said before anything is built: exporting and compiling take long
+        if (
+            self.gives_inputs and backend.inputs_once
+        ):  # said before anything is built: exporting and compiling take long
             return f"{backend.name} takes a program's inputs only once, and the {self.name} check calls it on others"
         return ""
 

@@ -157,6 +157,34 @@ def test_nothing_is_built_for_other_inputs_of_a_runtime_that_takes_them_once(onc
     assert ("takes a program's inputs only once" in row["error"]) is once
 
 
+class Summing(Taking):
+    """Sums the rows of its only array; wide: with an axis too many, as each element alone."""
+
+    wide = False
+
+    def build(self, form: Form) -> Program:
+        def bind_inputs(arrays: list[Any]) -> Any:
+            return lambda: [np.array(arrays[0]) if self.wide else np.sum(arrays[0], axis=-1)]
+
+        return Program(bind_inputs(form.arrays), given=bind_inputs)
+
+
+def test_a_result_of_another_shape_has_no_reading(tmp_path: Path) -> None:
+    made = prepare_group(Group("critical:sum", "", "float32", 1, check="arithmetic"), tmp_path)[1]
+    for wide in (True, False):
+        backend = Summing("torch")
+        backend.wide = wide
+        runner = Runner(backend, backend.start(), policy_files.load_policy("error_units"), lambda *step: None)
+        [done] = runner.run([make_item_of_whole_group(made)])
+        row = done.row.values()
+        codes = {(reading.code, reading.tree is None) for reading in done.readings}
+        if wide:
+            assert (row["status"], row["kind"]) == ("wrong", "shape") and "sums=0" in row["flags"]
+            assert codes == {("another shape", True)} and "not (8,)" in done.readings[0].words
+        else:
+            assert row["status"] == "pass" and all(code == "" and not unread for code, unread in codes)
+
+
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_a_runtime_that_takes_inputs_once_says_so(name: str) -> None:
     """Read off the source, as few of these runtimes are installed anywhere: what has no `given` is built with them."""
