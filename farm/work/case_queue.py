@@ -61,7 +61,7 @@ class CaseQueue:
         cases = sign * len(portion[1])
         self.cases[b] += cases
         if (ms := self._plan.case_ms(portion[0], b)) is None:
-            self._untimed[b] += cases * self._plan.case_worth(portion[0])
+            self._untimed[b] += cases * self._plan.case_worth(portion[0], b)
         else:
             self.timed[b] += cases
             self._timed_ms[b] += cases * ms
@@ -90,7 +90,7 @@ class CaseQueue:
             g, positions = chosen[-1]
             cases += len(positions)
             ms = self._plan.case_ms(g, b)
-            left_ms -= len(positions) * (usual_ms * self._plan.case_worth(g) if ms is None else ms)
+            left_ms -= len(positions) * (usual_ms * self._plan.case_worth(g, b) if ms is None else ms)
         while not torn and ready and self._unit(ready[0]) == self._unit(chosen[-1]):
             chosen.append(ready.popleft())
         for portion in chosen:

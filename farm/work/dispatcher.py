@@ -159,8 +159,7 @@ class Dispatcher:
             self._take_job_message(handle, flight, event)
             return
         del self.state.flights[handle]
-        if flight.begun:
-            self.state.run_counts.spend_slot(flight, flight.kind)
+        self.state.run_counts.spend_slot(flight, flight.kind)
         self.second_opinions.release_devices(handle)
         # A stream can end early without an error: what was not heard of is done again.
         left = flight.remaining

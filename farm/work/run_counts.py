@@ -87,9 +87,10 @@ class RunCounts:
         return {n: times for n, case in enumerate(cases) if (times := self.attempts(case))}
 
     def spend_slot(self, flight: JobFlight, kind: int) -> None:
-        """A job that has begun was at a kind of work since its time was last counted."""
-        self.slot_s[flight.who, kind] += flight.heard - flight.counted
-        flight.counted = flight.heard
+        """A job was at a kind of work since its time was last counted, if it has begun."""
+        if flight.begun:
+            self.slot_s[flight.who, kind] += flight.heard - flight.counted
+            flight.counted = flight.heard
 
     def spend(self, who: str, spent: Spent) -> None:
         total = self.spent.setdefault(who, {})
@@ -98,7 +99,8 @@ class RunCounts:
 
     def case_ms(self, b: int) -> float:
         """Milliseconds that an ordinary case of the backend takes, from those that are done."""
-        guess, done = guess_case_ms(self._plan.offer(b).joint), float(self.did[b, :, 0] @ self._plan.kinds.run)
+        joint = self._plan.offer(b).joint
+        guess, done = guess_case_ms(joint), float(self.did[b, :, 0] @ self._plan.kinds.run(joint))
         return max((self.count(b).busy_ms + guess * GUESS) / (done + GUESS), 0.05)
 
     def starts(self, b: int) -> int:

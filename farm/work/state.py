@@ -148,9 +148,9 @@ class RunPlan:
         """Whether a budget takes all cases of a cell or none: they have been run before, or are compiled together."""
         return self.offer(b).joint or self.case_ms(g, b) is not None
 
-    def case_worth(self, g: int) -> float:
-        """How many ordinary cases one of a group is worth."""
-        return float(self.kinds.run[self.kinds.of.item(g)]) if len(self.kinds) > 1 else float(self.kinds.run[0])
+    def case_worth(self, g: int, b: int) -> float:
+        """How many ordinary cases of the backend one of a cell is worth."""
+        return float(self.kinds.run(self.offer(b).joint)[self.kinds.of.item(g)])
 
     def work_of(self, groups: Sequence[int], cases: np.ndarray, b: int | None = None) -> np.ndarray:
         """What so many cases of some groups are, summed over those of each kind, [backends, kinds, 3]: cases, those of

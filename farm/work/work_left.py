@@ -94,7 +94,8 @@ def measure_pools_left(run: RunState, slower: float) -> Iterator[tuple[list[Work
 
 def _measure_backend_left(run: RunState, b: int, kind: int, slower: float) -> WorkAmount:
     counts = run.run_counts
-    guess_ms = guess_case_ms(run.plan.offer(b).joint) * slower * run.plan.kinds.run.item(kind)
+    joint = run.plan.offer(b).joint
+    guess_ms = guess_case_ms(joint) * slower * run.plan.kinds.run(joint).item(kind)
     all_did = counts.did[b]
     all_to_do = np.maximum(run.run_groups.to_come[b] + counts.to_do[b] - all_did, 0.0)
     did, to_do = all_did[kind], all_to_do[kind]
@@ -177,6 +178,6 @@ def count_expected_cases(run: RunState) -> list[float]:
 def _is_duration_guessed(run: RunState) -> bool:
     """Whether the time of some backend's cases of a kind is a guess: no earlier run has timed them, and this one has
     run hardly any."""
-    counts, worth = run.run_counts, run.plan.kinds.run
+    counts, worth = run.run_counts, run.plan.kinds.eager
     untimed = run.run_groups.to_come[..., 1] + counts.to_do[..., 1] - counts.did[..., 1]
     return bool(((untimed * worth > GUESS) & (counts.did[..., 0] * worth < GUESS)).any())

@@ -130,7 +130,7 @@ class Check:
     names_faults: bool = False
     #: Whether a program that it has built is run once, as it is.
     _runs_as_it_is: bool = True
-    #: How long a case of it takes, in cases of the forward check; see `Catalog.case_worth`.
+    #: How long a case of it takes in cases of the forward check, what is compiled left aside; see `Catalog.case_worth`.
     case_worth: float = 1.0
 
     def __init_subclass__(cls) -> None:

@@ -138,7 +138,7 @@ def test_what_nobody_has_run_takes_what_its_op_and_dtype_took_on_that_backend_el
 ) -> None:
     told = known(plan)
     told.ms[:, 0] = np.nan
-    worth = np.ones(OPS * DTYPES)
+    worth = np.ones((OPS * DTYPES, BACKENDS))
     assert (told.estimate_times(plan.matrix, [10.0, 10.0], worth)[:, 0] == 10.0).all()
     assert (told.estimate_times(plan.matrix, [10.0, 10.0], worth * 50)[:, 0] == 500.0).all()
     told.ms[0, 0], told.ms[1, 0] = 100.0, 300.0

@@ -381,12 +381,20 @@ def test_the_time_left_of_long_cases_is_within_a_factor_of_two(
     assert shares and not {at: x for at, x in shares.items() if not 0.5 <= x <= 2.0}
 
 
+def test_a_check_that_calls_what_it_has_built_often_is_worth_calls_and_not_compilations() -> None:
+    groups = [Group("critical:sum", "", "float32", 1, check=check) for check in ("arithmetic", "forward")]
+    kinds = find_work_kinds([*groups, Group("training:gpt", "", "float32", 1, check="train")])
+    assert kinds.of.tolist() == [1, 0, 2] and kinds.run(joint=False).tolist() == [1.0, 10.0, 50.0]
+    assert kinds.run(joint=True).tolist() == pytest.approx([1.0, 1.0 + 9 * 10 / 800, 50.0])
+    assert kinds.prepare.tolist() == [1.0, 1.0, 300.0]
+
+
 def test_a_slow_few_are_not_hidden_among_a_quick_many(monkeypatch: pytest.MonkeyPatch) -> None:
     """On one backend, each of a few cases takes four times what was guessed: the first of them tells, not the mean."""
     quick = [Group(f"torch:{n}", "", "float32", 1) for n in range(300)]
     slow = [Group(f"training:{n}", "", "float32", 1, "train") for n in range(20)]
     run = LongRun(monkeypatch, quick + slow, {"torch-cpu": (False, np.ones(320, np.int32))})
-    assert run.plan.kinds.run.tolist() == [1.0, 50.0] and run.plan.kinds.count(range(320)).tolist() == [300, 20]
+    assert run.plan.kinds.eager.tolist() == [1.0, 50.0] and run.plan.kinds.count(range(320)).tolist() == [300, 20]
     told = run.tell(0.05, {"torch-cpu": lambda g: 2.0 if g.op.startswith("training") else 0.01})
     end_s = run.clock.s + work_left.END_S
     late = [left / (end_s - at) for at, left in told if at > end_s - work_left.END_S - 15.0]
