@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,19 +29,20 @@ LONG_S = 4.0
 
 @dataclass(frozen=True)
 class BudgetChoice:
-    """Cells by the order in which they are worth their time: group, backend and rank of each; taken: how many of them
-    are in."""
+    """Cells by the order in which they are worth their time: group, backend, rank and number of samples of each; one of
+    which nobody has run any stands there twice, with its first sample and with the others. taken: which of them are
+    in."""
 
     groups: np.ndarray
     backends: np.ndarray
     ranks: np.ndarray
+    samples: np.ndarray
     taken: np.ndarray
 
     def select_samples(self, wanted: np.ndarray) -> np.ndarray:
         """Samples of each cell, 0 for those that are left out."""
         left = np.zeros_like(wanted)
-        g, b = self.groups[self.taken], self.backends[self.taken]
-        left[g, b] = wanted[g, b]
+        np.add.at(left, (self.groups[self.taken], self.backends[self.taken]), self.samples[self.taken])
         return left
 
     def order(self) -> list[int]:
@@ -58,8 +59,9 @@ class BudgetChoice:
 def select_cells_within_budget(plan: RunPlan, known: LearnedFromRuns, budget_s: float) -> BudgetChoice:
     """The cells of a plan that are worth their time most: one of each failure that the newest runs have, the other
     failures, cells that are new or whose runtime has another version, those that are weakly tested, then all others; in
-    each of these the cheap ones first, where those of a backend share what it takes to start. What nobody has run comes
-    in the order of the config's catalogs, and in each of them every op and backend once before any of them twice."""
+    each of these the cheap ones first, where those of a backend share what it takes to start. Of what nobody has run
+    the first sample of each cell comes before all others, in the order of the config's catalogs, and in each of them
+    every op and backend once before any of them twice."""
     estimate = DurationEstimate(plan, known)
     g, b = estimate.cells()
     cost = estimate.cells_s[g, b]
@@ -67,14 +69,22 @@ def select_cells_within_budget(plan: RunPlan, known: LearnedFromRuns, budget_s: 
     place = np.array(plan.matrix.places or [0] * len(plan.matrix.groups), np.int64)[g]
     place[~np.isnan(known.ms[g, b])] = 0
     _, same, many = np.unique(rank * len(plan.matrix.backends) + b, return_inverse=True, return_counts=True)
-    order = np.lexsort((cost + (estimate.start_s[b] / many[same]), turn, place, rank))
-    g, b, cost = g[order], b[order], cost[order]
+    start_s = estimate.start_s[b] / many[same]
+    samples = plan.matrix.wanted[g, b]
+    joint = np.array([plan.offer(x).joint for x in range(len(plan.matrix.backends))], bool)
+    parts = np.where(np.isnan(known.ms[g, b]) & ~joint[b] & (samples > 1), 2, 1)
+    of = np.repeat(np.arange(len(g)), parts)  # the cell that each part is of
+    further = np.r_[False, of[1:] == of[:-1]] if len(of) else np.zeros(0, bool)
+    share = np.where(further, samples[of] - 1, np.where(parts[of] > 1, 1, samples[of]))
+    cost = cost[of] * share / samples[of]
+    order = np.lexsort((cost + start_s[of], turn[of], place[of], further, rank[of]))
+    g, b, rank, cost, share = g[of][order], b[of][order], rank[of][order], cost[order], share[order]
     aside, pool, slots = estimate.aside_s(g, b)
     taken = np.zeros(len(g), bool)
     for p, number in slots.items():
-        of = pool == p
-        taken[of] = np.cumsum((cost + aside)[of]) <= budget_s * SHARE * number
-    return BudgetChoice(g, b, rank[order], taken)
+        mine = pool == p
+        taken[mine] = np.cumsum((cost + aside)[mine]) <= budget_s * SHARE * number
+    return BudgetChoice(g, b, rank, share, taken)
 
 
 def apply_budget(plan: RunPlan) -> RunPlan:
@@ -113,33 +123,41 @@ def find_usable_budget_s(request: RunRequest, left_s: float) -> float:
     return max(left_s - min(request.budget_s - left_s, END_SHARE * request.budget_s), 0.0)
 
 
-def list_undone_cells(run: RunState) -> set[tuple[int, int]]:
-    """Cells (group, backend) of which not all cases have been done."""
-    left = {(g, b) for g, b in np.argwhere(run.run_groups.wanted).tolist() if g not in run.run_groups.samples}
-    exports = list(run.run_groups.queues["export"])
+def count_undone_cases(run: RunState) -> Counter[tuple[int, int]]:
+    """By cell (group, backend), how many of its cases have not been done."""
+    groups, left = run.run_groups, Counter[tuple[int, int]]()
+    for g, b in np.argwhere(groups.wanted).tolist():
+        if g not in groups.samples:
+            left[g, b] = groups.wanted.item(g, b)
+    exports = list(groups.queues["export"])
     for flight in run.flights.values():
-        left |= {(flight.cases[n].group, flight.backend) for n in flight.remaining if flight.cases}
-        exports += flight.groups if flight.job.export else []
-    left |= {(g, b) for g in exports for b in run.run_groups.exporting[g]}
-    left |= {(g, b) for b in range(len(run.case_queue.ready)) for g, _ in run.case_queue.drain(b)}
-    return {(g, b) for g, b in left if g not in run.run_groups.samples or run.run_groups.positions(g, b)}
+        if flight.cases and not flight.asked:  # a second opinion is of cases that have their rows
+            left.update((flight.cases[n].group, flight.backend) for n in flight.remaining)
+        exports += [flight.groups[n] for n in flight.remaining] if flight.job.export else []
+    left.update({(g, b): len(groups.positions(g, b)) for g in exports for b in groups.exporting[g]})
+    for b in range(len(run.case_queue.ready)):
+        for g, positions in run.case_queue.drain(b):
+            left[g, b] += len(positions)
+    return +left
 
 
-def describe_budget_left_out(plan: RunPlan, undone: Iterable[tuple[int, int]] = ()) -> dict[str, Any]:
-    """What a run's record says of what the budget left out: cells, and their cases by op and backend. undone: cells of
-    the plan that it had not the time for."""
+def describe_budget_left_out(plan: RunPlan, undone: Mapping[tuple[int, int], int]) -> dict[str, Any]:
+    """What a run's record says of what the budget left out: cells of which it left out all cases and a part, and the
+    cases by op and backend. undone: of the cases of the plan, those that it had not the time for, by cell."""
     assert plan.whole is not None
     numbers = plan.whole.numbers()
     whole = [numbers[key] for key in plan.matrix.numbers()]
     missing = plan.whole.wanted.copy()
     missing[whole] -= plan.matrix.wanted
-    for g, b in undone:
-        missing[whole[g], b] = plan.whole.wanted[whole[g], b]
+    for (g, b), count in undone.items():
+        missing[whole[g], b] += count
     missing[:, [not plan.offer(b).available for b in range(len(plan.matrix.backends))]] = 0
     cases: dict[str, Counter[str]] = {}
     for g, b in np.argwhere(missing).tolist():
         cases.setdefault(plan.whole.groups[g].label, Counter())[plan.name(b)] += int(missing[g, b])
-    told = {"budget_s": plan.request.budget_s, "cells": int(np.count_nonzero(missing)), "cases": cases}
+    left = int(np.count_nonzero((missing > 0) & (missing >= plan.whole.wanted)))
+    told = {"budget_s": plan.request.budget_s, "cells": left, "partly": int(np.count_nonzero(missing)) - left}
+    told["cases"] = cases
     return told | {"parts": _count_missing_by_part(plan, missing)} if cases else {}
 
 
@@ -156,7 +174,7 @@ def _count_missing_by_part(plan: RunPlan, missing: np.ndarray) -> list[dict[str,
             named = {"catalog": group.catalog, "check": group.check, "distribution": group.distribution}
             part = parts.setdefault(key, named | {"cells": 0, "left": 0})
             part["cells"] += cells
-            part["left"] += int(np.count_nonzero(missing[g]))
+            part["left"] += int(np.count_nonzero((missing[g] > 0) & (missing[g] >= plan.whole.wanted[g])))
     return [parts[key] for key in sorted(parts)]
 
 

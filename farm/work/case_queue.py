@@ -9,6 +9,10 @@ from collections.abc import Iterable, Iterator
 from farm.fleet.health import CaseRef
 from farm.work.state import DeviceDoubt, Portion, RunPlan, group_planned_cases
 
+#: Where cases stand by a budget: their rank; whether they are further ones of a cell whose first tells most; whether
+#: the backend compiles, which comes last; their group, as a budget's groups stand in the order of their worth.
+BudgetPlace = tuple[int, bool, bool, int]
+
 
 class CaseQueue:
     """Queues of every backend. isolated: cases that run in batches of their own; doubts: those that wait for a second
@@ -20,42 +24,60 @@ class CaseQueue:
         self.isolated: list[deque[list[CaseRef]]] = [deque() for _ in plan.matrix.backends]
         self.doubts: list[deque[DeviceDoubt]] = [deque() for _ in plan.matrix.backends]
         self.cases = [0] * len(plan.matrix.backends)  # in ready
-        #: How many of those an earlier run has timed, and their milliseconds then.
+        #: How many of those an earlier run has timed, and their milliseconds then; how many ordinary cases the others
+        #: are worth.
         self.timed = [0] * len(plan.matrix.backends)
         self._timed_ms = [0.0] * len(plan.matrix.backends)
+        self._untimed = [0.0] * len(plan.matrix.backends)
         joint = any(offer.joint for offer in plan.offers.values())
         self._unprepared = Counter(plan.matrix.groups[g].unit for g in to_prepare) if joint else Counter[str]()
         self._waiting: dict[tuple[str, int], list[Portion]] = {}
 
     def add(self, b: int, portion: Portion) -> None:
         """Cases that can be run now."""
-        ready = self.ready[b]
-        if (ranks := self._plan.rank) is None:
-            ready.append(portion)
-        else:  # before those that tell less
-            rank = ranks[portion[0], b]
-            behind = sum(1 for _ in itertools.takewhile(lambda p: ranks[p[0], b] > rank, reversed(ready)))
-            ready.insert(len(ready) - behind, portion)
+        if self._plan.rank is None:
+            self.ready[b].append(portion)
+        else:
+            g, positions = portion
+            first = len(positions) if self._plan.is_run_whole(g, b) else 1
+            for part in filter(None, (positions[:first], positions[first:])):
+                self._insert_by_rank(b, (g, part))
         self._count(b, portion, 1)
+
+    def _insert_by_rank(self, b: int, portion: Portion) -> None:
+        """Before those that tell less."""
+        ready, rank = self.ready[b], self._rank(b, portion)
+        behind = sum(1 for _ in itertools.takewhile(lambda p: self._rank(b, p) > rank, reversed(ready)))
+        ready.insert(len(ready) - behind, portion)
+
+    def _rank(self, b: int, portion: Portion) -> tuple[int, bool]:
+        """The lower, the more some cases tell by a budget; of a cell that nobody has run its first case tells most."""
+        if self._plan.rank is None:
+            return 0, False
+        g, positions = portion
+        return self._plan.rank.item(g, b), positions[0] > 0 and not self._plan.is_run_whole(g, b)
 
     def _count(self, b: int, portion: Portion, sign: int) -> None:
         cases = sign * len(portion[1])
         self.cases[b] += cases
-        if (ms := self._plan.case_ms(portion[0], b)) is not None:
+        if (ms := self._plan.case_ms(portion[0], b)) is None:
+            self._untimed[b] += cases * self._plan.case_worth(portion[0], b)
+        else:
             self.timed[b] += cases
             self._timed_ms[b] += cases * ms
 
-    def rank(self, b: int) -> int:
-        """Of what comes next; 0 without a budget."""
-        return 0 if self._plan.rank is None or not self.ready[b] else int(self._plan.rank[self.ready[b][0][0], b])
+    def place(self, b: int) -> BudgetPlace:
+        """Of what comes next."""
+        ready = self.ready[b]
+        return self.place_of(b, ready[0]) if ready else (0, False, False, 0)
 
-    def place(self, b: int) -> tuple[int, int]:
-        """Of what comes next: its rank, and its group; a budget's groups stand in the order of their worth."""
-        return self.rank(b), self.ready[b][0][0] if self.ready[b] else 0
+    def place_of(self, b: int, portion: Portion) -> BudgetPlace:
+        """Of some cases."""
+        return *self._rank(b, portion), self._plan.offer(b).joint, portion[0]
 
     def left_s(self, b: int, usual_ms: float) -> float:
-        """Seconds of work that can be done now; usual_ms: of a case that no earlier run has timed."""
-        return (self._timed_ms[b] + (self.cases[b] - self.timed[b]) * usual_ms) / 1e3
+        """Seconds of work that can be done now; usual_ms: of an ordinary case that no earlier run has timed."""
+        return (self._timed_ms[b] + self._untimed[b] * usual_ms) / 1e3
 
     def take(self, b: int, seconds: float, usual_ms: float, most: int, torn: bool) -> list[Portion]:
         """Portions for a batch of about so much work and at most so many cases, at least one portion, of what is timed
@@ -68,7 +90,7 @@ class CaseQueue:
             g, positions = chosen[-1]
             cases += len(positions)
             ms = self._plan.case_ms(g, b)
-            left_ms -= len(positions) * (usual_ms if ms is None else ms)
+            left_ms -= len(positions) * (usual_ms * self._plan.case_worth(g, b) if ms is None else ms)
         while not torn and ready and self._unit(ready[0]) == self._unit(chosen[-1]):
             chosen.append(ready.popleft())
         for portion in chosen:
@@ -78,9 +100,10 @@ class CaseQueue:
     def _unit(self, portion: Portion) -> str:
         return self._plan.matrix.groups[portion[0]].unit
 
-    def _alike(self, b: int) -> tuple[int, bool]:
+    def _alike(self, b: int) -> tuple[tuple[int, bool], bool]:
         """What the cases of one batch have in common, of those that come next."""
-        return (self.rank(b), self._plan.is_timed(self.ready[b][0][0])) if self.ready[b] else (0, False)
+        ready = self.ready[b]
+        return (self._rank(b, ready[0]), self._plan.is_timed(ready[0][0])) if ready else ((0, False), False)
 
     def add_prepared(self, b: int, portion: Portion) -> None:
         """Cases of a group whose unit may not be complete yet."""
@@ -115,4 +138,4 @@ class CaseQueue:
             yield self.ready[b].popleft()
         while self.isolated[b]:
             yield from group_planned_cases(self.isolated[b].popleft())
-        self.cases[b], self.timed[b], self._timed_ms[b] = 0, 0, 0.0
+        self.cases[b], self.timed[b], self._timed_ms[b], self._untimed[b] = 0, 0, 0.0, 0.0

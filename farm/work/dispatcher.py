@@ -80,7 +80,7 @@ class Dispatcher:
 
     def _leave_out(self) -> None:
         """The budget is spent: what has not been done is left out. Nothing is, where everything is done."""
-        self.state.left_out.update(budget.list_undone_cells(self.state))
+        self.state.left_out.update(budget.count_undone_cases(self.state))
         for count in self.state.run_counts.counts.values():
             count.planned = count.done
         self.state.run_groups.left = dict.fromkeys(self.state.run_groups.left, 0)
@@ -159,8 +159,7 @@ class Dispatcher:
             self._take_job_message(handle, flight, event)
             return
         del self.state.flights[handle]
-        if flight.begun:
-            self.state.run_counts.spend_slot(flight)
+        self.state.run_counts.spend_slot(flight, flight.kind)
         self.second_opinions.release_devices(handle)
         # A stream can end early without an error: what was not heard of is done again.
         left = flight.remaining
@@ -184,7 +183,8 @@ class Dispatcher:
         elif isinstance(message, (wire.Prepared, wire.Exported, wire.Failed)):
             self._take_group(flight, message)
         elif isinstance(message, wire.Begun):
-            flight.begun, flight.began, flight.place = True, time.monotonic(), message.place
+            flight.begun, flight.place = True, message.place
+            flight.began = flight.counted = time.monotonic()
             self.second_opinions.release_devices(handle)
         elif isinstance(message, wire.Avoided):
             del self.state.flights[handle]
@@ -206,6 +206,7 @@ class Dispatcher:
     def _take_group(self, flight: JobFlight, message: wire.Prepared | wire.Exported | wire.Failed) -> None:
         if message.number in flight.done:
             return
+        self.state.run_counts.spend_slot(flight, int(flight.kinds[message.number]))
         flight.done.add(message.number)
         self.state.run_groups.learn_group_time(flight)
         g = flight.groups[message.number]
@@ -269,10 +270,12 @@ class Dispatcher:
             return  # on their way when the device was quarantined: these cases are run again elsewhere
         fresh = flight.done.isdisjoint(rows.numbers)
         new = range(len(rows.numbers)) if fresh else [k for k, n in enumerate(rows.numbers) if n not in flight.done]
+        # Of cases that came together, those that take longest have taken the time.
+        self.state.run_counts.spend_slot(flight, int(flight.kinds[list(rows.numbers)].max(initial=0)))
         flight.done.update(rows.numbers)
         for k in new if self.state.run_counts.again else ():
             self.state.run_counts.uncount_replaced(flight.cases[rows.numbers[k]])
-        self.state.run_counts.did[b] += flight.work * (len(new) / len(flight.cases))
+        self.state.run_counts.did[b] += flight.measure_part([rows.numbers[k] for k in new])
         self.second_opinions.rows_came(flight, rows, len(new))
         batches = lakes.read_row_stream(rows.stream)
         if len(new) < len(rows.numbers):

@@ -14,13 +14,13 @@ import numpy as np
 from farm.plan.matrix import Matrix
 from farm.work.earlier_runs import LearnedFromRuns
 from farm.work.state import RunPlan
+from farm.work.work_kinds import CASE_MS, JOINT_MS, find_work_kinds
 from tasks import catalogs
 from tasks.plugins import PluginError
 
-#: Guesses. Milliseconds of a case, where the backend compiles (JOINT_MS) and where not; of preparing a group: half a
-#: second where shapes are large, next to nothing in the cache; of exporting a group. Seconds that a child takes to
-#: start.
-CASE_MS, JOINT_MS, GROUP_MS, EXPORT_MS, START_S = 10.0, 800.0, 31.0, 600.0, 0.5
+#: Guesses. Milliseconds of preparing an ordinary group: half a second where shapes are large, next to nothing in the
+#: cache; of exporting a group. Seconds that a child takes to start.
+GROUP_MS, EXPORT_MS, START_S = 31.0, 600.0, 0.5
 #: Of a group, by the kind of job.
 GUESSED_MS = {"prepare": GROUP_MS, "export": EXPORT_MS}
 #: As many cases a guess weighs beside those that are measured.
@@ -28,19 +28,21 @@ GUESS = 20
 
 
 def guess_case_ms(joint: bool) -> float:
-    """Milliseconds of a case that nobody has timed. joint: whether the backend compiles."""
+    """Milliseconds of an ordinary case that nobody has timed. joint: whether the backend compiles."""
     return JOINT_MS if joint else CASE_MS
 
 
 def guess_work_s(matrix: Matrix) -> float:
     """Seconds of work, on one slot, of a plan whose backends nobody has asked yet."""
-    seconds = int(matrix.wanted.any(axis=1).sum()) * GROUP_MS / 1e3
+    kinds = find_work_kinds(matrix.groups)
+    seconds = float(kinds.prepare[kinds.of[matrix.wanted.any(axis=1)]].sum()) * GROUP_MS / 1e3
     for b, spec in enumerate(matrix.backends):
-        if cases := int(matrix.wanted[:, b].sum()):
+        if (wanted := matrix.wanted[:, b]).any():
             try:
-                seconds += cases * guess_case_ms(spec.create().joint) / 1e3 + START_S
+                joint = spec.create().joint
             except PluginError:  # a line of the preflight
                 continue
+            seconds += float(wanted @ kinds.run(joint)[kinds.of]) * guess_case_ms(joint) / 1e3 + START_S
     return seconds
 
 
@@ -54,8 +56,10 @@ class DurationEstimate:
     @functools.cached_property
     def cells_s(self) -> np.ndarray:
         """Seconds of the cases of each cell, [groups, backends]; 0 where it is not planned."""
-        guess = [guess_case_ms(self.plan.offer(b).joint) for b in range(len(self.plan.matrix.backends))]
-        return self.known.estimate_times(self.plan.matrix, guess) * self.plan.matrix.wanted / 1e3
+        joint = [self.plan.offer(b).joint for b in range(len(self.plan.matrix.backends))]
+        guess, kinds = [guess_case_ms(x) for x in joint], self.plan.kinds
+        worth = np.stack([kinds.run(x)[kinds.of] for x in joint], axis=1)
+        return self.known.estimate_times(self.plan.matrix, guess, worth) * self.plan.matrix.wanted / 1e3
 
     @functools.cached_property
     def start_s(self) -> np.ndarray:
@@ -76,7 +80,8 @@ class DurationEstimate:
         the first of a backend starts its process; the number of its kind of slot; slots of each kind)."""
         plan = self.plan
         aside = np.zeros(len(g))
-        aside[np.unique(g, return_index=True)[1]] += GROUP_MS / 1e3
+        first_of = np.unique(g, return_index=True)[1]
+        aside[first_of] += GROUP_MS / 1e3 * plan.kinds.prepare[plan.kinds.of[g[first_of]]]
         offers = [plan.offer(x) for x in range(len(plan.matrix.backends))]
         begins = np.unique(b, return_index=True)[1]
         aside[begins] += self.start_s[b[begins]]

@@ -59,9 +59,10 @@ class LearnedFromRuns:
         arrays = {k: getattr(self, k)[order] for k in ("ms", "finding", "weak", "unasked", "version", "prepare_ms")}
         return replace(self, **arrays)
 
-    def estimate_times(self, matrix: Matrix, guess_ms: Sequence[float]) -> np.ndarray:
+    def estimate_times(self, matrix: Matrix, guess_ms: Sequence[float], worth: np.ndarray) -> np.ndarray:
         """Milliseconds of a case of every cell: of cells that nobody has run, what those of the same op and dtype took
-        on the backend, else those of the backend, else ``guess_ms`` of it."""
+        on the backend, else those of the backend, else ``guess_ms`` of it; these two for as many ordinary cases as one
+        of each cell is worth, [groups, backends]."""
         codes = {pair: n for n, pair in enumerate(dict.fromkeys((g.op, g.dtype) for g in matrix.groups))}
         ops = np.array([codes[g.op, g.dtype] for g in matrix.groups], np.intp)
         known, filled = np.isfinite(self.ms), self.ms.copy()
@@ -69,9 +70,9 @@ class LearnedFromRuns:
             some = known[:, b]
             spent = np.bincount(ops[some], self.ms[some, b], len(codes))
             many = np.bincount(ops[some], minlength=len(codes))
-            usual = spent.sum() / many.sum() if many.sum() else guess
-            of_op = np.where(many > 0, spent / np.maximum(many, 1), usual)
-            filled[~some, b] = of_op[ops[~some]]
+            usual = spent.sum() / worth[some, b].sum() if some.any() else guess
+            of_op = np.where(many[ops] > 0, (spent / np.maximum(many, 1))[ops], usual * worth[:, b])
+            filled[~some, b] = of_op[~some]
         return filled
 
 

@@ -74,8 +74,11 @@ class JobSource:
             return self._first(pool, half, slots)
         most = MANY_GROUPS if many else 0
         flight = None if half else self._make_preparing_flight(slots, most)
+        if flight is None and self._do_exports_tell_more(pool):
+            flight = self._make_exporting_flight(pool.devices)
         # The quick backends before the exporter, the compilers last: most of the matrix is there early.
-        flight = flight or self._batch_for(pool, joint=False) or self._make_exporting_flight(pool.devices)
+        ranked = self._plan.rank is not None
+        flight = flight or self._batch_for(pool, joint=ranked) or self._make_exporting_flight(pool.devices)
         flight = flight or self._batch_for(pool)
         if flight is None and not (many and half):
             flight = self._make_preparing_flight(slots, most)
@@ -90,6 +93,16 @@ class JobSource:
             if self._state.placement.may_run(b)
         )
         return left_s > 2 * batching.BATCH_S * pool.devices
+
+    def _do_exports_tell_more(self, pool: DevicePool) -> bool:
+        """Whether by a budget the cases of the next group that is to be exported come before those that can be run."""
+        groups, queue = self._state.run_groups, self._state.case_queue
+        if self._plan.rank is None or not groups.queues["export"]:
+            return False
+        g = groups.queues["export"][0]
+        exported = [queue.place_of(b, (g, (0,))) for b in groups.exporting[g] if groups.wanted[g, b]]
+        there = [queue.place(b) for b in pool.backends if queue.cases[b] and self._state.placement.may_run(b)]
+        return bool(exported and there) and min(exported) < min(there)
 
     def _first(self, pool: DevicePool, half: bool, slots: int) -> JobFlight | None:
         """As long as no backend has had a batch. The first numbers are of what the first jobs prepare: these are short,
@@ -131,7 +144,9 @@ class JobSource:
             chunk_s=self._choose_message_interval_s(),
             **what,
         )
-        return JobFlight(job, groups=groups)
+        # All groups are worth the same to the exporter.
+        kinds = self._plan.kinds.of[groups] if kind == "prepare" else np.zeros(len(groups), np.int8)
+        return JobFlight(job, groups=groups, work=np.zeros((len(self._plan.kinds), 3)), kinds=kinds)
 
     def _choose_message_interval_s(self) -> float:
         """Seconds between two messages of a job: all slots together send no more than the driver can take."""
@@ -230,6 +245,6 @@ class JobSource:
             deadline_s=self._deadline_s(b, chosen),
             chunk_s=self._choose_message_interval_s(),
         )
-        counts = np.array([[len(positions)] for _, positions in chosen])
-        (work,) = self._plan.work_of([g for g, _ in chosen], counts, b)
-        return JobFlight(job, b, cases, timed=timed, work=work)
+        groups, counts = [g for g, _ in chosen], np.array([len(positions) for _, positions in chosen])
+        (work,) = self._plan.work_of(groups, counts[:, None], b)
+        return JobFlight(job, b, cases, timed=timed, work=work, kinds=np.repeat(self._plan.kinds.of[groups], counts))

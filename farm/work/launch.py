@@ -123,7 +123,7 @@ def ready_run_plan(
                     rehearsed.wait()
             else:
                 plan = _await_backend_answers(plan, asking, awaits)
-        if not request.dry:
+        if not request.dry and request.budget_s is None:
             expect_first_jobs(plan)  # while the lake is read
         yield plan
 
@@ -251,6 +251,7 @@ class LaunchedRun:
         matrix = plan.whole or plan.matrix
         if plan.whole is not None:
             self._record_left_out()
+            expect_first_jobs(plan)  # not before the budget has chosen: of what it leaves out none is needed
         self.record["skipped"] = [
             {"op": group.label, "dtype": group.dtype, "backend": plan.name(b), "reason": reason}
             for g, b, reason in matrix.skipped
@@ -262,7 +263,7 @@ class LaunchedRun:
 
     def _record_left_out(self) -> None:
         """Say in the record what the budget leaves out."""
-        told = budget.describe_budget_left_out(self.plan, self.state.left_out if self.state else ())
+        told = budget.describe_budget_left_out(self.plan, self.state.left_out if self.state else {})
         self.record["left_out"] = told or None
 
     def _record_offers(self) -> None:

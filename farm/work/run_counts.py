@@ -29,11 +29,11 @@ class RunCounts:
 
     def __init__(self, plan: RunPlan) -> None:
         self._plan = plan
-        #: Of this launch, [backends, 3] as `Plan.work_of` has it: of the groups that are prepared, and what is done of
-        #: it.
-        self.to_do, self.did = (np.zeros((len(plan.matrix.backends), 3)) for _ in range(2))
-        #: Seconds of slots that jobs which have ended took, by `Flight.who`.
-        self.slot_s = defaultdict[int | str, float](float)
+        #: Of this launch, [backends, kinds, 3] as `RunPlan.work_of` has it: of the groups that are prepared, and what is
+        #: done of it.
+        self.to_do, self.did = (np.zeros((len(plan.matrix.backends), len(plan.kinds), 3)) for _ in range(2))
+        #: Seconds of slots that jobs took until they last were heard of, by `JobFlight.who` and kind of work.
+        self.slot_s = defaultdict[tuple[int | str, int], float](float)
         self.counts = {s.name: BackendCount() for s in plan.matrix.backends}
         self.spent: dict[str, dict[str, float]] = {}  # backend or kind of job → CPU seconds, starts, …
         self.again: dict[CaseRef, Failing] = {}  # failed on a device that is sick: to be run elsewhere
@@ -86,9 +86,11 @@ class RunCounts:
             return {}
         return {n: times for n, case in enumerate(cases) if (times := self.attempts(case))}
 
-    def spend_slot(self, flight: JobFlight) -> None:
-        """A job that had begun has ended."""
-        self.slot_s[flight.who] += flight.heard - flight.began
+    def spend_slot(self, flight: JobFlight, kind: int) -> None:
+        """A job was at a kind of work since its time was last counted, if it has begun."""
+        if flight.begun:
+            self.slot_s[flight.who, kind] += flight.heard - flight.counted
+            flight.counted = flight.heard
 
     def spend(self, who: str, spent: Spent) -> None:
         total = self.spent.setdefault(who, {})
@@ -96,9 +98,10 @@ class RunCounts:
             total[name] = total.get(name, 0.0) + value
 
     def case_ms(self, b: int) -> float:
-        """Milliseconds a case of the backend takes, from those that are done."""
-        guess = guess_case_ms(self._plan.offer(b).joint)
-        return max((self.count(b).busy_ms + guess * GUESS) / (self.count(b).done + GUESS), 0.05)
+        """Milliseconds that an ordinary case of the backend takes, from those that are done."""
+        joint = self._plan.offer(b).joint
+        guess, done = guess_case_ms(joint), float(self.did[b, :, 0] @ self._plan.kinds.run(joint))
+        return max((self.count(b).busy_ms + guess * GUESS) / (done + GUESS), 0.05)
 
     def starts(self, b: int) -> int:
         """How many children of a backend were started, as far as their supervisors have told."""

@@ -30,10 +30,11 @@ class RunGroups:
     """Groups before, in and after preparing.
 
     wanted[g, b]: samples that a backend is to run, 0 where it was never there; exporting[g]: backends that wait for the
-    group to be exported, since they take no other form of it; done: (g, b) → indices of samples that are already in the lake. groups: how many
-    there are; group_ms: milliseconds that one of a kind of job takes; to_come: cases of groups that are still to be
-    prepared, by backend, as `Plan.work_of` has them; exports_to_come: how many of these groups are to be exported then;
-    exported: how many have been.
+    group to be exported, since they take no other form of it; done: (g, b) → indices of samples that are already in the
+    lake. group_ms: milliseconds that an ordinary group takes, by the kind of job; to_come: cases of groups that are
+    still to be prepared, by backend, as `RunPlan.work_of` has them; to_prepare, prepared: how many groups are, and were,
+    of each kind of work; exports_to_come: how many of those to be prepared are to be exported then; exported: how many
+    have been.
     """
 
     def __init__(self, plan: RunPlan, there: list[bool], done: dict[tuple[int, int], set[int]]) -> None:
@@ -47,8 +48,8 @@ class RunGroups:
         self._exporters = {b for many in {id(x): x for x in self.exporting}.values() for b in many}
         self.queues = {"prepare": deque(np.flatnonzero(self.wanted.any(axis=1)).tolist()), "export": deque[int]()}
         self.left = {"prepare": len(self.queues["prepare"]), "export": 0}
-        self.groups = self.left["prepare"]
         waiting = list(self.queues["prepare"])
+        self.to_prepare, self.prepared = plan.kinds.count(waiting), np.zeros(len(plan.kinds), np.int64)
         self.to_come = plan.work_of(waiting, self.wanted[waiting])
         self._unprepared = set(waiting)
         self.exports_to_come, self.exported = self._count_exports(waiting), 0
@@ -69,7 +70,7 @@ class RunGroups:
         if self.suspects[kind]:
             return self.suspects[kind].popleft()
         queue = self.queues[kind]
-        sized = min(PREPARE_MAX, int(PREPARE_S * 1e3 / self.group_ms[kind])) if kind == "prepare" else EXPORT_GROUPS
+        sized = self._size_preparing_job() if kind == "prepare" else EXPORT_GROUPS
         sized = max(min(sized, most or sized), 1)
         share = -(-len(queue) // (2 * slots)) if slots > 1 and not self._is_little(queue) else len(queue)
         first: Iterator[int] = itertools.islice(queue, min(len(queue), sized, share))
@@ -81,6 +82,15 @@ class RunGroups:
         for _ in taken:
             queue.popleft()
         return taken
+
+    def _size_preparing_job(self) -> int:
+        """How many of the next groups make a preparing job."""
+        most = min(PREPARE_MAX, int(PREPARE_S * 1e3 / (self.group_ms["prepare"] * self._plan.kinds.prepare.min())))
+        if len(self._plan.kinds) == 1:
+            return most
+        waiting = list(itertools.islice(self.queues["prepare"], max(most, 1)))
+        ms = self.group_ms["prepare"] * np.cumsum(self._plan.kinds.prepare[self._plan.kinds.of[waiting]])
+        return int(np.count_nonzero(ms <= PREPARE_S * 1e3))
 
     def _is_little(self, groups: Collection[int]) -> bool:
         """Whether earlier runs prepared all these groups in less time than a process takes to start."""
@@ -98,7 +108,7 @@ class RunGroups:
         self.wanted[:, b], self.to_come[b] = 0, 0.0
         nobodys = self._drop_groups("prepare", lambda g: not self.wanted[g].any())
         self._drop_groups("export", lambda g: not self.wanted[g, self.exporting[g]].any())
-        self.groups -= len(nobodys)
+        self.to_prepare -= self._plan.kinds.count(nobodys)
         self._unprepared.difference_update(nobodys)
         self.exports_to_come = self._count_exports(self._unprepared)
         return nobodys
@@ -114,6 +124,9 @@ class RunGroups:
         """A group is prepared, or cannot be."""
         self.left["prepare"] -= 1
         self._unprepared.discard(g)
+        kind = self._plan.kinds.of.item(g)
+        self.to_prepare[kind] -= 1
+        self.prepared[kind] += 1
         self.exports_to_come -= self._count_exports([g])
         self.to_come -= self._plan.work_of([g], self.wanted[[g]])
 
@@ -153,7 +166,9 @@ class RunGroups:
         whole = done == len(flight.groups)
         since, groups = (flight.first, done - 1) if done > 1 else (flight.began, done)
         if groups and (whole or done > 1):
-            taken = max((now - since) * 1e3 / groups, 0.1)
+            kinds = self._plan.kinds
+            worth = float(kinds.prepare[kinds.of[flight.groups]].mean()) if kind == "prepare" else 1.0
+            taken = max((now - since) * 1e3 / (groups * worth), 0.1)
             self.group_ms[kind] = taken if whole else max(taken, self.group_ms[kind])
 
     # --- what is there --------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Collection, Iterator
 
 from farm.fleet.health import DeviceHealth
@@ -34,7 +35,7 @@ class RunState:
         self.supports = KnownSupports(plan, self.run_groups)
         self.notices: list[str] = []  # what happened to nodes and devices, for whoever watches
         self.come: list[BackendOffer] = []  # of backends that were awaited
-        self.left_out: set[tuple[int, int]] = set()  # cells of which the end of the budget left cases out
+        self.left_out = Counter[tuple[int, int]]()  # cases that the end of the budget left out, by cell
 
     def missing(self) -> Iterator[tuple[str, int]]:
         """(backend, cases) planned without a row; empty after a finished run."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import functools
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -22,6 +23,7 @@ from farm.work.claims import DeviceClaim, make_device_claim
 from farm.work.earlier_runs import LearnedFromRuns
 from farm.work.executor import Executor
 from farm.work.job import Job
+from farm.work.work_kinds import WorkKinds, find_work_kinds
 from tasks import checks
 from tasks.passport.known_passports import Passport
 from tasks.wire import Failing, Place
@@ -96,6 +98,11 @@ class RunPlan:
     rank: np.ndarray | None = None
     passports: dict[str, tuple[Passport, ...]] = field(default_factory=dict)
 
+    @functools.cached_property
+    def kinds(self) -> WorkKinds:
+        """The kinds of its groups."""
+        return find_work_kinds(self.matrix.groups)
+
     @property
     def with_products(self) -> bool:
         """Whether cases are prepared with their products (`tasks.prepare.cases.prepare_group`): a backend asks for them, or
@@ -137,13 +144,24 @@ class RunPlan:
         ms: float = self.learned.ms.item(g, b)
         return ms if isfinite(ms) else None
 
+    def is_run_whole(self, g: int, b: int) -> bool:
+        """Whether a budget takes all cases of a cell or none: they have been run before, or are compiled together."""
+        return self.offer(b).joint or self.case_ms(g, b) is not None
+
+    def case_worth(self, g: int, b: int) -> float:
+        """How many ordinary cases of the backend one of a cell is worth."""
+        return float(self.kinds.run(self.offer(b).joint)[self.kinds.of.item(g)])
+
     def work_of(self, groups: Sequence[int], cases: np.ndarray, b: int | None = None) -> np.ndarray:
-        """What so many cases of some groups are, summed over the groups, [backends, 3]: cases, those of them that no
-        earlier run has timed, milliseconds of the others. cases: [groups, backends]; b: of that backend alone."""
+        """What so many cases of some groups are, summed over those of each kind, [backends, kinds, 3]: cases, those of
+        them that no earlier run has timed, milliseconds of the others. cases: [groups, backends]; b: of that backend
+        alone."""
         chosen = slice(None) if b is None else slice(b, b + 1)
         known = np.full(cases.shape, np.nan) if self.learned is None else self.learned.ms[groups, chosen]
         timed = np.isfinite(known)
-        return np.stack([x.sum(axis=0) for x in (cases, cases * ~timed, cases * np.where(timed, known, 0.0))], axis=1)
+        work = np.stack([cases, cases * ~timed, cases * np.where(timed, known, 0.0)], axis=-1)
+        of = self.kinds.of[list(groups)]
+        return np.stack([work[of == kind].sum(axis=0) for kind in range(len(self.kinds))], axis=1)
 
 
 def make_child_limits(config: Config, backend: str = "") -> Limits:
@@ -168,7 +186,8 @@ class JobFlight:
     pool, load: which slots it takes, and how much of a device; among: ids of the nodes it may go to; place: where it
     runs; moved: it was called back, and its cases count no loss; gone: why its backend's device is not there any more;
     asked: of a second opinion, what became of its cases, by number, on the device in question; timed: it measures time,
-    and has the device alone.
+    and has the device alone; work: of all its cases, as `RunPlan.work_of` has it, [kinds, 3]; kinds: of each case or
+    group, by number; counted: up to when its time is in the accounts (`RunCounts.spend_slot`).
     """
 
     job: Job
@@ -189,7 +208,9 @@ class JobFlight:
     gone: str = ""
     asked: list[DeviceDoubt] = field(default_factory=list)
     timed: bool = False
-    work: np.ndarray = field(default_factory=lambda: np.zeros(3))  # of all its cases: `Plan.work_of`
+    work: np.ndarray = field(default_factory=lambda: np.zeros((1, 3)))
+    kinds: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int8))
+    counted: float = 0.0
 
     @property
     def who(self) -> int | str:
@@ -201,6 +222,30 @@ class JobFlight:
         """Numbers of what has not come back."""
         count = len(self.cases) or len(self.groups)
         return [n for n in range(count) if n not in self.done] if len(self.done) < count else []
+
+    def count_remaining(self, kind: int) -> int:
+        """How many of those are of a kind of work."""
+        if not self._is_mixed:
+            return (len(self.cases or self.groups) - len(self.done)) * (self.kind == kind)
+        return int(np.count_nonzero(self.kinds[self.remaining] == kind))
+
+    @property
+    def kind(self) -> int:
+        """The kind of work that it is at: that of the first of what has not come back."""
+        if not self._is_mixed:
+            return int(self.kinds[0]) if len(self.kinds) else 0
+        return int(self.kinds[next((n for n in range(len(self.kinds)) if n not in self.done), -1)])
+
+    @property
+    def _is_mixed(self) -> bool:
+        return len(self.work) > 1 and bool((self.kinds != self.kinds[:1]).any())
+
+    def measure_part(self, numbers: Sequence[int]) -> np.ndarray:
+        """What of its work so many of its cases are, [kinds, 3]."""
+        if not self._is_mixed:
+            return self.work * (len(numbers) / len(self.cases))
+        came = np.bincount(self.kinds[list(numbers)], minlength=len(self.work))
+        return self.work * (came / np.maximum(self.work[:, 0], 1.0))[:, None]
 
 
 class JobFlights(dict[int, JobFlight]):

@@ -68,7 +68,8 @@ class Backend:
 
     name: as in configs, "<runtime>-<device>"; vendor: who ships the runtime; device_vendor: whose device it
     runs on (a node label; "" for the CPU); forms: representations it takes, best first; joint: whether all
-    samples of an op are built together (`build_all`); alone: why a job of it must have the device to itself ("": it
+    samples of an op are built together (`build_all`); inputs_once: whether its programs are built with their inputs and
+    take no others (they have no `Program.given`); alone: why a job of it must have the device to itself ("": it
     need not); devices: those it knows by name, for lists (closed: there are no others); called: other names that people
     give them → theirs; takes: names of its options, another one is a ValueError (None: not checked here).
 
@@ -94,6 +95,7 @@ class Backend:
     forms: tuple[str, ...] = ()
     imports: tuple[str, ...] = ()
     joint: bool = False
+    inputs_once: bool = False
     devices: tuple[str, ...] = ("cpu",)
     closed: bool = False
     called: Mapping[str, str] = {}

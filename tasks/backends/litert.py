@@ -52,6 +52,7 @@ class LiteRt(Backend):
     takes_threads = True
     vendor = "Google"
     forms = ("tflite", "tensorflow")
+    inputs_once = True
     takes = _OPTIONS
     closed = True
     packages = ("ai-edge-litert==2.3.0", "tensorflow-cpu==2.21.0")

@@ -29,6 +29,7 @@ class Mlx(Backend):
 
     vendor = "Apple"
     forms = ("mlx",)
+    inputs_once = True
     takes = ()
     devices, closed = tuple(_DEVICES), True
     unsupported, out_of_memory = _UNSUPPORTED, _OUT_OF_MEMORY

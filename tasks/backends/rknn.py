@@ -59,6 +59,7 @@ class Rknn(Backend):
 
     vendor = "Rockchip"
     forms = ("onnx",)
+    inputs_once = True
     takes = _OPTIONS
     devices, closed = CHIPS, True
     unsupported = _UNSUPPORTED

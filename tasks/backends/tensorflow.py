@@ -63,6 +63,7 @@ class TensorFlow(Backend):
     takes_threads = True
     vendor = "Google"
     forms = ("saved_model", "tensorflow")
+    inputs_once = True
     takes = _OPTIONS
     devices, closed = tuple(_DEVICES), True
     compiled = False

@@ -80,6 +80,7 @@ class TensorRt(Backend):
     resource = "GPU"
     alone = TIMES_KERNELS
     forms = ("onnx",)
+    inputs_once = True
     takes = _OPTIONS
     devices: tuple[str, ...] = ("cuda",)
     packages: tuple[str, ...] = (NVIDIA, "tensorrt-cu13==11.4.0.106", ONNX)

@@ -98,6 +98,7 @@ class Tinygrad(Backend):
 
     vendor = "tiny corp"
     forms = ("onnx",)
+    inputs_once = True
     takes = _OPTIONS
     devices = tuple(_DEVICE_VENDORS)
     numbered = True

@@ -198,6 +198,10 @@ class Catalog:
     forms: tuple[str, ...] = ()
     exports: tuple[str, ...] = ()
     imports: tuple[str, ...] = ()
+    #: How long its work takes, in ordinary groups to prepare and in ordinary cases to run (`farm.work.durations` has
+    #: what these take): the time of a run is guessed by it until the run has done some.
+    group_worth: float = 1.0
+    case_worth: float = 1.0
     #: By check, what an op of it does not have that is not asked, where that is not what the check says itself
     #: (`Check.lacking`).
     lacking: Mapping[str, str] = {}

@@ -120,6 +120,7 @@ class Audit(Derived, Scenario):
     """
 
     name = "audit"
+    gives_inputs = True
     whole = True
     of_model = False
     exported = True

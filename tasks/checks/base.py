@@ -105,7 +105,7 @@ class Check:
     of the forward check. runs: whether its programs are run; what is only built says nothing about numbers. gradient:
     whether what it computes is a gradient, which needs a dtype with a rounding error. effect: whether it looks for the
     effect of a declared precision: what is as precise as the dtype itself does not obey a command, or does not use a
-    permission. timed: whether it measures time, so that a device is not shared meanwhile. judges: whether it draws
+    permission. gives_inputs: whether it calls programs on other inputs than their own (`Program.given`). timed: whether it measures time, so that a device is not shared meanwhile. judges: whether it draws
     inputs of its own and judges their outputs itself (`Form.fresh`, `Form.judge`). own_call: whether the catalog's call
     is another one for it. forms: those that its samples have, because what it asks about is in them alone (a converted
     ONNX graph: the catalog's torch module is not converted); empty for all that the catalog has. without: classes of
@@ -122,6 +122,7 @@ class Check:
     own_call: bool = False
     forms: tuple[str, ...] = ()
     effect: bool = False
+    gives_inputs: bool = False
     timed: bool = False
     judges: bool = False
     distributions: tuple[str, ...] = DISTRIBUTIONS
@@ -129,6 +130,8 @@ class Check:
     names_faults: bool = False
     #: Whether a program that it has built is run once, as it is.
     _runs_as_it_is: bool = True
+    #: How long a case of it takes in cases of the forward check, what is compiled left aside; see `Catalog.case_worth`.
+    case_worth: float = 1.0
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -178,6 +181,10 @@ class Check:
         if self.forms and not set(self.forms) & set(backend.forms):
             asked, taken = (" or ".join(x) for x in (self.forms, backend.forms))
             return f"the {self.name} check is about the {asked} form, and {backend.name} takes {taken}"
+        if (
+            self.gives_inputs and backend.inputs_once
+        ):  # said before anything is built: exporting and compiling take long
+            return f"{backend.name} takes a program's inputs only once, and the {self.name} check calls it on others"
         return ""
 
     def wanted(self, samples: int) -> int:

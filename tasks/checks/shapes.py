@@ -43,6 +43,7 @@ class Shapes(Derived):
         "a size that only the one program gets wrong is the culprit"
     )
     any_size = True
+    gives_inputs = True
 
     def graph(self, form: Form, culprit: str) -> Form | None:
         """The size that a step is blamed for, by itself; the first where none is. What takes another one before it does

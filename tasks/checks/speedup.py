@@ -113,6 +113,7 @@ class Speedup(Check):
         "inputs that change from run to run"
     )
     timed = True
+    gives_inputs = True
     judges = True
     without = (OpClass.RANDOM, OpClass.UNINITIALISED)
 

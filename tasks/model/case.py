@@ -195,6 +195,8 @@ class Form:
     #: Where the terms of elements of the first output lie (`tasks.passport.SumTerms`), where its catalog says; arrays are
     #: numbered as in `arrays`.
     terms: tuple[Any, ...] = ()
+    #: The shape of that output, where there are any.
+    summed_shape: tuple[int, ...] = ()
     #: Arrays of `arrays` whose first axis is the steps of a session: each step is given its own row of them.
     stepped: tuple[int, ...] = ()
     #: Names of the sets of inputs that `arrays` holds one after another, each of as many arrays; empty: it holds one.

@@ -28,9 +28,12 @@ SHAPES = ((8, 256), (8, 63), (8, 64), (8, 65), (8, 128), (8, 32), (1, 64), (2, 6
 
 #: Code of a reading that has an order and no model.
 ORDER_ALONE = "order alone"
+#: Of one whose result is none of the op's.
+ANOTHER_SHAPE = "another shape"
 #: Why a sum is not read, or not all of it, by the code of its reading.
 CODES = {
     "not a sum": "ones do not add up to their number: the result is no sum of these terms (a running mean is none)",
+    ANOTHER_SHAPE: "the result has another shape than the op's, so nobody knows of what its elements are the sums",
     "not a float": "whole numbers are added exactly in any order",
     "overflows": "a sum on the way holds no M",
     "wider than the masks": "ones beside M are not lost: the dtype has no M that is large enough for the accumulator",

@@ -682,6 +682,7 @@ class PreparedSample:
         usual: dict[str, Any] = {"arrays": self.inputs(), "args": record.args, "batched": tuple(record.batched)}
         if record.terms:
             usual["terms"] = self.terms(range(len(usual["arrays"])))
+            usual["summed_shape"] = tuple(record.expected[0].shape)
         return Form(
             kind,
             group.op,

@@ -20,6 +20,7 @@ from farm.work import budget
 from farm.work.claims import ONE
 from farm.work.durations import DurationEstimate
 from farm.work.earlier_runs import LearnedFromRuns
+from farm.work.work_kinds import find_work_kinds
 from tasks.backends import BackendSpec
 from tasks.model import BackendInfo, Group, RuntimeInfo
 
@@ -48,6 +49,7 @@ def plan() -> Any:
         offer=lambda b: offer,
         executor=SimpleNamespace(slots=lambda offer, claim: 1),
         claim=lambda b: ONE,
+        kinds=find_work_kinds(groups),
     )
 
 
@@ -97,6 +99,22 @@ def test_without_an_earlier_run_each_op_and_backend_comes_once_before_any_comes_
     assert len(first) == OPS * BACKENDS
 
 
+def test_without_an_earlier_run_the_first_sample_of_each_cell_comes_before_any_second(plan: Any) -> None:
+    """As sums are read at ten shapes: time for a third of all samples is one of each cell, not all of a third."""
+    plan.matrix = replace(plan.matrix, wanted=plan.matrix.wanted * 10)
+    nothing = LearnedFromRuns.nothing(plan.matrix.wanted.shape)
+    all_s = DurationEstimate(plan, nothing).total_s
+    wanted = plan.matrix.wanted
+    chosen = budget.select_cells_within_budget(plan, nothing, all_s / budget.SHARE).select_samples(wanted)
+    assert (chosen == wanted).all()
+    some = budget.select_cells_within_budget(plan, nothing, (all_s - 0.5) / budget.SHARE).select_samples(wanted)
+    assert some.min() == 1 and some.sum() < wanted.sum()
+    told = known(plan)
+    assert set(budget.select_cells_within_budget(plan, told, 100.0).select_samples(wanted).flat) == {0, 10}, (
+        "what was run before is run whole"
+    )
+
+
 def test_what_nobody_has_run_comes_in_the_order_of_the_configs_catalogs(plan: Any) -> None:
     """What was run before comes by what it told, wherever the config has it."""
     last_first = [3 - g // DTYPES for g in range(OPS * DTYPES)]
@@ -120,10 +138,13 @@ def test_what_nobody_has_run_takes_what_its_op_and_dtype_took_on_that_backend_el
 ) -> None:
     told = known(plan)
     told.ms[:, 0] = np.nan
-    assert (told.estimate_times(plan.matrix, [10.0, 10.0])[:, 0] == 10.0).all()
+    worth = np.ones((OPS * DTYPES, BACKENDS))
+    assert (told.estimate_times(plan.matrix, [10.0, 10.0], worth)[:, 0] == 10.0).all()
+    assert (told.estimate_times(plan.matrix, [10.0, 10.0], worth * 50)[:, 0] == 500.0).all()
     told.ms[0, 0], told.ms[1, 0] = 100.0, 300.0
-    filled = told.estimate_times(plan.matrix, [10.0, 10.0])
-    assert filled[:3, 0].tolist() == [100.0, 300.0, 200.0]
+    worth[3:6] = 50.0
+    filled = told.estimate_times(plan.matrix, [10.0, 10.0], worth)
+    assert filled[:7, 0].tolist() == [100.0, 300.0, 200.0, 10000.0, 10000.0, 10000.0, 200.0]
 
 
 def runs(folder: Path) -> tuple[int, dict[str, Any]]:
@@ -138,18 +159,21 @@ def test_what_a_budget_leaves_out_is_said_counted_by_the_gate_and_run_by_resume(
     (tmp_path / "c.yaml").write_text(CONFIG)
     arguments = ["--on", "inline", "--results", str(results)]
     monkeypatch.setattr("farm.work.durations.GROUP_MS", 9e5)  # time for two of six groups
+    expected: list[Any] = []
+    monkeypatch.setattr("farm.work.launch.expect_first_jobs", expected.append)
     assert main([str(tmp_path / "c.yaml"), *arguments, "--budget", "40m"]) == INCOMPLETE
+    assert [plan.matrix.cells for plan in expected] == [2], "children are started for what the budget has chosen"
     said = capsys.readouterr().out
     assert "10 of the config's 12 left out by --budget or unavailable" in said
-    assert "4 cells left out by --budget 40m, not judged: " in said and "gate NOT PROVED" in said
+    assert "4 cells left out by --budget 40m, not judged, and 2 judged in part" in said and "gate NOT PROVED" in said
     rows, record = runs(results)
-    assert record["planned"] == rows == 3 and record["left_out"]["cells"] == 4
-    assert sum(n for of in record["left_out"]["cases"].values() for n in of.values()) == 8
+    assert record["planned"] == rows == 2 and (record["left_out"]["cells"], record["left_out"]["partly"]) == (4, 2)
+    assert sum(n for of in record["left_out"]["cases"].values() for n in of.values()) == 10
     part = {"catalog": "torch", "check": "forward", "distribution": "own", "cells": 6, "left": 4}
     assert record["left_out"]["parts"] == [part] and "What the budget reached" in said and "33.3 % (2/6)" in said
     assert gate(["--results", str(results)]) == INCOMPLETE
     told = " ".join(capsys.readouterr().out.split())
-    assert "coverage at least 0.5: it is 27.3 % (3/11)" in told and "a complete run" in told
+    assert "coverage at least 0.5: it is 16.7 % (2/12)" in told and "a complete run" in told
     assert main([*arguments, "--resume", "last", "--budget", "1m"]) == 2
     assert "--budget" in capsys.readouterr().err
     assert main([*arguments, "--resume", "last"]) == OK

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -92,7 +93,8 @@ def run(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
         lakes = lake.open_lake(tmp_path / "results")
         plan = matrix.build_matrix(config, {"load": catalogs.get_catalog("load").entries()})
         request = RunRequest(config, policy_files.load_policy("error_units"), lakes, cache)
-        made = RunState(RunPlan(request, plan, cluster, offers, "r", late))
+        rank = np.full(plan.wanted.shape, 2, np.int8) if more.get("ranked") else None
+        made = RunState(RunPlan(request, plan, cluster, offers, "r", late, rank=rank))
         Dispatcher(made).run()
         assert not list(made.missing())
         rows = lake.read(tmp_path / "results", "r")
@@ -154,6 +156,23 @@ def test_the_first_numbers_wait_for_a_few_groups_only(run: Run, monkeypatch: pyt
     assert prepared[0] == 2  # of ten: those of the first preparing job
 
 
+def test_within_a_budget_the_first_case_of_each_cell_is_run_before_any_second(run: Run) -> None:
+    order: list[tuple[str, str, int]] = []
+    seen: set[int] = set()
+
+    def look(cluster: Simulated) -> None:
+        for handle, (job, backend, _) in cluster.jobs.items():
+            if handle not in seen:
+                seen.add(handle)
+                order.extend((backend, item.group.op, p) for item in job.run for p in item.positions)
+
+    backends = [{"name": "null-cpu"}, {"name": "other", "like": "null-cpu"}]
+    run(backends, Simulated([node("cpu", CPU=2)], after=look), ranked=True)
+    assert len(order) == 2 * TOTAL
+    second = next(k for k, (_, _, position) in enumerate(order) if position)
+    assert len({(backend, op) for backend, op, _ in order[:second]}) >= 2 * OPS - 4, "what the first jobs were made of"
+
+
 def test_a_preparing_job_is_as_long_as_what_groups_take_before_all_of_them_have_come(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,7 +192,7 @@ def test_a_preparing_job_is_as_long_as_what_groups_take_before_all_of_them_have_
     came(5.001, 1, slow)
     came(25.0, 2, slow)  # ten seconds each: the next job has one, though this one has not ended
     assert len(run_groups.take("prepare", 1)) == 1
-    came(25.1, 0, JobFlight(SimpleNamespace(kind="prepare"), groups=[10], began=25.0))  # type: ignore[arg-type]
+    came(25.1, 0, JobFlight(SimpleNamespace(kind="prepare"), groups=[9], began=25.0))  # type: ignore[arg-type]
     assert len(run_groups.take("prepare", 1)) == 9  # one that took a tenth of a second tells as well
 
 

@@ -17,6 +17,7 @@ from farm.plan import kernels as user
 from farm.plan.config import load_config
 from farm.work.job import Job
 from farm.work.run_groups import RunGroups
+from farm.work.work_kinds import find_work_kinds
 from tasks.catalogs import user_definitions
 from tasks.model import Group
 from tasks.wire import ToPrepare
@@ -147,7 +148,8 @@ def test_a_job_prepares_in_one_environment(other: Path) -> None:
     assert own.home == config.backends[0].spec() and theirs.home is None
     groups = [Group(op, "", "float32", 1) for op in ("user:there", "user:thrice", "critical:relu", "user:anywhere")]
     matrix = SimpleNamespace(groups=groups, backends=[], wanted=np.ones((4, 1), dtype=np.int32))
-    plan = SimpleNamespace(matrix=matrix, learned=None, work_of=lambda groups, cases: np.zeros((1, 3)))
+    plan = SimpleNamespace(matrix=matrix, learned=None, work_of=lambda groups, cases: np.zeros((1, 1, 3)))
+    plan.kinds = find_work_kinds(groups)
     run_groups = RunGroups(plan, [True], {})  # type: ignore[arg-type]
     assert [run_groups.take("prepare", 1) for _ in range(4)] == [[0, 1], [2], [3], []]
     user.announce_config_kernels(config)

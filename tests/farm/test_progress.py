@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import itertools
 import re
-from collections import Counter
+from collections import Counter, deque
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,9 +17,14 @@ from rich.console import Console
 
 from farm.commands.run import main
 from farm.exits import OK
+from farm.plan.matrix import Matrix
 from farm.work import durations, progress, work_left
-from farm.work.run_counts import BackendCount
-from farm.work.state import JobFlight, JobFlights
+from farm.work.run_counts import BackendCount, RunCounts
+from farm.work.run_groups import RunGroups
+from farm.work.state import JobFlight, JobFlights, RunPlan
+from farm.work.work_kinds import find_work_kinds
+from tasks.backends import BackendSpec
+from tasks.model import Group
 
 CONFIG = """
 name: mine
@@ -64,11 +71,13 @@ class Said:
         self.counts = {"torch-cpu": BackendCount(), "tvm-cpu": BackendCount()}
         self.asked = np.array([600.0, 400.0])
         untimed = self.asked * (timed_ms is None)
-        self.to_come = np.stack([self.asked, untimed, self.asked * (timed_ms or (0.0, 0.0))], axis=1)
+        work = np.stack([self.asked, untimed, self.asked * (timed_ms or (0.0, 0.0))], axis=1)
+        self.to_come = work[:, None]
+        kinds = find_work_kinds([Group("torch:abs", "", "float32", 1)])
         run_counts = SimpleNamespace(
             counts=self.counts,
-            to_do=np.zeros((2, 3)),
-            did=np.zeros((2, 3)),
+            to_do=np.zeros((2, 1, 3)),
+            did=np.zeros((2, 1, 3)),
             slot_s=Counter(),
             start_s=lambda b: 0.0,
             starts=lambda b: 1,
@@ -76,7 +85,8 @@ class Said:
         self.stored = 0
         run_groups = SimpleNamespace(
             left={"prepare": 40, "export": 0},
-            groups=40,
+            to_prepare=np.array([40]),
+            prepared=np.array([0]),
             to_come=self.to_come.copy(),
             exports_to_come=0,
             exported=0,
@@ -86,7 +96,7 @@ class Said:
         offers = {name: SimpleNamespace(joint=False, awaited=False, available=True) for name in self.counts}
         backends = [SimpleNamespace(name=name) for name in offers]
         matrix = SimpleNamespace(backends=backends)
-        plan = SimpleNamespace(offers=offers, matrix=matrix, offer=lambda b: offers[backends[b].name])
+        plan = SimpleNamespace(offers=offers, matrix=matrix, offer=lambda b: offers[backends[b].name], kinds=kinds)
         self.run: Any = SimpleNamespace(
             started=0.0,
             run_counts=run_counts,
@@ -102,7 +112,7 @@ class Said:
     def prepare(self) -> None:
         """All groups are prepared, in no time."""
         groups, counts = self.run.run_groups, self.run.run_counts
-        groups.left["prepare"], groups.groups = 0, 0
+        groups.left["prepare"], groups.to_prepare = 0, np.array([0])
         counts.to_do += groups.to_come
         groups.to_come[:] = 0.0
         for count, cases in zip(self.counts.values(), self.asked.tolist(), strict=True):
@@ -112,7 +122,7 @@ class Said:
         """So many cases of a backend took a slot so many seconds."""
         b = list(self.counts).index(backend)
         self.run.run_counts.did[b] += self.to_come[b] * (cases / self.asked[b])
-        self.run.run_counts.slot_s[b] += seconds
+        self.run.run_counts.slot_s[b, 0] += seconds
         self.counts[backend].done += cases
 
     def at(self, seconds: float, **came: dict[str, int]) -> str:
@@ -249,7 +259,14 @@ def test_what_is_at_work_is_done_in_part(monkeypatch: pytest.MonkeyPatch) -> Non
     said.take("tvm-cpu", 399, 399.0)
     job = SimpleNamespace(kind="batch", prepare=())
     said.run.flights[1] = JobFlight(  # type: ignore[arg-type]
-        job, backend=1, cases=[(0, 0, 0)], work=np.array([1.0, 0.0, 1000.0]), begun=True, heard=10.0, began=10.0
+        job,
+        backend=1,
+        cases=[(0, 0, 0)],
+        work=np.array([[1.0, 0.0, 1000.0]]),
+        kinds=np.array([0]),
+        begun=True,
+        heard=10.0,
+        counted=10.0,
     )
     told = []
     for seconds in (10.0, 10.8):
@@ -261,6 +278,127 @@ def test_what_is_at_work_is_done_in_part(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize(("seconds", "text"), [(0.2, "1 s"), (99, "99 s"), (150, "2 min"), (7800, "2 h 10 min")])
 def test_a_duration_is_words(seconds: float, text: str) -> None:
     assert durations.format_duration(seconds) == text
+
+
+# --- a run of long cases ----------------------------------------------------------------------------------------
+
+
+class LongRun:
+    """A run on two slots of groups whose preparing and cases take what they are said to take (seconds), without a word
+    of earlier runs: preparing first, then the backends in their order."""
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, groups: list[Group], wanted: dict[str, tuple[bool, np.ndarray]]
+    ) -> None:
+        monkeypatch.setattr(work_left.os, "getloadavg", lambda: (0.0, 0.0, 0.0))
+        self.clock = Clock()
+        monkeypatch.setattr(work_left, "time", self.clock)
+        specs = [BackendSpec.parse(name) for name in wanted]
+        offers: Any = {
+            name: SimpleNamespace(
+                joint=joint, awaited=False, available=True, forms=("torch",), info=SimpleNamespace(start_s=0.5)
+            )
+            for name, (joint, _) in wanted.items()
+        }
+        matrix = Matrix(groups, specs, np.stack([samples for _, samples in wanted.values()], axis=1))
+        executor: Any = SimpleNamespace(ship=False)
+        self.plan = RunPlan(SimpleNamespace(), matrix, executor, offers)  # type: ignore[arg-type]
+        pool = SimpleNamespace(backends=range(len(wanted)), devices=2, main=True)
+        self.run: Any = SimpleNamespace(
+            plan=self.plan,
+            run_counts=RunCounts(self.plan),
+            run_groups=RunGroups(self.plan, [True] * len(wanted), {}),
+            placement=SimpleNamespace(pools=lambda: [pool]),
+            flights=JobFlights(),
+        )
+
+    def tell(self, prepare_s: float, case_s: dict[str, Callable[[Group], float]]) -> list[tuple[float, float]]:
+        """(seconds since the start, seconds that are told to be left) of every second, to the end."""
+        jobs: list[tuple[int, int, float]] = [(-1, g, prepare_s) for g in range(len(self.plan.matrix.groups))]
+        for b, seconds in enumerate(case_s.values()):
+            jobs += [
+                (b, g, seconds(group))
+                for g, group in enumerate(self.plan.matrix.groups)
+                for _ in range(self.plan.matrix.wanted[g, b])
+            ]
+        told, ends = [], dict[int, tuple[float, int, int]]()
+        waiting = deque(jobs)
+        numbers = itertools.count()
+        while waiting or ends:
+            while waiting and len(ends) < 2:
+                b, g, seconds = waiting.popleft()
+                number, kinds = next(numbers), self.plan.kinds.of[[g]]
+                work = self.plan.work_of([g], np.array([[1]]), b)[0] if b >= 0 else np.zeros((len(self.plan.kinds), 3))
+                self.run.flights[number] = JobFlight(
+                    SimpleNamespace(kind="prepare" if b < 0 else "batch", prepare=b < 0),  # type: ignore[arg-type]
+                    backend=b,
+                    cases=[] if b < 0 else [(g, b, 0)],  # type: ignore[list-item]
+                    groups=[g] if b < 0 else [],
+                    heard=self.clock.s,
+                    counted=self.clock.s,
+                    begun=True,
+                    work=work,
+                    kinds=kinds,
+                )
+                ends[number] = self.clock.s + seconds, b, g
+            next_s = min(end for end, _, _ in ends.values())
+            while self.clock.s < next_s:
+                told.append((self.clock.s, work_left.WorkLeft()(self.run)[0]))
+                self.clock.s = min(next_s, self.clock.s + 1.0)
+            for number in [n for n, (end, _, _) in ends.items() if end <= self.clock.s]:
+                _, b, g = ends.pop(number)
+                self.end(number, b, g)
+        return told
+
+    def end(self, number: int, b: int, g: int) -> None:
+        flight, counts = self.run.flights.pop(number), self.run.run_counts
+        flight.heard = self.clock.s
+        counts.spend_slot(flight, flight.kind)
+        if b < 0:
+            self.run.run_groups.end_preparing(g)
+            counts.to_do += self.plan.work_of([g], self.plan.matrix.wanted[[g]])
+            for x, samples in enumerate(self.plan.matrix.wanted[g].tolist()):
+                counts.count_planned(x, samples, 0)
+        else:
+            counts.did[b] += flight.work
+            counts.count_rows(b, 1, {"pass": 1}, 0.0)
+
+
+@pytest.mark.parametrize("prepare_s", [5.0, 9.0, 15.0])
+@pytest.mark.parametrize("compiled_s", [25.0, 38.0, 60.0])
+def test_the_time_left_of_long_cases_is_within_a_factor_of_two(
+    monkeypatch: pytest.MonkeyPatch, compiled_s: float, prepare_s: float
+) -> None:
+    """As configs/training.yaml is, cold: a backend that compiles has the last twelve cases, and most of the time."""
+    groups = [Group(f"training:{n}", "", "float32", 1, "train") for n in range(29)]
+    some = np.array([1] * 12 + [0] * 17, np.int32)
+    backends = {"torch-cpu": (False, some * 0 + 1), "optax-cpu": (False, some), "inductor-cpu": (True, some)}
+    took = {"torch-cpu": lambda g: 0.7, "optax-cpu": lambda g: 3.5, "inductor-cpu": lambda g: compiled_s}
+    run = LongRun(monkeypatch, groups, backends)
+    told = run.tell(prepare_s, took)
+    end_s = run.clock.s + work_left.END_S
+    shares = {round(at): round(left / (end_s - at), 2) for at, left in told if at >= 10.0}
+    assert shares and not {at: x for at, x in shares.items() if not 0.5 <= x <= 2.0}
+
+
+def test_a_check_that_calls_what_it_has_built_often_is_worth_calls_and_not_compilations() -> None:
+    groups = [Group("critical:sum", "", "float32", 1, check=check) for check in ("arithmetic", "forward")]
+    kinds = find_work_kinds([*groups, Group("training:gpt", "", "float32", 1, check="train")])
+    assert kinds.of.tolist() == [1, 0, 2] and kinds.run(joint=False).tolist() == [1.0, 10.0, 50.0]
+    assert kinds.run(joint=True).tolist() == pytest.approx([1.0, 1.0 + 9 * 10 / 800, 50.0])
+    assert kinds.prepare.tolist() == [1.0, 1.0, 300.0]
+
+
+def test_a_slow_few_are_not_hidden_among_a_quick_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On one backend, each of a few cases takes four times what was guessed: the first of them tells, not the mean."""
+    quick = [Group(f"torch:{n}", "", "float32", 1) for n in range(300)]
+    slow = [Group(f"training:{n}", "", "float32", 1, "train") for n in range(20)]
+    run = LongRun(monkeypatch, quick + slow, {"torch-cpu": (False, np.ones(320, np.int32))})
+    assert run.plan.kinds.eager.tolist() == [1.0, 50.0] and run.plan.kinds.count(range(320)).tolist() == [300, 20]
+    told = run.tell(0.05, {"torch-cpu": lambda g: 2.0 if g.op.startswith("training") else 0.01})
+    end_s = run.clock.s + work_left.END_S
+    late = [left / (end_s - at) for at, left in told if at > end_s - work_left.END_S - 15.0]
+    assert late and all(0.5 <= x <= 2.0 for x in late), late
 
 
 # --- a run ------------------------------------------------------------------------------------------------------

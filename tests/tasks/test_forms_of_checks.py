@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ import pytest
 
 from tasks import catalogs, checks
 from tasks.arrays.tree import TensorSpec
-from tasks.backends import BackendSpec
+from tasks.backends import BUILT_IN, BackendSpec
 from tasks.backends.base import Backend
 from tasks.catalogs.base import Catalog, Sample
 from tasks.catalogs.models import exporting
@@ -145,6 +147,56 @@ def test_a_backend_of_another_form_is_unsupported_and_nothing_is_built(check: st
     assert [form.kind for form in forward.built] == ["torch"]
 
 
+@pytest.mark.parametrize("once", [True, False])
+def test_nothing_is_built_for_other_inputs_of_a_runtime_that_takes_them_once(once: bool, tmp_path: Path) -> None:
+    group = Group("critical:sum", "", "float32", 1, check="arithmetic")
+    other = Taking("torch")
+    other.inputs_once = once
+    [row] = rows(other, prepare_group(group, tmp_path)[1])
+    assert row["status"] == "unsupported" and bool(other.built) is not once
+    assert ("takes a program's inputs only once" in row["error"]) is once
+
+
+class Summing(Taking):
+    """Sums the rows of its only array; wide: with an axis too many, as each element alone."""
+
+    wide = False
+
+    def build(self, form: Form) -> Program:
+        def bind_inputs(arrays: list[Any]) -> Any:
+            return lambda: [np.array(arrays[0]) if self.wide else np.sum(arrays[0], axis=-1)]
+
+        return Program(bind_inputs(form.arrays), given=bind_inputs)
+
+
+def test_a_result_of_another_shape_has_no_reading(tmp_path: Path) -> None:
+    made = prepare_group(Group("critical:sum", "", "float32", 1, check="arithmetic"), tmp_path)[1]
+    for wide in (True, False):
+        backend = Summing("torch")
+        backend.wide = wide
+        runner = Runner(backend, backend.start(), policy_files.load_policy("error_units"), lambda *step: None)
+        [done] = runner.run([make_item_of_whole_group(made)])
+        row = done.row.values()
+        codes = {(reading.code, reading.tree is None) for reading in done.readings}
+        if wide:
+            assert (row["status"], row["kind"]) == ("wrong", "shape") and "sums=0" in row["flags"]
+            assert codes == {("another shape", True)} and "not (8,)" in done.readings[0].words
+        else:
+            assert row["status"] == "pass" and all(code == "" and not unread for code, unread in codes)
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_a_runtime_that_takes_inputs_once_says_so(name: str) -> None:
+    """Read off the source, as few of these runtimes are installed anywhere: what has no `given` is built with them."""
+    try:
+        made = BackendSpec.parse(f"{name}-cpu").create()
+    except ValueError:
+        pytest.skip("it has no such device")
+    if made.inputs_once:
+        for of in type(made).__mro__[: type(made).__mro__.index(Backend)]:
+            assert not re.search(r"\bgiven=|\.given = |bind_inputs\)", inspect.getsource(of)), of
+
+
 def test_what_a_check_is_held_against_may_be_another_form(tmp_path: Path) -> None:
     """roundtrip runs torch beside the runtime."""
     sample = prepared("roundtrip", tmp_path).samples[0]
@@ -169,7 +221,8 @@ def test_every_check_on_every_backend_is_planned_answered_or_left_out(name: str)
     ):
         made = BackendSpec.parse(backend).create()
         foreign = bool(check.forms) and not set(check.forms) & set(made.forms)
-        assert bool(check.unanswered(made)) == (foreign or check.needs not in made.checks)
+        once = check.gives_inputs and made.inputs_once
+        assert bool(check.unanswered(made)) == (foreign or once or check.needs not in made.checks)
     assert bool(check.forms) == (name in (*GRAPHS, "serving")), "what takes a graph or an engine says so"
 
 

@@ -317,7 +317,11 @@ def _describe_rows_left_out(run: Mapping[str, Any]) -> str:
         return ""
     minutes, seconds = divmod(int(told["budget_s"]), 60)
     budget = f"{minutes}m" * bool(minutes) + f"{seconds}s" * bool(seconds)
-    return f"{count_with_noun(told['cells'], 'cell')} left out by --budget {budget}, not judged"
+    partly = told.get("partly", 0)
+    if not told["cells"]:
+        return f"{count_with_noun(partly, 'cell')} judged in part within --budget {budget}"
+    left = f"{count_with_noun(told['cells'], 'cell')} left out by --budget {budget}, not judged"
+    return f"{left}, and {partly} judged in part" if partly else left
 
 
 def sort_worst_first(rows: pd.DataFrame) -> pd.DataFrame:

@@ -46,6 +46,9 @@ class Training(Catalog):
     about = "steps of a training run"
     forms = ("torch", "jax")
     imports = ("torch",)
+    # Thirteen steps: their reference takes 5 to 15 s of a core, a case on eager torch half a second to a second, on
+    # inductor, which compiles forward and backward, 30 to 45 s.
+    group_worth, case_worth = 300.0, 50.0
 
     def version(self) -> str:
         return (
