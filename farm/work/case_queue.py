@@ -46,11 +46,11 @@ class CaseQueue:
 
     def _insert_by_rank(self, b: int, portion: Portion) -> None:
         """Before those that tell less."""
-        ready, rank = self.ready[b], self._rank(b, portion)
-        behind = sum(1 for _ in itertools.takewhile(lambda p: self._rank(b, p) > rank, reversed(ready)))
+        ready, rank = self.ready[b], self.rank_of(b, portion)
+        behind = sum(1 for _ in itertools.takewhile(lambda p: self.rank_of(b, p) > rank, reversed(ready)))
         ready.insert(len(ready) - behind, portion)
 
-    def _rank(self, b: int, portion: Portion) -> tuple[int, bool]:
+    def rank_of(self, b: int, portion: Portion) -> tuple[int, bool]:
         """The lower, the more some cases tell by a budget; of a cell that nobody has run its first case tells most."""
         if self._plan.rank is None:
             return 0, False
@@ -69,11 +69,7 @@ class CaseQueue:
     def place(self, b: int) -> BudgetPlace:
         """Of what comes next."""
         ready = self.ready[b]
-        return self.place_of(b, ready[0]) if ready else (0, False, False, 0)
-
-    def place_of(self, b: int, portion: Portion) -> BudgetPlace:
-        """Of some cases."""
-        return *self._rank(b, portion), self._plan.offer(b).joint, portion[0]
+        return (*self.rank_of(b, ready[0]), self._plan.offer(b).joint, ready[0][0]) if ready else (0, False, False, 0)
 
     def left_s(self, b: int, usual_ms: float) -> float:
         """Seconds of work that can be done now; usual_ms: of an ordinary case that no earlier run has timed."""
@@ -103,7 +99,7 @@ class CaseQueue:
     def _alike(self, b: int) -> tuple[tuple[int, bool], bool]:
         """What the cases of one batch have in common, of those that come next."""
         ready = self.ready[b]
-        return (self._rank(b, ready[0]), self._plan.is_timed(ready[0][0])) if ready else ((0, False), False)
+        return (self.rank_of(b, ready[0]), self._plan.is_timed(ready[0][0])) if ready else ((0, False), False)
 
     def add_prepared(self, b: int, portion: Portion) -> None:
         """Cases of a group whose unit may not be complete yet."""

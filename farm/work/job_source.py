@@ -95,13 +95,14 @@ class JobSource:
         return left_s > 2 * batching.BATCH_S * pool.devices
 
     def _do_exports_tell_more(self, pool: DevicePool) -> bool:
-        """Whether by a budget the cases of the next group that is to be exported come before those that can be run."""
+        """Whether by a budget the cases of the next group that is to be exported are worth more than any that can be
+        run."""
         groups, queue = self._state.run_groups, self._state.case_queue
         if self._plan.rank is None or not groups.queues["export"]:
             return False
         g = groups.queues["export"][0]
-        exported = [queue.place_of(b, (g, (0,))) for b in groups.exporting[g] if groups.wanted[g, b]]
-        there = [queue.place(b) for b in pool.backends if queue.cases[b] and self._state.placement.may_run(b)]
+        exported = [queue.rank_of(b, (g, (0,))) for b in groups.exporting[g] if groups.wanted[g, b]]
+        there = [queue.place(b)[:2] for b in pool.backends if queue.cases[b] and self._state.placement.may_run(b)]
         return bool(exported and there) and min(exported) < min(there)
 
     def _first(self, pool: DevicePool, half: bool, slots: int) -> JobFlight | None:
