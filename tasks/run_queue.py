@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 #: Bound once: a kernel may replace those of the module.
 _pread = os.pread
@@ -37,13 +36,6 @@ def sum_run_queue_seconds(clocks: Sequence[RunQueueClock]) -> float | None:
     """Seconds that some threads have waited; None where the system does not say it of one of them."""
     found = [x.read() for x in clocks]
     return None if None in found or not found else sum(x for x in found if x is not None)
-
-
-def make_undisturbed_clock(clocks: Sequence[RunQueueClock]) -> Callable[[], float]:
-    """A clock of differences, in seconds: the wall clock without what some threads, which work one after another, have
-    waited for a processor; the wall clock where the system does not say that. Where they wait at the same time, it is
-    counted twice: a difference may be negative."""
-    return lambda: time.perf_counter() - (sum_run_queue_seconds(clocks) or 0.0)
 
 
 def subtract_run_queue_seconds(end: float | None, begin: float | None) -> float | None:

@@ -285,10 +285,12 @@ def _check_model_arguments(
         refuse(key, f"{own.model}: {signature} has no input for {', '.join(map(repr, lacking))}: {asked}{way}")
 
 
-def announce_config_kernels(config: Config, home: str = "", hidden: Sequence[str] = ()) -> None:
+def announce_config_kernels(
+    config: Config, home: str = "", hidden: Sequence[str] = (), refused: Sequence[str] = ()
+) -> None:
     """Tell this process the definitions; its children are told by their supervisors. home: the backend in whose
     environment the user's modules are imported, "" for the farm's own; hidden: folders that a kernel's process is not
-    to read."""
+    to read; refused: files and folders of submissions that are not run."""
     found = [
         {
             "at": i,
@@ -319,8 +321,8 @@ def announce_config_kernels(config: Config, home: str = "", hidden: Sequence[str
         "models": models,
         "trainings": trainings,
         "isolation": config.isolation,
-        # A submission is not shown those beside it.
-        "hidden": [*hidden, *(b.kernel for b in config.backends if b.kernel)],
+        "hidden": list(hidden),
+        "submissions": [*(b.kernel for b in config.backends if b.kernel), *refused],
     }
     for backend in config.backends:
         if backend.name == home:

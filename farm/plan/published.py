@@ -10,16 +10,18 @@ from __future__ import annotations
 import ast
 import json
 import math
+import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from farm.plan.config import ConfigError, read_config_yaml
+from farm.plan.task_files import TaskFiles, find_task_files, list_files_of_others, list_submission_files
 from tasks.cache import default_cache
 from tasks.catalogs.user.ops import UserOp
 from tasks.catalogs.user.published import SIZES
@@ -38,13 +40,13 @@ _IMPLEMENTATION = re.compile(r"(?P<op>.+)_implementation_(?P<version>v\d+)\.py")
 @dataclass(frozen=True)
 class Published:
     """A task of another benchmark. given: ops with the problem's own values; drawn: ops with its shapes, whose values
-    are drawn; root: where modules are looked up; problem: its files, which are no submissions; files: the submissions
-    by name, None for all other files."""
+    are drawn; root: where modules are looked up; problem: whose the files of its folder are; files: the submissions by
+    name, None for all other files."""
 
     given: tuple[UserOp, ...]
     drawn: tuple[UserOp, ...]
     root: Path
-    problem: tuple[Path, ...] = ()
+    problem: TaskFiles = field(default_factory=TaskFiles)
     files: dict[str, Path] | None = None
 
 
@@ -55,7 +57,7 @@ Read = Callable[[], Published]
 def find_published_tasks(folder: Path) -> Iterator[tuple[str, Read]]:
     """(prefix of the submissions' names, what reads the task) of each task that a folder has in another benchmark's
     layout: one that is not whole leaves the others as they are. Raises ConfigError where no task is whole."""
-    found = {path: _list_top_names(path) for path in sorted(folder.glob("*.py"))}
+    found = {path: _list_names(path) for path in sorted(folder.glob("*.py"))}
     if "ref_kernel" in found.get(folder / "reference.py", ()):
         yield "", partial(_read_gpumode, folder)
     elif problems := [path for path, names in found.items() if _is_kernelbench_problem(names)]:
@@ -68,28 +70,34 @@ def find_published_tasks(folder: Path) -> Iterator[tuple[str, Read]]:
 
 
 def _is_kernelbench_problem(names: set[str]) -> bool:
-    """Whether a file with such names at its top is a problem: one that has an answer too is a submission, and is not run
-    where problems are."""
+    """Whether a file with such names is a problem: one that has an answer too is a submission, and is not run where
+    problems are."""
     return {"Model", "get_inputs"} <= names and "ModelNew" not in names
 
 
-def _list_top_names(file: Path) -> set[str]:
-    """The functions, classes and variables at the top of a file; none where it is no Python."""
+def _list_names(file: Path) -> set[str]:
+    """The functions, classes and variables at the top of a file, and a submission's `ModelNew` wherever it is named; none
+    where it is no Python."""
     try:
-        body = ast.parse(file.read_bytes()).body
-    except (OSError, SyntaxError, ValueError):
+        tree = ast.parse(file.read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError):
         return set()
-    named = {x.name for x in body if isinstance(x, ast.FunctionDef | ast.ClassDef)}
-    return named | {t.id for x in body if isinstance(x, ast.Assign) for t in x.targets if isinstance(t, ast.Name)}
+    named = {x.name for x in tree.body if isinstance(x, ast.FunctionDef | ast.ClassDef)}
+    named |= {t.id for x in tree.body if isinstance(x, ast.Assign) for t in x.targets if isinstance(t, ast.Name)}
+    inside = {getattr(x, key, None) for x in ast.walk(tree) for key in ("name", "asname", "id")}
+    return named | ({"ModelNew"} & inside)
 
 
-def _ask_published_problem(layout: str, file: Path, asked: Any = ()) -> list[dict[str, Any]]:
-    """What the problem says of itself, in a process of its own. Raises ConfigError."""
+def _ask_published_problem(
+    layout: str, file: Path, asked: Any = (), others: Sequence[Path] = ()
+) -> list[dict[str, Any]]:
+    """What the problem says of itself, in a process of its own. others: files that are no module there. Raises
+    ConfigError."""
     program = [*make_module_command(sys.executable, "tasks.catalogs.user.published"), layout, str(file.resolve())]
     out = default_cache() / "inputs"
     try:
         done = subprocess.run(
-            [*program, str(out), json.dumps(list(asked))],
+            [*program, str(out), json.dumps(list(asked)), json.dumps(list(map(str, others)))],
             capture_output=True,
             text=True,
             timeout=DEADLINE_S,
@@ -107,14 +115,19 @@ def _ask_published_problem(layout: str, file: Path, asked: Any = ()) -> list[dic
 
 
 def _read_kernelbench(problem: Path, problems: list[Path]) -> Published:
-    (told,) = _ask_published_problem("kernelbench", problem)
-    made = _build_published_ops(
-        [told], problem.stem, f"{problem.resolve()}:Model", "ModelNew", problem.parent, tuple(problems)
-    )
+    folder = problem.parent
+    own = find_task_files(folder, problems, str(folder))
+    (told,) = _ask_published_problem("kernelbench", problem, others=list_files_of_others(folder, own.own))
+    made = _build_published_ops([told], problem.stem, f"{problem.resolve()}:Model", "ModelNew", folder, own)
     if len(problems) == 1:
         return made
-    others = {x.stem: x for x in sorted(problem.parent.glob("*.py")) if x not in problems}
-    return replace(made, files={name: path for name, path in others.items() if _answers_problem(name, problem.stem)})
+    files = dict(list_submission_files(folder, own.own))
+    answers = {name: [x for x in problems if _answers_problem(name, x.stem)] for name in files}
+    mine = {name: path for name, path in files.items() if problem in answers[name]}
+    lost = {name: path for name, path in files.items() if not answers[name] and problem == problems[0]}
+    why = "its name says of none of the problems here that it answers it: begin it with the problem's name"
+    refused = {Path(os.path.realpath(path)): f"{path}: {why}" for path in lost.values()}
+    return replace(made, problem=replace(own, refused=own.refused | refused), files=mine | lost)
 
 
 def _answers_problem(name: str, problem: str) -> bool:
@@ -134,10 +147,11 @@ def _read_gpumode(folder: Path) -> Published:
         raise ConfigError(
             f"{declared}: it has no tests: a list of the arguments of generate_input, e.g. - {{size: 128, seed: 1}}"
         )
-    told = _ask_published_problem("gpumode", reference, tests[:TESTS])
     # Its utils.py is copied beside it when it is run, from the folder above.
     root = folder if (folder / "utils.py").is_file() or not (folder.parent / "utils.py").is_file() else folder.parent
-    own = tuple(folder / x for x in ("reference.py", "utils.py", "task.py", "eval.py", "template.py"))
+    known = [folder / x for x in ("reference.py", "utils.py", "task.py", "eval.py", "template.py")]
+    own = find_task_files(folder, known, str(root))
+    told = _ask_published_problem("gpumode", reference, tests[:TESTS], list_files_of_others(folder, own.own))
     name = folder.resolve().name
     return _build_published_ops(told, name, f"{reference.resolve()}:ref_kernel", "custom_kernel", root, own)
 
@@ -170,7 +184,7 @@ def _read_backendbench_operator(folder: Path, name: str, submitted: dict[str, Pa
 
 
 def _build_published_ops(
-    told: list[dict[str, Any]], name: str, reference: str, kernel: str, root: Path, problem: tuple[Path, ...]
+    told: list[dict[str, Any]], name: str, reference: str, kernel: str, root: Path, problem: TaskFiles
 ) -> Published:
     name = re.sub(r"[^\w.\-]", "_", name if name[0].isalpha() else f"problem_{name}")
     several = [f"{name}.{k}" for k in range(len(told))] if len(told) > 1 else [name]

@@ -18,7 +18,7 @@ from farm.plan import config as configs
 from farm.plan import kernels, named_model
 from farm.plan.config import BackendConfig, Config, ConfigError
 from farm.plan.left_out import LeftOut
-from farm.plan.submissions import Refused, read_submissions_folder
+from farm.plan.submissions import Refused, list_refused_paths, read_submissions_folder
 from tasks.cache import default_cache
 from tasks.checks import list_check_names
 from tasks.judge import policy_files
@@ -87,9 +87,14 @@ class RunRequest:
         """Folders that the process of a kernel is not to read."""
         return [] if "://" in self.lake.uri else [str(Path(self.lake.uri).resolve())]
 
+    def announce_kernels(self, home: str = "") -> None:
+        """Put the config's kernels where children find them. home: see `kernels.announce_config_kernels`."""
+        refused = list_refused_paths(self.record) if self.record else [x for one in self.refused for x in one.paths]
+        kernels.announce_config_kernels(self.config, home, self.hidden, refused)
+
     def announce(self) -> None:
         """Make the cache, and put the config's kernels where children find them. Raises ConfigError."""
-        kernels.announce_config_kernels(self.config, hidden=self.hidden)
+        self.announce_kernels()
         try:
             self.cache.mkdir(parents=True, exist_ok=True)
         except OSError as error:

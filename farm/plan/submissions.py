@@ -21,6 +21,7 @@ from farm.plan import config as configs
 from farm.plan import kernels
 from farm.plan.config_schema import CatalogConfig, Config, ConfigError
 from farm.plan.published import Read, find_published_tasks
+from farm.plan.task_files import SUBMISSIONS, TaskFiles, find_task_files, list_submission_files
 from tasks import checks
 from tasks.catalogs.user import declaration_keys, kernel_sources
 from tasks.catalogs.user.ops import UserOp
@@ -28,8 +29,8 @@ from tasks.judge import policy_files
 from tasks.model import DISTRIBUTIONS
 from tasks.nearest import suggest_nearest_names
 
-#: What a task's declaration is called, and the folder that its submissions may be in instead of beside it.
-TASK, SUBMISSIONS = "task.yaml", "submissions"
+#: What a task's declaration is called.
+TASK = "task.yaml"
 #: What the files of a leaderboard are called.
 BOARD = "leaderboard"
 #: Bytes of a submission at most.
@@ -46,10 +47,17 @@ TIMED = 3
 
 @dataclass(frozen=True)
 class Refused:
-    """A submission, or a task with all of its own, that is not run. why: one line."""
+    """A submission, or a task with all of its own, that is not run. why: one line; paths: the submission's file or
+    folder, which is nobody's module all the same."""
 
     name: str
     why: str
+    paths: tuple[str, ...] = ()
+
+
+def list_refused_paths(record: Mapping[str, Any]) -> list[str]:
+    """The files and folders of submissions that a recorded run has refused."""
+    return [path for one in record.get("refused") or () for path in one.get("paths", ())]
 
 
 @dataclass(frozen=True)
@@ -63,12 +71,14 @@ class Board:
 @dataclass(frozen=True)
 class _Task:
     """A task of a folder. place: what an error names; prefix: of its submissions' names; made: its config, without
-    backends; files: its submissions by name, in which a name may stand twice."""
+    backends; files: its submissions by name, in which a name may stand twice; of_folder: whose the files beside it
+    are."""
 
     place: Path
     prefix: str
     made: dict[str, Any]
     files: list[tuple[str, Path]]
+    of_folder: TaskFiles
 
 
 def read_submissions_folder(folder: Path, backends: Sequence[str] = (), here: str = "torch-cpu") -> Board:
@@ -159,11 +169,10 @@ def _find_folder_tasks(folder: Path) -> Iterator[tuple[str, Callable[[], _Task]]
 
 def _take_over_published(folder: Path, prefix: str, read: Read) -> _Task:
     """A task of another benchmark's layout. Raises ConfigError."""
-    _check_names_beside_reference(folder)
     found = read()
-    files = _list_submission_files(folder, set(found.problem)) if found.files is None else sorted(found.files.items())
+    files = sorted(found.files.items()) if found.files is not None else list_submission_files(folder, found.problem.own)
     made = plan_task_ops(found.given, found.drawn, found.root, {}, _make_refusal_at(folder))
-    return _Task(folder, prefix, made, files)
+    return _Task(folder, prefix, made, files, found.problem)
 
 
 def _make_refusal_at(place: Path) -> kernels.Refuse:
@@ -173,25 +182,13 @@ def _make_refusal_at(place: Path) -> kernels.Refuse:
     return refuse
 
 
-def _check_names_beside_reference(folder: Path) -> None:
-    """Raises ConfigError where a submission that lies beside the reference would be imported by it in the place of a
-    package: where cases are prepared and baselines run, code that nobody vouches for must not be."""
-    for path in () if (folder / SUBMISSIONS).is_dir() else sorted(folder.glob("*.py")):
-        if kernel_sources.is_found_elsewhere(path.stem, folder):
-            raise ConfigError(
-                f"{path}: whoever imports {path.stem} beside it, as the reference may, gets this file: rename it, or put the "
-                f"submissions into {SUBMISSIONS}/"
-            )
-
-
 def _declare_folder_task(folder: Path, prefix: str) -> _Task:
-    _check_names_beside_reference(folder)
     made = read_task_config(folder / TASK)
     reference = made["catalogs"][0]["kernels"][0]["reference"]
     module = reference if reference.endswith(".py") else reference.rpartition(":")[0]
     place = kernel_sources.locate_module_source(module, str(folder)) if module else None
-    own = set(kernel_sources.list_imported_files(place, str(folder))) if place else set()
-    return _Task(folder / TASK, prefix, made, _list_submission_files(folder, own))
+    of_folder = find_task_files(folder, [place] if place else [], str(folder))
+    return _Task(folder / TASK, prefix, made, list_submission_files(folder, of_folder.own), of_folder)
 
 
 def read_task_config(file: Path, asked: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -266,38 +263,21 @@ def plan_task_ops(
     return {"deadline_s": DEADLINE_S, "localise_s": 0.0, **told, "catalogs": catalogs}
 
 
-def _list_submission_files(folder: Path, own: set[Path]) -> list[tuple[str, Path]]:
-    """The submissions of a folder by name: its files of Python but those of the task (``own``) and those whose name
-    begins with "_" or "."; or what is in its folder for them, where a folder with one file is a submission by the
-    folder's name."""
-    apart = folder / SUBMISSIONS
-    where, own = apart if apart.is_dir() else folder, {x.resolve() for x in own}
-    files: list[tuple[str, Path]] = []
-    for path in sorted(where.iterdir()):
-        if path.name.startswith(("_", ".")):
-            continue
-        if path.suffix == ".py" and Path(os.path.realpath(path)) not in own:  # of a loop of links too
-            files.append((path.stem, path))
-        elif path.is_dir() and where is apart:
-            inner = sorted(path.glob("*.py"))
-            files.append((path.name, inner[0] if len(inner) == 1 else path))
-    return files
-
-
 def _check_submission_files(task: _Task) -> Iterator[dict[str, Any] | Refused]:
     """Of every submission of a task its backend, or why there is none."""
     times = Counter(name for name, _ in task.files)
     for name, path in task.files:
-        own, size = task.prefix + name, path.stat().st_size if path.is_file() else -1
+        own, size, place = task.prefix + name, path.stat().st_size if path.is_file() else -1, os.path.realpath(path)
+        refuse = partial(Refused, own, paths=() if path.is_symlink() else (place,))  # nobody hides what is not his own
         if not path.name.isprintable():  # bytes of another encoding, line feeds: no row holds them
             yield Refused(ascii(own)[1:-1], f"{ascii(str(path))[1:-1]}: its name is no printable text: rename it")
         elif times[name] > 1:
-            yield Refused(own, f"{path}: the name {name!r} is given twice: rename one")
+            yield refuse(f"{path}: the name {name!r} is given twice: rename one")
+        elif why := task.of_folder.refused.get(Path(place)):
+            yield refuse(why)
         elif size < 0:
-            yield Refused(
-                own, f"{path}: no file: a link that leads nowhere, or a folder that has not one file of Python"
-            )
+            yield refuse(f"{path}: no file: a link that leads nowhere, or a folder that has not one file of Python")
         elif size > MOST_BYTES:
-            yield Refused(own, f"{path}: {size:,} bytes, more than {MOST_BYTES:,} are allowed")
+            yield refuse(f"{path}: {size:,} bytes, more than {MOST_BYTES:,} are allowed")
         else:
             yield {"name": own, "kernel": str(path.resolve())}

@@ -16,7 +16,7 @@ from farm.fleet import envs
 from farm.fleet.channel import Interpreter
 from farm.fleet.child_process import Limits
 from farm.lake.key import RowKey
-from farm.plan import kernels
+from farm.plan import kernels, submissions
 from farm.plan import matrix as matrices
 from farm.plan.config import CatalogConfig, Config, list_backend_names
 from farm.plan.patterns import list_pattern_names, make_pattern_matcher
@@ -217,7 +217,7 @@ def load_stored_case(key: RowKey, results: lakes.Lake, backend: str | None, cach
         config = Config(**record["config"])
     except (ValueError, KeyError, TypeError) as error:
         raise ReproduceError(f"the record of run {key.run_id} holds no config of this version: {error}") from None
-    kernels.announce_config_kernels(config, record.get("home", ""))
+    kernels.announce_config_kernels(config, record.get("home", ""), refused=submissions.list_refused_paths(record))
     _check_row_importable(row)
     name = backend or key.backend
     spec = _find_backend_spec(name, config)

@@ -24,8 +24,8 @@ from farm.fleet.ask_backends import BackendAsking
 from farm.fleet.inventory import AWAITED, Answers, BackendOffer, join_node_offers
 from farm.lake import Lake
 from farm.plan import config as configs
-from farm.plan import kernels, passports, policies
 from farm.plan import matrix as matrices
+from farm.plan import passports, policies
 from farm.plan.config import ConfigError
 from farm.plan.left_out import shorten_names_left_out
 from farm.plan.matrix import GROUP, Matrix
@@ -102,7 +102,7 @@ def ready_run_plan(
             }
             found = {name: future.result() for name, future in listing.items()}
         if elsewhere := next((name for _, name in found.values() if name), ""):
-            kernels.announce_config_kernels(request.config, elsewhere, request.hidden)
+            request.announce_kernels(elsewhere)
         matrix = _build_plan_of_request(request, {name: entries for name, (entries, _) in found.items()})
         adds = passports.choose_planned_passports(request, matrix)  # refused here, where nothing runs yet
         if not request.dry:  # it makes the lake's folder: not for a request that is refused

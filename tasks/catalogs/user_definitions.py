@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Mapping
 from typing import Any
 
 #: The catalog of kernels of one's own.
@@ -12,13 +13,18 @@ USER = "user"
 #: folder, "modules": [names], "kernels": [fields of UserOp]}], "nodes": [{"at": place, "path": folder}], "models":
 #: [{"at": place, "root": folder, "name": …, "model": …, "inputs": [paths]}], "trainings": [{"at": place, "root":
 #: folder, "name": …, "source": …}], "home": see `find_home_backend`, "kernel": see `put_kernel_in_definitions`, "isolation": see `do_definitions_isolate`,
-#: "hidden": [folders that no kernel's process may read]}.
+#: "hidden": [folders that no kernel's process may read], "submissions": [files, and folders that are refused: no module
+#: is found in them, and no other submission may read them]}.
 _told: list[str] = [""]
 
 
 def announce_definitions(definitions: str) -> None:
     """Tell this process the definitions ("" for none). Not by a variable, which a kernel may clear."""
     _told[:] = [definitions]
+    if parse_definitions(definitions).get("submissions"):  # before torch is imported, which may be started beside them
+        from tasks.catalogs.user.siblings import hide_submissions_from_imports
+
+        hide_submissions_from_imports()
 
 
 def get_announced_definitions() -> str:
@@ -38,11 +44,13 @@ def are_kernels_of_submission() -> bool:
 
 def put_kernel_in_definitions(text: str, kernel: str) -> str:
     """Definitions for a process in which the kernels' functions are those of a file, a submission's; as they are where
-    ``kernel`` is "". Of what is hidden, that file is not."""
-    if not kernel:
-        return text
-    told = parse_definitions(text)
-    return json.dumps(told | {"kernel": kernel, "hidden": [x for x in told.get("hidden", ()) if x != kernel]})
+    ``kernel`` is ""."""
+    return json.dumps(parse_definitions(text) | {"kernel": kernel}) if kernel else text
+
+
+def list_other_submissions(told: Mapping[str, Any]) -> list[str]:
+    """Of definitions that were read, the submissions but the one whose kernels are run."""
+    return [x for x in told.get("submissions", ()) if x != told.get("kernel")]
 
 
 def drop_isolation(text: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -45,7 +46,6 @@ from tasks.model.kind import (
     KIND_UNSTEADY,
     KIND_UNWRITTEN,
 )
-from tasks.run_queue import make_undisturbed_clock
 
 if TYPE_CHECKING:
     from tasks.backends.base import Backend
@@ -61,11 +61,12 @@ SORTED, EQUAL, ZERO = "sorted values", "equal values", "zeros"
 BETWEEN, BEYOND, NOT_PROMISED = "sizes between the declared ones", "larger sizes", " (not promised)"
 RESIZED = (BETWEEN, BEYOND, BETWEEN + NOT_PROMISED, BEYOND + NOT_PROMISED)
 #: Calls that a kernel's process is to have made, those of other checks among them, and how many if those in another
-#: order take longer than some seconds; if they take twenty times as long, each set is given once.
-CALLS, LEAST, REPEATS_S = 64, 48, 0.05
+#: order take longer than some seconds; if they take twenty times as long, or the judge has waited so many seconds for
+#: them, each set is given once.
+CALLS, LEAST, REPEATS_S, WAIT_S = 64, 48, 0.05, 10.0
 #: Calls that are under way at most, and bytes of their outputs, which wait in memory that is no process's.
 AHEAD, BYTES_AHEAD = 8, 16 << 20
-#: Seconds of a call from which on most sets are given to guarded memory once alone, with one byte or the other.
+#: Seconds that a call works from which on most sets are given to guarded memory once alone, with one byte or the other.
 SLOW_S = 2e-3
 #: Bytes that fill what is not the kernel's: as floats of any width NaN, then a large number.
 FILLS = (0xFF, 0x7B)
@@ -134,7 +135,7 @@ class Audit(Derived, Scenario):
     def build(self, backend: Backend, form: Form) -> Program:
         program = backend.build(form)
         program.called = backend.count_calls(form)
-        program.clock = make_undisturbed_clock(backend.open_queues())
+        program.cpu_clock = backend.cpu_s
         if program.placed is not None:
 
             def run_anew(arrays: list[Any]) -> Sequence[Any]:
@@ -197,7 +198,7 @@ class AwaitedCall:
 class _AuditedCalls:
     """The calls of one program, one after another.
 
-    number: how many were made; call_s: seconds of each of the first of them but one; not_reached: what could not be done;
+    number: how many were made; call_s: seconds that each of the first of them but one has worked; not_reached: what could not be done;
     refused: sizes that nobody has declared, for which the kernel raises; broken: those that nobody promises, for which
     it misbehaves; found_out: whether it did elsewhere; repeats_less: whether values that came again were computed by
     less.
@@ -247,11 +248,24 @@ class _AuditedCalls:
     def make(self) -> Iterator[AuditedCall]:
         """All calls."""
         yield from self._see(iter([Asked(0)]))
-        begin = self.program.clock()  # the first one may have compiled
+        measure_spent = self._start_clock()  # the first one may have compiled
         yield from self._see(self.of_values())
-        self.call_s = max(self.program.clock() - begin, 0.0) / max(self.number - 1, 1)
+        self.call_s = measure_spent() / max(self.number - 1, 1)
         for asked in (self.of_memory(), self.of_order(), self.of_time()):
             yield from self._see(asked)
+
+    def _start_clock(self) -> Callable[[], float]:
+        """What says how many seconds the kernel has worked from now on, by which it is asked less: by the wall clock, or
+        by the CPU time of its process where that is less. Neither others that have the processors nor a kernel that
+        sleeps makes it slow by this, nor threads that compute at the same time."""
+        begin, worked = time.perf_counter(), self._read_cpu_clock()
+        return lambda: max(min(time.perf_counter() - begin, self._read_cpu_clock() - worked), 0.0)
+
+    def _read_cpu_clock(self) -> float:
+        try:
+            return self.program.cpu_clock()
+        except OSError:  # its process has ended
+            return 0.0
 
     def close(self) -> None:
         """Make no more calls: neither what is under way nor what a kernel that is found out leaves in its process must
@@ -281,11 +295,13 @@ class _AuditedCalls:
     def of_order(self) -> Iterator[Asked]:
         """All sets as cases of their own, then backwards in the same memory, in new memory and so on, until the calls
         are made or their time is up. A kernel that counts its calls has counted those of other checks too."""
-        begin, count, before = self.program.clock(), len(self.names), self.program.called + 4
+        begin, measure_spent = time.perf_counter(), self._start_clock()
+        count, before = len(self.names), self.program.called + 4
         for k in itertools.count():
-            taken, (turn, place) = max(self.program.clock() - begin, 0.0), divmod(k, count)
+            taken, (turn, place) = measure_spent(), divmod(k, count)
+            late = taken > 20 * REPEATS_S or time.perf_counter() - begin > WAIT_S
             made = self.number + len(self.awaited) + before >= (CALLS if taken < REPEATS_S else LEAST)
-            if turn and (made or taken > 20 * REPEATS_S):
+            if turn and (made or late):
                 return
             given = count - 1 - place if turn % 2 else place
             yield Asked(given, Placing(same=bool(turn % 2)), anew=not turn)

@@ -375,9 +375,8 @@ class Program:
     #: Calls of the same kernel that its process had made before this was built, as far as they were counted
     #: (`Backend.count_calls`).
     called: int = 0
-    #: Seconds by which a check decides how much it asks: of what has the processor for itself, where that is known
-    #: (`tasks.run_queue.make_undisturbed_clock`).
-    clock: Callable[[], float] = time.perf_counter
+    #: CPU seconds of the process that it runs in. Raises OSError where that has ended.
+    cpu_clock: Callable[[], float] = time.process_time
 
     def open(self) -> Session:
         """Its session, which is not started yet: its own, or one whose steps are calls."""

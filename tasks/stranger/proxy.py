@@ -25,7 +25,7 @@ from tasks.backends import BackendSpec
 from tasks.backends.base import Backend, BaselineArm
 from tasks.backends.shared.artefacts import FOLDER
 from tasks.catalogs.user.shown_definitions import list_hidden_files, show_definitions_to_kernel
-from tasks.catalogs.user_definitions import parse_definitions
+from tasks.catalogs.user_definitions import list_other_submissions, parse_definitions
 from tasks.confine import Rules
 from tasks.model import Chain, Flushes, Form, Misbehaviour, Program, RuntimeInfo, Timed, TimedCalls, Unsupported
 from tasks.model.kind import KIND_PROTOCOL
@@ -78,7 +78,8 @@ class StrangerRooms:
                 shutil.copytree(first, folder, copy_function=_take_over_kernel_file)
             os.makedirs(folder, exist_ok=True)
         others = [os.path.join(kept, KERNELS)] if kept else []  # what compilers have made for other kernels
-        hidden = {*self.hidden, *others, *told.get("hidden", ()), *([] if whole else list_hidden_files(self.kernels))}
+        hidden = {*self.hidden, *others, *told.get("hidden", ()), *list_other_submissions(told)}
+        hidden |= set() if whole else set(list_hidden_files(self.kernels))
         rules = Rules(tuple(sorted(hidden)), (scratch, folder), self.memory, self.device)
         return {
             "backend": lines.encode_wire_message(self.spec).decode(),

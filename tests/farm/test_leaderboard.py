@@ -303,24 +303,40 @@ def test_a_link_that_leads_nowhere_is_its_own_line(board: Path) -> None:
     (board / "submissions" / "folder.py").mkdir()
     found = submissions.read_submissions_folder(board)
     assert [b.name for b in found.config.backends] == ["right"]
-    assert all("no file" in x.why for x in found.refused) and {x.name for x in found.refused} == {"lost", "folder"}
+    assert all("no file" in x.why for x in found.refused)
+    folder = str(board / "submissions" / "folder.py")
+    assert {x.name: x.paths for x in found.refused} == {"lost": (), "folder": (folder,)}, "a link hides what is its own"
+
+
+def test_a_folder_of_data_is_no_submission_beside_the_file_of_its_name(board: Path) -> None:
+    (board / "submissions" / "right").mkdir()
+    (board / "submissions" / "right" / "kernel.cu").touch()
+    found = submissions.read_submissions_folder(board)
+    assert [b.name for b in found.config.backends] == ["right"] and not found.refused
 
 
 def test_a_submission_beside_the_reference_is_no_package_that_it_imports(board: Path) -> None:
-    for name in ("right", "numpy"):
+    reference = (board / "reference.py").read_text()
+    (board / "reference.py").write_text(f"import copy, helper, numpy\n{reference}")
+    for name in ("right", "numpy", "copy", "gmpy2", "helper"):
         (board / f"{name}.py").write_text(RIGHT)
     assert len(submissions.read_submissions_folder(board).config.backends) == 1, "what lies there is the host's own"
     shutil.rmtree(board / "submissions")
-    with pytest.raises(ConfigError, match=r"numpy\.py: whoever imports numpy beside it"):
-        submissions.read_submissions_folder(board)
-    (board / "numpy.py").unlink()
-    assert [x.name for x in submissions.read_submissions_folder(board).config.backends] == ["right"]
+    found = submissions.read_submissions_folder(board)
+    assert {x.name for x in found.config.backends} == {"right", "copy", "gmpy2"}
+    (refused,) = found.refused
+    assert refused.name == "numpy" and "the reference imports numpy, and means the package" in refused.why
+    assert refused.paths == (str(board / "numpy.py"),)
 
 
-def test_a_submission_that_has_a_problem_of_its_own_is_not_run_where_problems_are(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "second",
+    ["class ModelNew: pass", "if True:\n    class ModelNew: pass", "ModelNew: type = Model", "import x as ModelNew"],
+)
+def test_a_submission_that_has_a_problem_of_its_own_is_not_run_where_problems_are(tmp_path: Path, second: str) -> None:
     problem = "class Model: pass\ndef get_inputs(): return []\ndef get_init_inputs(): return []\n"
     (tmp_path / "problem.py").write_text(problem)
-    (tmp_path / "cheat.py").write_text(problem + "class ModelNew: pass\n")
+    (tmp_path / "cheat.py").write_text(f"{problem}{second}\n")
     assert [prefix for prefix, _ in published.find_published_tasks(tmp_path)] == [""]
 
 
@@ -355,6 +371,8 @@ def test_of_several_problems_a_name_says_which_is_answered(tmp_path: Path) -> No
         shutil.copy(PUBLISHED / "kernelbench" / "right.py", tmp_path / f"{name}.py")
     found = submissions.read_submissions_folder(tmp_path)
     assert [b.name for b in found.config.backends] == ["12_relu.12_relu_mine", "1_relu.level_1_problem_1_sample_0"]
+    (refused,) = found.refused
+    assert refused.name == "12_relu.nobodys" and "none of the problems" in refused.why
 
 
 @pytest.mark.nightly

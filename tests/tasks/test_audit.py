@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -25,6 +26,7 @@ from tasks.checks import audit
 from tasks.judge import policy_files
 from tasks.model import Form, Group, Leaf, Misbehaviour, Placing, Program, Status, Unsupported, flags
 from tasks.model.kind import KIND_FIRST, KIND_LIBRARY, OF_AUDIT
+from tasks.packages import list_library_folders
 from tasks.prepare.cases import PreparedGroup, prepare_group
 from tasks.runner import Runner, make_item_of_whole_group
 from tasks.stranger.nursery import Nursery
@@ -580,6 +582,16 @@ def test_a_repeat_that_does_less_is_a_lie_about_time() -> None:
     assert _found(_right, again=6)[1].columns["cheat"] == ""
 
 
+def test_a_kernel_that_sleeps_is_asked_as_much() -> None:
+    calls = [flags.read_row_flags({"flags": _found(kernel)[1].flags})["calls"] for kernel in (_right, _sleep)]
+    assert calls[0] == calls[1]
+
+
+def _sleep(x: Array) -> Array:
+    time.sleep(2 * audit.SLOW_S)
+    return _right(x)
+
+
 def _two_rows(x: Array) -> Array:
     if len(x) != 2:
         raise ValueError("two rows alone")
@@ -733,6 +745,14 @@ def test_a_kernel_that_counts_its_calls_has_counted_those_of_other_checks(
     assert (
         calls <= 2 * 2 * len(forward) if slow else calls == audit.CALLS - 2 * len(forward) - 1
     )  # a CPU has no streams
+
+
+def test_code_beside_a_library_whose_name_begins_alike_is_a_user_s() -> None:
+    libraries = list_library_folders()
+    for folder in libraries:
+        assert not foreign.is_foreign_file(f"{folder}/module.py")
+        if not any(folder.parent.is_relative_to(x) for x in libraries):
+            assert foreign.is_foreign_file(f"{folder}_kernels/module.py")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 import textwrap
@@ -12,6 +14,8 @@ import pytest
 from farm.fleet.child_process import link_tasks_folder
 from tasks.catalogs.user.load_kernels import resolve_user_name
 from tests.conftest import here
+
+REPOSITORY = Path(__file__).parents[2]
 
 KERNEL = """
 import torch
@@ -118,3 +122,58 @@ def test_a_module_called_tasks_that_came_first_is_named(tmp_path: Path) -> None:
     (tmp_path / "tasks.py").write_text("")
     done = subprocess.run([sys.executable, "-c", "import tasks, farm"], capture_output=True, text=True, cwd=tmp_path)
     assert f"{tmp_path}/tasks.py was imported by that name" in done.stderr
+
+
+#: What finds a submission that lies beside it, and how it goes on where there is none.
+ASKS = """
+import importlib.util, sys
+import {helper}
+try:
+    from rival import double
+except ImportError as error:
+    assert type(error) is ModuleNotFoundError, error
+    double = None
+try:  # as a library, whose imports are Python's own, looks for an optional package
+    exec("import optional_package", {{"__builtins__": __import__("builtins")}})
+    optional = True
+except ModuleNotFoundError:
+    optional = False
+
+def kernel():
+    return {helper}.MINE, double, optional, importlib.util.find_spec("optional_package")
+"""
+
+
+@pytest.mark.parametrize("apart", [True, False])
+@pytest.mark.parametrize("helper", ["helper", "tasks"])
+def test_a_submission_is_no_module_and_a_host_s_helper_is_its_own(tmp_path: Path, apart: bool, helper: str) -> None:
+    """Of a submission, and of the reference, which lies beside it or in the folder above; where the run is started there
+    is a namesake."""
+    folder = tmp_path / "submissions" if apart else tmp_path
+    for place, who in ((tmp_path, "host"), (tmp_path / "elsewhere", "nobody")):
+        place.mkdir(exist_ok=True)
+        (place / f"{helper}.py").write_text(f"MINE = {who!r}\n")
+    folder.mkdir(exist_ok=True)
+    for name in ("rival", "optional_package"):
+        (folder / f"{name}.py").write_text("def double(x): return 2 * x\n")
+    (tmp_path / "reference.py").write_text(ASKS.format(helper=helper))
+    (folder / "right.py").write_text(ASKS.format(helper=helper))
+    told = {"submissions": [str(folder / f"{x}.py") for x in ("right", "rival", "optional_package")]}
+    script = f"""
+import json, sys
+sys.path.remove("")
+sys.path.append("")  # last, as in the farm's processes
+from tasks.catalogs.user_definitions import announce_definitions
+from tasks.catalogs.user.load_kernels import resolve_user_name
+announce_definitions(sys.argv[1])
+print(resolve_user_name(sys.argv[2] + ":kernel", {str(tmp_path)!r})())
+"""
+    for more, file in (({}, tmp_path / "reference.py"), ({"kernel": str(folder / "right.py")}, folder / "right.py")):
+        done = subprocess.run(
+            [sys.executable, "-c", script, json.dumps(told | more), str(file)],
+            cwd=tmp_path / "elsewhere",
+            env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+            capture_output=True,
+            text=True,
+        )
+        assert done.stdout == "('host', None, False, None)\n", done.stderr

@@ -25,7 +25,7 @@ from tasks.checks.speedup import BASELINE, PROGRAM, Speedup, SpeedupRace, _make_
 from tasks.judge.error_metrics import Metrics
 from tasks.judging import Judgement
 from tasks.model import Form, Misbehaviour, Status, Timed, Unsupported, Vacuous
-from tasks.run_queue import RunQueueClock, make_undisturbed_clock, subtract_run_queue_seconds
+from tasks.run_queue import RunQueueClock, subtract_run_queue_seconds
 from tests.conftest import here
 from tests.farm.test_report import frame, make_row
 
@@ -139,23 +139,6 @@ def test_a_call_takes_its_cpu_time_though_its_own_threads_kept_it_waiting() -> N
     assert paired_timing._find_running_seconds(Timed([], 10.0, 0.5, waited_s=9.0, calls=2), 4.0) == 8.0, (
         "the system counted less"
     )
-
-
-@pytest.mark.parametrize(("counts", "taken"), [(True, 2.0), (False, 5.0)])
-def test_an_undisturbed_clock_stands_still_while_others_have_the_processor(
-    counts: bool, taken: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now, waited = [10.0], [0.0]
-
-    class Queue(RunQueueClock):
-        def read(self) -> float | None:
-            return waited[0] if counts else None
-
-    monkeypatch.setattr("tasks.run_queue.time.perf_counter", lambda: now[0])
-    clock = make_undisturbed_clock([Queue()])
-    begin = clock()
-    now[0], waited[0] = now[0] + 5, 3.0
-    assert clock() - begin == taken
 
 
 def test_the_system_counts_what_a_thread_waits_for_a_processor() -> None:

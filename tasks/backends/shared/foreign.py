@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from tasks.packages import list_library_folders
 
-#: Where `tasks` lies; another environment's process has it by a link (`farm.fleet.child_process`).
-_TASKS = sorted({str(x.parents[2]) for x in (Path(__file__), Path(__file__).resolve())})
+#: Where `tasks` lies; another environment's process has it by a link (`farm.fleet.child_process`). Folders end with a
+#: separator: code beside them whose names begin alike is a user's.
+_TASKS = sorted({os.path.join(x.parents[2], "") for x in (Path(__file__), Path(__file__).resolve())})
 #: Folders of code that is not a user's.
-_LIBRARIES = (*_TASKS, str(Path(__file__).resolve().parents[3] / "farm"), *map(str, list_library_folders()))
+_LIBRARIES = (
+    *_TASKS,
+    *(os.path.join(x, "") for x in (Path(__file__).resolve().parents[3] / "farm", *list_library_folders())),
+)
 #: Its kernels stand for users'.
-_ZOO = tuple(str(Path(x) / "zoo") for x in _TASKS)
+_ZOO = tuple(os.path.join(x, "zoo", "") for x in _TASKS)
 _known: dict[str, bool] = {}
 
 

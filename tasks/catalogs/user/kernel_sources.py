@@ -7,9 +7,8 @@ import functools
 import hashlib
 import importlib.util
 import symtable
-import sys
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
@@ -101,12 +100,6 @@ def is_package_beside(package: str, folders: Iterable[Path]) -> bool:
     return any((folder / package).is_dir() or (folder / f"{package}.py").is_file() for folder in folders if package)
 
 
-def is_found_elsewhere(package: str, folder: Path) -> bool:
-    """Whether Python finds a package or module of that name in another place than a folder."""
-    others = [x for x in sys.path if Path(x).resolve() != folder.resolve()]
-    return package in sys.builtin_module_names or PathFinder.find_spec(package, others) is not None
-
-
 def find_module_file(module: str, folders: Iterable[Path]) -> Path | None:
     """The file of a module or package in the first of the folders that has it."""
     for folder in folders:
@@ -117,8 +110,9 @@ def find_module_file(module: str, folders: Iterable[Path]) -> Path | None:
     return None
 
 
-def list_imported_files(file: Path, root: str) -> list[Path]:
-    """``file`` and every file that it imports, directly or not, from ``root`` or from its own folder; sorted.
+def list_imported_files(file: Path, root: str, others: Collection[Path] = ()) -> list[Path]:
+    """``file`` and every file that it imports, directly or not, from ``root`` or from its own folder; sorted. others:
+    files that no import means.
 
     Read from the source: imports made by other means are not seen. A file that is missing or is no Python is a leaf.
     """
@@ -126,7 +120,7 @@ def list_imported_files(file: Path, root: str) -> list[Path]:
     left = [file.resolve()]
     while left:
         path = left.pop()
-        if path not in found:
+        if path not in found and path not in others:
             found.add(path)
             left += find_source_imports(path, root)
     return sorted(found)

@@ -27,7 +27,7 @@ from tasks.catalogs.base import CatalogError
 from tasks.catalogs.user import declaration_keys, declaring, functions, kernel_sessions, kernel_sources, siblings
 from tasks.catalogs.user.declaration_schema import list_declaration_mistakes
 from tasks.catalogs.user.ops import BASELINES, FUNCTIONS, DeclarationError, UserOp
-from tasks.catalogs.user_definitions import get_announced_definitions, read_definitions
+from tasks.catalogs.user_definitions import get_announced_definitions, list_other_submissions, read_definitions
 from tasks.devices import DEVICE_VENDOR
 from tasks.model import errors
 from tasks.nearest import suggest_nearest_names
@@ -349,8 +349,11 @@ def load_user_module(name: str, root: str, key: tuple[Any, ...]) -> ModuleType:
         )
     _switch_triton_to_interpreter()
     declaring.stand_in_for_farm()
-    # What lies beside the config or the kernel can be imported too, after everything else.
-    sys.path += [folder for folder in dict.fromkeys([root, str(file.parent)]) if folder not in sys.path]
+    # What lies beside the config or the kernel can be imported too, after everything else; of a folder in which others'
+    # submissions lie, only by the imports of its own files.
+    others = {Path(x).parent for x in list_other_submissions(read_definitions())} - {Path(root)}
+    folders = [root, *([] if file.parent in others else [str(file.parent)])]
+    sys.path += [folder for folder in dict.fromkeys(folders) if folder not in sys.path]
     files = tuple(kernel_sources.list_imported_files(file, root))
     signature = kernel_sources.sign_source_files(files)
     try:

@@ -1,8 +1,8 @@
-"""What the problems of other benchmarks are, told by their own functions: `python -m tasks.catalogs.user.published LAYOUT FILE OUT ASKED`.
+"""What the problems of other benchmarks are, told by their own functions: `python -m tasks.catalogs.user.published LAYOUT FILE OUT ASKED OTHERS`.
 
-It is run in a process of its own, since it runs the problem. ASKED is JSON: of "gpumode" the arguments of
-generate_input, one mapping a sample; of "backendbench" names of operators. The last line that it prints is JSON: a list
-of what `describe` returns, or {"error": one line}.
+It is run in a process of its own, since it runs the problem. ASKED and OTHERS are JSON: of "gpumode" the arguments of
+generate_input, one mapping a sample; of "backendbench" names of operators; OTHERS are files that are no module here.
+The last line that it prints is JSON: a list of what `describe` returns, or {"error": one line}.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import numpy as np
 from tasks.arrays import module_state, torch_tree
 from tasks.catalogs.base import CatalogError
 from tasks.catalogs.user import aten, load_kernels
+from tasks.catalogs.user_definitions import announce_definitions
 from tasks.model import errors, is_inexact_dtype
 
 #: Tensors of an operator that is only named: broadcasting ones, of few sizes.
@@ -185,9 +186,10 @@ def _on_this_device() -> Iterator[None]:
         torch.Generator = real  # type: ignore[misc]
 
 
-def main(layout: str, file: str, out: str, asked: str) -> Any:
+def main(layout: str, file: str, out: str, asked: str, others: str) -> Any:
     import torch
 
+    announce_definitions(json.dumps({"submissions": json.loads(others)}))
     torch.set_num_threads(1)
     try:
         with _on_this_device():

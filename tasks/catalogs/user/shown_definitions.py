@@ -23,7 +23,7 @@ def show_definitions_to_kernel(text: str, op: str, whole: bool = False) -> str:
     told = {
         k: x
         for k, x in _put_submission_in_definitions(parse_definitions(text)).items()
-        if k in ("deadline_s", "sources", "kernel")
+        if k in ("deadline_s", "sources", "kernel", "submissions")
     }
     catalog, _, name = op.partition(":")
     if not told or catalog != USER:
