@@ -13,7 +13,6 @@ import numpy as np
 from tasks.backends.base import Backend, importing
 from tasks.backends.collectives import RankGroup
 from tasks.backends.engine_ranks import RankedEngine
-from tasks.catalogs.base import CatalogError
 from tasks.catalogs.engine.catalog import DECODERS
 from tasks.catalogs.user import load_kernels
 from tasks.checks import engine_relations, serving
@@ -117,7 +116,7 @@ class OwnEngine(EngineBackend):
                 found = load_kernels.resolve_user_name(name, os.path.dirname(module))
             else:
                 found = getattr(importlib.import_module(module), attribute)
-        except (ImportError, AttributeError, ValueError, CatalogError) as error:
+        except Exception as error:  # whatever a module raises while it is imported
             raise Unavailable(
                 f'backend {self.name}: class: {name!r} is no "file.py:Class" or "module:Class" here ({error})'
             ) from None
