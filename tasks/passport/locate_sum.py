@@ -103,13 +103,15 @@ class LocatedSum:
         if not own.right:
             return [own]
         block = range(place - place % ELEMENTS, size)[:ELEMENTS]
-        beside: list[SumTerms] = []
+        first = replace(own, left=own.right, right=own.left)
+        found = [first]
         for k in (k for k in block if k != place):
             with contextlib.suppress(ValueError):  # only the place that is asked for has to lie within the edge
-                beside.append(self.at_element(k, arrays))
-        shared = [x for x in (own, *beside) if x.left == own.left and x.right]
-        first, *others = (replace(x, left=x.right, right=own.left) for x in shared)
-        return [first, *(x for x in others if first.is_like(x))]
+                other = self.at_element(k, arrays)
+                if other.left == own.left and other.right:
+                    turned = replace(other, left=other.right, right=own.left)
+                    found += [turned] if first.is_like(turned) else []
+        return found
 
 
 def _take_terms(array: Any, at: np.ndarray) -> np.ndarray:

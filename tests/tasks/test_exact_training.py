@@ -39,7 +39,7 @@ class InWork(Penalty):
         return WORK.copy_(ctx.saved_tensors[0] * g)
 
 
-class Kept(nn.Module):
+class Kept(nn.Module):  # type: ignore[misc,name-defined]
     """A layer, and a weight whose penalty is added to the loss."""
 
     penalty: Any = Penalty
@@ -101,7 +101,9 @@ def measure_loss(module: Any, x: Any, y: Any) -> Any:
     return ((z - y) ** 2).mean() + penalty
 
 
-def follow(build: Callable[[], Any], accumulate: int) -> list[tuple[np.ndarray, list[np.ndarray], list[np.ndarray]]]:
+def follow(
+    build: Callable[[], Any], accumulate: int
+) -> list[tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray]]]:
     """(weights before it, raw gradients, shares) of three steps."""
     g = np.random.default_rng(0)
     network = Network(build, lambda rng: [], measure_loss, TrainingRecipe(rate=3e-2, accumulate=accumulate))

@@ -287,6 +287,18 @@ def test_a_padded_convolution_is_read_beside_the_edge() -> None:
     for place in (9, 14, 27, 54):
         found = explain_sum_elements(run, arrays, output, where, place, np.array([place]))
         assert found.reading.bits == 24 and found.count == len(found.at), found.reading.words
+    adder = SumAdder(NodeRule(12, "nearest even"), {}, tuple(range(36)))
+    narrow = SumModel(in_order(36), adder, "float32", "", 36)
+
+    def run_narrow(given: Sequence[Any]) -> list[np.ndarray]:
+        with np.errstate(all="ignore"):
+            made = narrow.compute(*where.factors(given, np.arange(output.size)))
+        return [np.asarray(made, np.float32).reshape(output.shape)]
+
+    some = np.arange(0, output.size, 32)
+    coarse = [x.astype(get_numpy_dtype("bfloat16")) for x in arrays]
+    told = explain_sum_elements(run_narrow, coarse, run_narrow(coarse)[0], where, 9, some)
+    assert told.reading.bits == 12 and told.count == len(told.at)  # a narrower accumulator is told, and not excused
     edge = explain_sum_elements(run, arrays, output, where, 0, np.array([0]))
     assert edge.reading.code == "beyond the edge"
 
