@@ -11,8 +11,15 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-#: What a test plants: a plug-in for another version.
-PLANTED = ["tests/farm/test_plugins.py: from tasks.checks.base import Stages"]
+#: What tests plant: former names, which answer with a warning, plug-ins for another version, a module that a recipe makes.
+PLANTED = [
+    "tests/farm/test_doors.py: import farm.fuzz",
+    "tests/farm/test_plugins.py: from tasks.checks.base import Stages",
+    "tests/farm/test_plugins.py: import tasks.arrays.noises",
+    "tests/test_recipes.py: import tasks.checks.bounded",
+    "tests/test_stability.py: import farm.minimise",
+    "tests/test_stability.py: import farm.reproduce",
+]
 
 
 @cache
@@ -34,6 +41,12 @@ def list_names(module: str) -> frozenset[str] | None:
     return None if "__getattr__" in names else frozenset(names)
 
 
+def is_gone(module: str) -> bool:
+    """Whether the tree has no such module or package."""
+    place = ROOT / module.replace(".", "/")
+    return module.partition(".")[0] in ("farm", "tasks") and not (place.is_dir() or place.with_suffix(".py").is_file())
+
+
 def parse_code(text: str) -> ast.Module:
     """The code in a text; of one that is no whole program, each line that is an import."""
     with contextlib.suppress(SyntaxError, ValueError):
@@ -51,11 +64,14 @@ def find_lacking_uses(code: ast.Module) -> Iterator[str]:
     modules = {}
     for node in ast.walk(code):
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            if is_gone(node.module):
+                yield f"import {node.module}"
             names = list_names(node.module) if node.module.partition(".")[0] in ("farm", "tasks") else None
             if names is not None and (lacking := {alias.name for alias in node.names} - names - {"*"}):
                 yield f"from {node.module} import {', '.join(sorted(lacking))}"
             modules |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.Import):
+            yield from (f"import {alias.name}" for alias in node.names if is_gone(alias.name))
             for alias in node.names:
                 modules[alias.asname or alias.name.partition(".")[0]] = (
                     alias.name if alias.asname else alias.name.partition(".")[0]
@@ -76,12 +92,18 @@ def find_lacking_uses(code: ast.Module) -> Iterator[str]:
             module = f"{module}.{word}"
 
 
-def find_lacking_imports(source: str) -> Iterator[str]:
-    """Imports in strings of a source whose names are nowhere, and what these strings use that is nowhere."""
-    for node in ast.walk(ast.parse(source)):
-        if not (isinstance(node, ast.Constant) and isinstance(node.value, str) and "import " in node.value):
-            continue
-        yield from sorted(set(find_lacking_uses(parse_code(node.value))))
+def find_lacking_imports(code: ast.Module) -> Iterator[str]:
+    """Imports in strings of code whose names are nowhere, and what these strings use that is nowhere; also in a string
+    within a string, of a script that writes a script."""
+    for node in ast.walk(code):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and "import " in node.value:
+            inner = parse_code(node.value)
+            yield from sorted(set(find_lacking_uses(inner)))
+            yield from find_lacking_imports(inner)
+
+
+def find_lacking_of(source: str) -> list[str]:
+    return list(find_lacking_imports(ast.parse(source)))
 
 
 def test_code_in_strings_imports_what_is_there() -> None:
@@ -91,7 +113,7 @@ def test_code_in_strings_imports_what_is_there() -> None:
         f"{file.relative_to(ROOT)}: {x}"
         for file, text in texts
         if re.search(r"^[^\n]*(?:from|import) (?:farm|tasks)\b", text, re.M)
-        for x in find_lacking_imports(text)
+        for x in find_lacking_imports(ast.parse(text))
     ]
     assert found == PLANTED
 
@@ -101,11 +123,23 @@ def test_an_import_of_what_is_gone_is_found() -> None:
         "from tasks.runner import Runner, whole",
         "from tasks.runner import Runner, make_item_of_whole_group as whole",
     )
-    assert list(find_lacking_imports(f"CODE = {planted!r}")) == ["from tasks.runner import whole"]
-    assert not list(find_lacking_imports(f"CODE = {sound!r}"))
+    assert find_lacking_of(f"CODE = {planted!r}") == ["from tasks.runner import whole"]
+    assert not find_lacking_of(f"CODE = {sound!r}")
 
 
 def test_a_use_of_what_is_gone_is_found() -> None:
     planted, sound = (f"from tasks import sources; print(sources.{name}())" for name in ("of_cases", "digest_sources"))
-    assert list(find_lacking_imports(f"CODE = {planted!r}")) == ["tasks.sources.of_cases"]
-    assert not list(find_lacking_imports(f"CODE = {sound!r}"))
+    assert find_lacking_of(f"CODE = {planted!r}") == ["tasks.sources.of_cases"]
+    assert not find_lacking_of(f"CODE = {sound!r}")
+
+
+def test_code_in_a_string_of_code_in_a_string_is_read() -> None:
+    for name, found in (("Forms", ["from tasks.model import Forms"]), ("Form", [])):
+        inner = f"from pathlib import Path\nPath('x.py').write_text({f'from tasks.model import {name}'!r})"
+        assert find_lacking_of(f"CODE = {inner!r}") == found
+
+
+def test_an_import_of_a_module_that_is_gone_is_found() -> None:
+    for source in ("from farm.plan.config_models import Config", "import farm.plan.config_models"):
+        assert find_lacking_of(f"CODE = {source!r}") == ["import farm.plan.config_models"]
+    assert not find_lacking_of(f"CODE = {'from farm.plan import matrix; import farm.plan.matrix'!r}")

@@ -112,7 +112,8 @@ def perturb_by_noise(x: np.ndarray, eps: float, draw: int, place: int) -> np.nda
 
 
 def perturb_in_place(x: np.ndarray, eps: float, draw: int, place: int) -> None:
-    """`perturb_by_noise` into ``x`` itself (float64)."""
+    """`perturb_by_noise` into ``x`` itself (float64). Elements that share memory (of an expanded result) are one number
+    that is rounded once: they move alike."""
     start = _seed_noise_draw(draw, place)
     if draw != ALONE and x.size > _TABLE - start and x.flags.c_contiguous:
         _move_by_repeated_factors(x, _draw_noise_factors(eps, draw % _TABLES)[start:], x)

@@ -12,7 +12,7 @@ from pathlib import Path
 from tasks.catalogs.engine import catalog
 from tasks.engines import llama_cpp
 from tasks.engines.checkpoint import list_token_names, save_checkpoint
-from tasks.model import get_numpy_dtype
+from tasks.model import Unsupported, get_numpy_dtype
 from tasks.model.engine import ServedModel
 
 
@@ -31,13 +31,15 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     model = make_served_decoder(given.decoder, given.dtype, given.seed)
-    if given.path.suffix == ".gguf":
-        try:
+    try:
+        if given.path.suffix == ".gguf":
             llama_cpp.save_gguf(model, given.path, list_token_names(model.decoder.vocabulary))
-        except ImportError:
-            parser.error(f"{given.path}: gguf is not installed here; pip install gguf")
-    else:
-        save_checkpoint(model, given.path)
+        else:
+            save_checkpoint(model, given.path)
+    except ModuleNotFoundError as error:
+        parser.error(f"{given.path}: {error.name} is not installed here; pip install {error.name}")
+    except (Unsupported, OSError) as error:
+        parser.error(f"{given.path}: the decoder {given.decoder} cannot be written there: {error}")
     print(f"{given.path}: the decoder {given.decoder} in {given.dtype}")
 
 

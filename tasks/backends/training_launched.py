@@ -108,8 +108,8 @@ class LaunchedGroup(RankConnections):
 
 
 class LaunchedTraining(TrainingRanks):
-    """option command: what starts the script, "torchrun --nproc-per-node 2 train.py", in the folder of the config. It
-    trains what the op of the catalog training is made of, one of the user's own."""
+    """option command: what starts the script, "torchrun --nproc-per-node 2 train.py", in the root of the catalog, the
+    folder of the config unless given. It trains what the op of the catalog training is made of, one of the user's own."""
 
     takes = ("command",)
     devices = ("cpu", "cuda", "rocm")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import time
 import urllib.error
@@ -221,12 +222,18 @@ class EndpointEngine(Answering):
 
 def _read_logprobs(said: dict[str, Any]) -> dict[str, Any]:
     """The logprobs of a completion as OpenAI's completions have them (``tokens``, ``top_logprobs``): llama.cpp's server
-    gives those of OpenAI's chats, each token with its number."""
+    gives those of OpenAI's chats, each token with its number. A logprob that is null, as JSON has −inf, is −inf. Raises
+    Unsupported for another form."""
     if not (steps := said.get("content")):
         return said
     name = lambda x: f"token_id:{x['id']}" if "id" in x else str(x["token"])  # noqa: E731
-    top = [{name(x): float(x["logprob"]) for x in step.get("top_logprobs") or ()} for step in steps]
-    return {"tokens": [name(step) for step in steps], "top_logprobs": top}
+    sure = lambda x: -math.inf if x["logprob"] is None else float(x["logprob"])  # noqa: E731
+    try:
+        top = [{name(x): sure(x) for x in step.get("top_logprobs") or ()} for step in steps]
+        return {"tokens": [name(step) for step in steps], "top_logprobs": top}
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        said_why = f"lacks {error}" if isinstance(error, KeyError) else str(error)
+        raise Unsupported(f"the server's logprobs are not of the form of OpenAI's chats: {said_why}") from None
 
 
 def _read_retry_seconds(said: str | None, otherwise: float, most: float) -> float:

@@ -46,8 +46,6 @@ class LlamaCppEngine:
     def load(self, model: ServedModel, compiled: bool = False) -> None:
         if compiled:
             raise Unsupported("llama.cpp has one way to run a model")
-        if model.decoder.window:
-            raise Unsupported("llama.cpp's Llama has no window")
         import gguf
         import llama_cpp
 
@@ -178,9 +176,12 @@ def keep_gguf(model: ServedModel) -> Path:
 
 def save_gguf(model: ServedModel, path: Path, tokens: Sequence[str] = ()) -> None:
     """Write a GGUF file. Weights of one dimension stay float32, as llama.cpp asks. tokens: what they are called, for a
-    server; without, the file has no tokenizer."""
+    server; without, the file has no tokenizer. Raises Unsupported for a decoder that llama.cpp's Llama is not."""
+    if model.decoder.window:
+        raise Unsupported("llama.cpp's Llama has no window")
     import gguf
 
+    path.parent.mkdir(parents=True, exist_ok=True)
     decoder, kind = model.decoder, gguf.GGMLQuantizationType[TYPES[model.dtype]]
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_context_length(decoder.positions)

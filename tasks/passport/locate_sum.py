@@ -6,6 +6,7 @@ axis of the arrays of its call is computed as that, whatever the op is called.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -97,17 +98,20 @@ class LocatedSum:
     def list_elements_beside(self, place: int, size: int, arrays: int, where: str = "") -> list[SumTerms]:
         """`at_element` of a place, then of the others of its block of ELEMENTS columns, of an output of so many, that one
         call can ask other questions: products that share their left factors, which then stand on the right. Of other
-        sums the place alone. Raises ValueError as that does."""
+        sums the place alone. Raises ValueError as that does; a neighbour that has no terms of its own is left out."""
         own = self.at_element(place, arrays, where)
         if not own.right:
             return [own]
         block = range(place - place % ELEMENTS, size)[:ELEMENTS]
-        turned: list[SumTerms] = []
-        for k in (place, *(k for k in block if k != place)):
-            other = own if k == place else self.at_element(k, arrays)
-            if other.left == own.left and other.right:
-                turned.append(replace(other, left=other.right, right=own.left))
-        return [turned[0], *(x for x in turned[1:] if turned[0].is_like(x))]
+        first = replace(own, left=own.right, right=own.left)
+        found = [first]
+        for k in (k for k in block if k != place):
+            with contextlib.suppress(ValueError):  # only the place that is asked for has to lie within the edge
+                other = self.at_element(k, arrays)
+                if other.left == own.left and other.right:
+                    turned = replace(other, left=other.right, right=own.left)
+                    found += [turned] if first.is_like(turned) else []
+        return found
 
 
 def _take_terms(array: Any, at: np.ndarray) -> np.ndarray:

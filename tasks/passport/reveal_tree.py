@@ -214,9 +214,13 @@ def reveal_sum_tree(
         except NotReadable as error:
             if error.code == "changes":
                 raise
-            if asked is not None and refused is None:  # what contradicts itself may be an order that changes
-                _check_answers_repeat(asked, asked.remember(rng, ASKED_AGAIN))
-            refused = refused or error
+            first, refused = refused is None, refused or error
+            if asked is not None and first:  # what contradicts itself may be an order that changes
+                try:
+                    _check_answers_repeat(asked, asked.remember(rng, ASKED_AGAIN))
+                except NotReadable as again:  # else the first refusal stands, and the masks that are left are tried
+                    if again.code == "changes":
+                        raise
     raise refused or NotReadable("too few values", f"{device.dtype} holds no masks")
 
 

@@ -61,12 +61,10 @@ from tasks.passport import SumTerms
 from tasks.prepare import derived, products
 from tasks.prepare.named import find_catalog_function
 from tasks.prepare.ranked import rank_prepared_samples
-from tasks.prepare.record import Add, LeafRecord, OracleRecord, SampleRecord
+from tasks.prepare.record import OP_CLASSES, Add, LeafRecord, OracleRecord, SampleRecord
 
 #: What the key of a pack ends with that has its samples' products (`tasks.prepare.products`).
 WITH_PRODUCTS = "-products"
-#: By name: to look one up takes a tenth of what an enumeration does.
-_OP_CLASSES = {op_class.value: op_class for op_class in OpClass}
 
 
 def make_pack_key(
@@ -485,7 +483,7 @@ class PreparedSample:
 
     def __post_init__(self) -> None:
         record = self.record
-        vars(self).update(index=record.sample, failure=record.failure, op_class=_OP_CLASSES[record.op_class])
+        vars(self).update(index=record.sample, failure=record.failure, op_class=OP_CLASSES[record.op_class])
 
     def _arrays(self, places: Iterable[int]) -> list[np.ndarray]:
         return [self.owner.pack.array(i) for i in places]

@@ -1,15 +1,18 @@
 """Torch calls to ONNX models with torch.onnx.export (dynamo): static shapes, one model a sample."""
 
 from __future__ import annotations
+import __future__
 
 import contextlib
 import functools
 import gc
+import inspect
 import io
 import logging
 import sys
+import textwrap
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
 from typing import Any
 
@@ -35,7 +38,7 @@ def load_onnx_exporter() -> None:
     """Import the exporter, and let it keep what it builds anew at each call: its function registry and lists of
     decompositions.
 
-    Measured on 40 ops: 0.56 s an export without, 0.15 s with; `_skip_annotations` and `_freeze_exporter` halve that.
+    Measured on 40 ops: 0.56 s an export without, 0.15 s with; `_skip_annotations` and `_collect_afterwards` halve that.
     """
     import torch._export.utils as export_utils
     import torch._ops
@@ -56,34 +59,36 @@ def load_onnx_exporter() -> None:
     logging.getLogger("torch.export").setLevel(logging.CRITICAL)
 
 
-def _skip_annotations(py_impl: Callable[..., Any]) -> Callable[..., Any]:
-    """torch's decorator that registers a kernel of an op for a dispatch key, without the annotations of the function that
-    it makes: an export registers 11,000 kernels, and to evaluate those was a quarter of it."""
-    from torch._C import DispatchKey
-
-    @functools.wraps(py_impl)
-    def py_impl_of_key(op: Any, key: Any) -> Callable[..., Any]:
-        if not isinstance(key, DispatchKey) or key == DispatchKey.Python or key in op.py_kernels:
-            return py_impl(op, key)  # type: ignore[no-any-return]
-
-        def register(kernel):  # type: ignore[no-untyped-def]
-            op.py_kernels[key] = kernel
-            op._dispatch_cache.clear()
-            return kernel
-
-        return register
-
-    return py_impl_of_key
+def _skip_annotations(function: Any) -> Any:
+    """A function of a module as its own source says, compiled so that no annotation in it is evaluated; itself where
+    its source is not there. torch's decorator that registers a kernel of an op makes an annotated function each time:
+    an export registers 11,000 kernels, and these annotations were a quarter of it."""
+    try:
+        source = textwrap.dedent(inspect.getsource(function))
+    except OSError:
+        return function
+    made: dict[str, Any] = {}
+    flags = __future__.annotations.compiler_flag
+    code = compile(source, inspect.getfile(function), "exec", flags, dont_inherit=True)
+    exec(code, function.__globals__, made)
+    return functools.wraps(function)(made[function.__name__])
 
 
-@functools.cache
-def _freeze_exporter() -> None:
-    """Takes what the first export has made from the collector of garbage, which went through it in every third export:
-    a third of their time."""
-    gc.collect()
-    gc.freeze()
+@contextlib.contextmanager
+def _collect_afterwards() -> Iterator[None]:
+    """Garbage is collected afterwards, of what has been made meanwhile: else each export has the collector go several
+    times through all that the exporter keeps, which takes longer than the rest of it."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+            gc.collect(0)
 
 
+@_collect_afterwards()
 def export_sample_to_onnx(sample: PreparedSample) -> tuple[bytes, list[int], list[int]]:
     """(serialized ModelProto, which tensors of the sample its inputs are by order of appearance, paired outputs).
 
@@ -124,7 +129,6 @@ def export_sample_to_onnx(sample: PreparedSample) -> tuple[bytes, list[int], lis
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # of the exporter's own code
         program = torch.onnx.export(Op(), tuple(tensors), dynamo=True, verbose=False, optimize=True)
-    _freeze_exporter()
     assert program is not None
     model = program.model_proto
     if not model.graph.node:

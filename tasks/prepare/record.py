@@ -15,12 +15,14 @@ import numpy as np
 
 from tasks.arrays.pack import PackError
 from tasks.catalogs.base import Failure
-from tasks.model import Leaf
+from tasks.model import Leaf, OpClass
 
 #: Puts an array into the pack and returns its place there.
 Add = Callable[[np.ndarray], int]
 #: Fields of a leaf that are arrays.
 ARRAYS = ("reference", "noise", "of_products", "jumps", "kept", "ties")
+#: By name: to look one up takes a tenth of what an enumeration does.
+OP_CLASSES = {op_class.value: op_class for op_class in OpClass}
 R = TypeVar("R", bound="LeafRecord | OracleRecord | SampleRecord")
 
 
@@ -169,6 +171,10 @@ class SampleRecord:
             parts["others"] = [_construct_sample_record(OracleRecord, x) for x in values["others"]]
         if failure := values.get("failure"):
             parts["failure"] = Failure(**failure)
+        if made.op_class not in OP_CLASSES:
+            raise PackError(
+                f"a prepared case has the op class {made.op_class!r}, which this farm does not know: it is of a later one; update, or prepare it again"
+            )
         return made
 
     def values(self) -> dict[str, Any]:

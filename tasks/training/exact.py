@@ -146,11 +146,13 @@ class ExactTraining:
             with self._rounding(draw, places), torch.enable_grad():
                 with watch_modules(self.module, taps):
                     loss = self.network.loss(self.module, *given)
-                gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+                gradients = [*torch.autograd.grad(loss, parameters, allow_unused=True)]
             if unused := [name for name, g in zip(self.places.parameters, gradients) if g is None]:
                 raise ValueError(f"the loss does not depend on {', '.join(unused)}")
             total = total + loss.detach().numpy() / count
-            found.append([g.numpy() for g in gradients])
+            # Copies, one at a time: a gradient may be a parameter, a buffer or what its function computes in, which the
+            # next forward or backward writes to.
+            found.append([gradients.pop(0).numpy().copy() for _ in parameters])
         if not math.isfinite(float(total)):
             raise FloatingPointError(
                 f"the loss of the reference is {float(total)}: lower the rate or begin with other weights"

@@ -6,11 +6,13 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
 from farm import lake
 from farm.lake import LakeWarning, beside, manifest, store
+from farm.report.faces import page
 from farm.report.faces.page import STEPS
 from tasks.model.row import Row
 from tasks.model.trace import TraceStep
@@ -55,6 +57,24 @@ def test_a_row_for_each_step_by_key(opened: lake.Lake) -> None:
     assert len(lake.read_trace(opened, where={"case_id": ["forward/torch:abs/float32/0"]})) == 2
     assert lake.read_trace(opened, where={"op": ["torch:exp"]}).empty
     assert len(lake.read(opened, RUN)) == 3  # readers of rows see nothing of it
+
+
+def test_a_run_that_cannot_be_listed_takes_no_other_runs_traces_off_a_page(
+    opened: lake.Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(opened, 1, steps(3, wrong=2))
+    read, kept = lake.read_trace, lake.read(opened, RUN)
+    gone = kept.assign(run_id="gone")
+
+    def read_listed(results: Any, run_id: str) -> Any:
+        if run_id == "gone":
+            raise lake.LakeError("run=gone cannot be listed")
+        return read(opened, run_id)
+
+    monkeypatch.setattr(lake, "read_trace", read_listed)
+    assert page._pack_page_traces(pd.concat([gone, kept, gone]), "somewhere")["length"] == 1
+    assert page._pack_page_traces(gone, "somewhere")["length"] == 0
+    assert page._pack_page_traces(kept, None)["length"] == 0
 
 
 def test_rows_without_steps_write_no_file_and_a_lake_without_a_trace_reads_as_none(opened: lake.Lake) -> None:

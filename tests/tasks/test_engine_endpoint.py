@@ -10,13 +10,16 @@ import pandas as pd
 import pytest
 
 from farm.exits import BAD_INPUT, FOUND
-from tasks.backends import BackendSpec
+from tasks.backends import BackendSpec, checkpoint_of_decoder
 from tasks.backends.checkpoint_of_decoder import make_served_decoder
+from tasks.backends.engines import OwnEngine
 from tasks.catalogs.engine import catalog
 from tasks.checks.engine_answers import WAYS, EngineAnswer, count_answer_units, measure_answer_distances
 from tasks.checks.engine_answers import ask_engine as ask_engine
 from tasks.checks.engine_greedy import measure_greedy_margins
+from tasks.engines import endpoint
 from tasks.engines.endpoint import EndpointEngine
+from tasks.engines.llama_cpp import save_gguf
 from tasks.engines.plain import PlainEngine
 from tasks.model import Group, Unavailable, Unsupported
 from tasks.model.engine import ServedModel
@@ -129,6 +132,49 @@ def test_logarithms_in_the_form_of_chats_are_read(cache: Path) -> None:
     assert {op: row.status for op, row in rows.items()} == dict.fromkeys(rows, "pass"), rows
     rows = ask(cache, zoo.PaddingAttended(), ["padded_left"], llama_cpp)
     assert rows["padded_left"].status == "wrong"
+
+
+def test_logprobs_of_chats_in_another_form_are_not_supported() -> None:
+    step = {"id": 3, "top_logprobs": [{"id": 3, "logprob": None}, {"token": "t4", "logprob": -1}]}
+    assert endpoint._read_logprobs({"content": [step]}) == {
+        "tokens": ["token_id:3"],
+        "top_logprobs": [{"token_id:3": -np.inf, "t4": -1.0}],
+    }
+    for top in ({"id": 3}, {"logprob": -1.0}, {"id": 3, "logprob": [1]}, {"id": 3, "logprob": "x"}, "t3"):
+        with pytest.raises(Unsupported, match="not of the form of OpenAI's chats"):
+            endpoint._read_logprobs({"content": [{"id": 3, "top_logprobs": [top]}]})
+
+
+def test_a_decoder_with_a_window_is_no_file_for_llama_cpp(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "new" / "w.gguf"
+    monkeypatch.setattr("sys.argv", ["checkpoint_of_decoder", str(file), "--decoder", "window"])
+    with pytest.raises(SystemExit) as ended:
+        checkpoint_of_decoder.main()
+    assert ended.value.code == 2 and "llama.cpp's Llama has no window" in capsys.readouterr().err
+    assert not file.parent.exists()
+
+
+def test_the_folder_of_a_file_for_llama_cpp_is_made(tmp_path: Path) -> None:
+    pytest.importorskip("gguf")
+    save_gguf(make_served_decoder("llama", "float32"), tmp_path / "new" / "made.gguf")
+    assert (tmp_path / "new" / "made.gguf").stat().st_size > 1000
+
+
+@pytest.mark.parametrize("name", ["L.9", "L.x", "Mine.0", "nothing", ""])
+def test_a_class_that_is_not_there_is_unavailable(name: str, tmp_path: Path) -> None:
+    (tmp_path / "e.py").write_text("L = [1]\nclass Mine: pass\n")
+    with pytest.raises(Unavailable, match="e.py"):
+        OwnEngine("mine", "cpu", {})._find_class(f"{tmp_path}/e.py:{name}")
+
+
+def test_a_module_that_raises_anything_is_unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "broken_engine.py").write_text("1 / 0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("broken_engine:Mine", f"{tmp_path}/broken_engine.py:Mine"):
+        with pytest.raises(Unavailable, match="division by zero"):
+            OwnEngine("mine", "cpu", {})._find_class(name)
 
 
 def ask_unknown(cache: Path, engine: PlainEngine, ways: Iterable[str], manners: Manners) -> dict[str, Row]:

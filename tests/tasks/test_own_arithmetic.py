@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -23,7 +24,7 @@ from tasks.model.dtypes import get_numpy_dtype
 from tasks.model.kind import CAUSE_ORDER, KIND_ACCUMULATOR, KIND_ARITHMETIC
 from tasks.passport.adder import SumAdder
 from tasks.passport.bounds import bound_device_sums
-from tasks.passport.explain_sum import read_located_sum
+from tasks.passport.explain_sum import explain_sum_elements, read_located_sum
 from tasks.passport.known_passports import KnownSum, Passport, choose_passport
 from tasks.passport.locate_sum import locate_gated_product, locate_order_terms, locate_sum_terms
 from tasks.passport.own_arithmetic import OwnArithmetic, hold_to_bounds
@@ -265,6 +266,41 @@ def test_the_terms_of_a_convolution_are_told_from_its_numbers() -> None:
     np.testing.assert_allclose((left * right).sum(1), y.reshape(-1), rtol=1e-3, atol=1e-4)
     with pytest.raises(ValueError, match="no numbers of an array"):
         found.at_element(0, 3)  # at the edge
+
+
+def test_a_padded_convolution_is_read_beside_the_edge() -> None:
+    """A place is read whose neighbours' windows lie beyond the edge; one of the edge itself is not."""
+    torch = pytest.importorskip("torch")
+    g = np.random.default_rng(0)
+    arrays = [g.standard_normal(shape).astype(np.float32) for shape in ((1, 4, 8, 8), (4, 4, 3, 3))]
+
+    def run(given: Sequence[Any]) -> list[np.ndarray]:
+        x, w = (torch.from_numpy(np.array(one)) for one in given)
+        return [torch.nn.functional.conv2d(x, w, padding=1).numpy()]
+
+    (output,) = run(arrays)
+    where = locate_sum_terms(arrays, output)
+    assert where is not None
+    inner = [8 * row + column for row, column in itertools.product(range(1, 7), repeat=2)]
+    beside = [where.list_elements_beside(place, output.size, len(arrays)) for place in inner]
+    assert [some[0].output for some in beside] == inner
+    for place in (9, 14, 27, 54):
+        found = explain_sum_elements(run, arrays, output, where, place, np.array([place]))
+        assert found.reading.bits == 24 and found.count == len(found.at), found.reading.words
+    adder = SumAdder(NodeRule(12, "nearest even"), {}, tuple(range(36)))
+    narrow = SumModel(in_order(36), adder, "float32", "", 36)
+
+    def run_narrow(given: Sequence[Any]) -> list[np.ndarray]:
+        with np.errstate(all="ignore"):
+            made = narrow.compute(*where.factors(given, np.arange(output.size)))
+        return [np.asarray(made, np.float32).reshape(output.shape)]
+
+    some = np.arange(0, output.size, 32)
+    coarse = [x.astype(get_numpy_dtype("bfloat16")) for x in arrays]
+    told = explain_sum_elements(run_narrow, coarse, run_narrow(coarse)[0], where, 9, some)
+    assert told.reading.bits == 12 and told.count == len(told.at)  # a narrower accumulator is told, and not excused
+    edge = explain_sum_elements(run, arrays, output, where, 0, np.array([0]))
+    assert edge.reading.code == "beyond the edge"
 
 
 def test_the_terms_of_running_sums_are_told_from_its_numbers() -> None:

@@ -176,6 +176,16 @@ def test_an_order_that_changes_once_it_is_known_is_said() -> None:
     assert found.code == "changes" and found.tree is None
 
 
+def test_a_question_that_is_refused_when_asked_again_leaves_the_first_refusal() -> None:
+    """A device that overflows from some call on: what its first mask has shown before is said."""
+
+    def run(x: np.ndarray) -> float:
+        return math.fsum(x) if device.calls <= 32 else math.inf
+
+    device = make_sum(run)
+    assert read_device_sum(device).code == "wider than the masks"
+
+
 @pytest.mark.parametrize(
     ("run", "code"),
     [(lambda x: x.max(), "not a sum"), (lambda x: 0.0, "not a sum"), (lambda x: math.fsum(x), "wider than the masks")],

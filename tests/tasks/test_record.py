@@ -109,5 +109,9 @@ def test_a_pack_of_a_later_farm_and_a_damaged_one_say_so(tmp_path: Path) -> None
     values = stored(tmp_path)
     with pytest.raises(PackError, match="'shadow', which this farm does not know: .* update, or prepare it again"):
         SampleRecord.read({**values, "shadow": 1})
+    with pytest.raises(
+        PackError, match="op class 'later', which this farm does not know: .* update, or prepare it again"
+    ):
+        SampleRecord.read({**values, "op_class": "later"})
     with pytest.raises(PackError, match="no 'oracle': it is damaged"):
         SampleRecord.read({k: v for k, v in values.items() if k != "oracle"})

@@ -261,8 +261,9 @@ def _pack_page_traces(kept: pd.DataFrame, results: str | None) -> dict[str, Any]
     that is off (-1 for none) and of the first shown, and what to say of them."""
     place = {key: at for at, key in enumerate(zip(*(kept[name] for name in KEY), strict=True))}
     found = []
-    with contextlib.suppress(lake.LakeError):  # the rows' lake is gone
-        found = [lake.read_trace(results, run_id) for run_id in kept["run_id"].unique()] if results else []
+    for run_id in kept["run_id"].unique():
+        with contextlib.suppress(lake.LakeError):  # the run's folder is gone
+            found += [lake.read_trace(results, run_id)] if results else []
     lines = [
         {"row": place[key], **_pack_trace_steps(steps)}
         for some in found

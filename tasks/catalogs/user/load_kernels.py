@@ -322,10 +322,13 @@ def resolve_user_name(given: str, root: str) -> Any:
     found: Any = load_user_module(module, root, ())
     for word in name.split("."):
         if word.isdigit():
-            found = found[int(word)]
+            try:
+                found = found[int(word)]
+            except (LookupError, TypeError) as error:
+                raise CatalogError(f"{given}: there is no place {word} in it ({error})") from None
             continue
         if not hasattr(found, word):
-            there = {k: v for k, v in vars(found).items() if callable(v) and not k.startswith("_")}
+            there = {k: v for k, v in getattr(found, "__dict__", {}).items() if callable(v) and not k.startswith("_")}
             own = [k for k, v in there.items() if getattr(v, "__module__", "") == getattr(found, "__name__", None)]
             raise CatalogError(f"{given}: there is no {word!r} in it{suggest_nearest_names(word, own or there)}")
         found = getattr(found, word)

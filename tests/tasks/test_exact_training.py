@@ -1,0 +1,140 @@
+"""Steps in float64: what they give stays as it was computed, whatever a network shares or overwrites."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tasks.training.exact import ExactTraining
+from tasks.training.networks.base import Network
+from tasks.training.phases import RAW, SHARES
+from tasks.training.recipe import TrainingRecipe
+
+torch = pytest.importorskip("torch")
+nn = torch.nn
+WORK = torch.zeros(40, dtype=torch.float64)
+
+
+class Penalty(torch.autograd.Function):  # type: ignore[misc,name-defined]
+    """|w|² / 2, whose gradient is the weight itself that forward has kept."""
+
+    @staticmethod
+    def forward(ctx: Any, w: Any) -> Any:
+        ctx.save_for_backward(w)
+        return (w * w).sum() / 2
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        return ctx.saved_tensors[0].detach()
+
+
+class InWork(Penalty):
+    """The same, whose gradient is computed in an array that the next backward overwrites."""
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        return WORK.copy_(ctx.saved_tensors[0] * g)
+
+
+class Kept(nn.Module):  # type: ignore[misc,name-defined]
+    """A layer, and a weight whose penalty is added to the loss."""
+
+    penalty: Any = Penalty
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.weight = nn.Linear(6, 6), nn.Parameter(torch.randn(40))
+
+    def forward(self, x: Any) -> Any:
+        return torch.tanh(self.layer(x)), self.penalty.apply(self.weight)
+
+
+class Plain(Kept):
+    """The same with torch's own formula, whose gradient nobody shares."""
+
+    def forward(self, x: Any) -> Any:
+        return torch.tanh(self.layer(x)), (self.weight * self.weight).sum() / 2
+
+
+class Working(Kept):
+    """A penalty that each micro-batch weighs otherwise."""
+
+    penalty = InWork
+
+    def forward(self, x: Any) -> Any:
+        y, penalty = super().forward(x)
+        return y, penalty * x.square().mean()
+
+
+class PlainWorking(Plain):
+    def forward(self, x: Any) -> Any:
+        y, penalty = super().forward(x)
+        return y, penalty * x.square().mean()
+
+
+class Tied(Kept):
+    """Two layers of one weight, used as it is and turned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.other = nn.Linear(6, 6)
+        self.other.weight = self.layer.weight
+
+    def forward(self, x: Any) -> Any:
+        y, penalty = super().forward(x)
+        return self.other(y) @ self.layer.weight, penalty
+
+
+class Viewed(Kept):
+    """A penalty on a view of a weight."""
+
+    def forward(self, x: Any) -> Any:
+        return torch.tanh(self.layer(x)), self.penalty.apply(self.weight.view(8, 5).t())
+
+
+def measure_loss(module: Any, x: Any, y: Any) -> Any:
+    z, penalty = module(x)
+    return ((z - y) ** 2).mean() + penalty
+
+
+def follow(
+    build: Callable[[], Any], accumulate: int
+) -> list[tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray]]]:
+    """(weights before it, raw gradients, shares) of three steps."""
+    g = np.random.default_rng(0)
+    network = Network(build, lambda rng: [], measure_loss, TrainingRecipe(rate=3e-2, accumulate=accumulate))
+    exact, steps = ExactTraining(network, network.recipe), []
+    state = exact.start
+    for number in range(3):
+        batch = [g.standard_normal((accumulate, 4, 6)) for _ in range(2)]
+        seen = exact.step(state, number, batch, [x[0] for x in batch])
+        steps.append((state.weights, seen.phases[RAW], seen.phases.get(SHARES, [])))
+        state = seen.state
+    return steps
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+@pytest.mark.parametrize(("build", "twin"), [(Kept, Plain), (Working, PlainWorking)])
+def test_a_gradient_that_is_memory_of_the_network_stays_as_it_was(
+    build: type[Kept], twin: type[Kept], accumulate: int
+) -> None:
+    for (_, found, shares), (_, right, of) in zip(follow(build, accumulate), follow(twin, accumulate)):
+        assert [x.tobytes() for x in (*found, *shares)] == [x.tobytes() for x in (*right, *of)]
+
+
+@pytest.mark.parametrize("build", [Kept, Tied, Viewed])
+def test_the_gradients_of_a_step_are_those_of_autograd(build: type[Kept]) -> None:
+    g = np.random.default_rng(0)
+    for weights, found, _ in follow(build, 1):
+        x, y = (torch.from_numpy(g.standard_normal((1, 4, 6))[0]) for _ in range(2))
+        module = build().double()
+        parameters = list(module.parameters())
+        with torch.no_grad():
+            for p, w in zip(parameters, weights):
+                p.copy_(torch.from_numpy(w))
+        right = torch.autograd.grad(measure_loss(module, x, y), parameters)
+        assert [a.tobytes() for a in found] == [b.numpy().copy().tobytes() for b in right]
