@@ -13,6 +13,7 @@ import numpy as np
 from tasks.backends.base import Backend, importing
 from tasks.backends.collectives import RankGroup
 from tasks.backends.engine_ranks import RankedEngine
+from tasks.catalogs.base import CatalogError
 from tasks.catalogs.engine.catalog import DECODERS
 from tasks.catalogs.user import load_kernels
 from tasks.checks import engine_relations, serving
