@@ -156,9 +156,11 @@ def describe_budget_left_out(plan: RunPlan, undone: Mapping[tuple[int, int], int
     for g, b in np.argwhere(missing).tolist():
         cases.setdefault(plan.whole.groups[g].label, Counter())[plan.name(b)] += int(missing[g, b])
     left = int(np.count_nonzero((missing > 0) & (missing >= plan.whole.wanted)))
-    told = {"budget_s": plan.request.budget_s, "cells": left, "partly": int(np.count_nonzero(missing)) - left}
-    told["cases"] = cases
-    return told | {"parts": _count_missing_by_part(plan, missing)} if cases else {}
+    if not cases:
+        return {}
+    partly = int(np.count_nonzero(missing)) - left
+    told = {"budget_s": plan.request.budget_s, "cells": left, "partly": partly, "cases": cases}
+    return told | {"parts": _count_missing_by_part(plan, missing)}
 
 
 def _count_missing_by_part(plan: RunPlan, missing: np.ndarray) -> list[dict[str, Any]]:
