@@ -147,7 +147,7 @@ def join_node_offers(
         try:
             made = spec.create()
         except PluginError as error:
-            table[spec.name] = BackendOffer(spec.name, "", "", "CPU", [], False, reason=str(error), broken=True)
+            table[spec.name] = BackendOffer(spec.name, "", "", "CPU", [], False, reason=str(error))
             continue
         offer = BackendOffer(
             spec.name,

@@ -47,7 +47,7 @@ class Unavailable(Exception):
 
 
 class Broken(Unavailable):
-    """What the user gives the backend cannot be used: an option, a class, a package. It is no lack of the machine's, and
+    """What the user gives the backend cannot be used: an option, a class. It is no lack of the machine's, and
     a run ends as if it had failed."""
 
 
