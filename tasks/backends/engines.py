@@ -121,7 +121,10 @@ class OwnEngine(EngineBackend):
             raise Broken(f"backend {self.name}: class: {error}") from None
         except Exception as error:  # whatever its import raises
             said = errors.describe_error_with_place(error)
-            raise Broken(f"backend {self.name}: class: {name!r} cannot be loaded: {said}") from None
+            hint = (
+                '; give "file.py:Class" or "module:Class"' if isinstance(error, (ImportError, AttributeError)) else ""
+            )
+            raise Broken(f"backend {self.name}: class: {name!r} cannot be loaded: {said}{hint}") from None
         lacks = [
             x
             for x in ("load", "prefill", "batch", "decode", "fork", "crop", "evict", "free")
