@@ -30,7 +30,6 @@ from farm.work.supervisor import CannotRun, run_batch_rows, run_supervised_job_i
 from tasks import checks, wire
 from tasks.cache import default_cache
 from tasks.catalogs.user.ops import FUNCTIONS, UserOp
-from tasks.catalogs.user_definitions import get_announced_definitions
 from tasks.judge import policy_files
 from tasks.model import Status
 from tasks.model.kind import KIND_BASELINE
@@ -83,7 +82,9 @@ def judge(task: Task, source: str | Path, *, backend: str = "", samples: int = 0
         return _refuse_submission(f"{file}: {size:,} bytes, more than {submissions.MOST_BYTES:,} are allowed")
     try:
         with _one_at_a_time, isolate_torch_settings():
-            return _prepare_submission_task(_find_submission_config(task, backend, samples)).judge(file)
+            config, others = _find_submission_config(task, backend, samples)
+            kernels.announce_config_kernels(config, refused=others)
+            return _prepare_task_once(config.model_dump_json(), catalog_lists.find_list_version("user")).judge(file)
     except (ConfigError, CannotRun) as error:
         raise ClientError(str(error)) from None
 
@@ -104,12 +105,15 @@ def _find_submission_file(source: str | Path) -> Path:
     return file
 
 
-def _find_submission_config(task: Task, backend: str, samples: int) -> Config:
-    """The config of a task, with one backend that has no kernel yet. Raises ConfigError, ClientError."""
+def _find_submission_config(task: Task, backend: str, samples: int) -> tuple[Config, list[str]]:
+    """The config of a task, with one backend that has no kernel yet, and the submissions that its folder has. Raises
+    ConfigError, ClientError."""
     asked = {"samples": samples} if samples else {}
+    others: list[str] = []
     if isinstance(task, Path) or (isinstance(task, str) and (":" not in task or Path(task).exists())):
         path = Path(task)
-        made = submissions.read_task_config(path / submissions.TASK if path.is_dir() else path, asked)
+        declared = submissions.declare_task(path / submissions.TASK if path.is_dir() else path, asked=asked)
+        made, others = declared.made, submissions.list_submitted_paths(declared)
     else:
         made = _plan_submission_op(task, asked)
     on = [backend, *made.pop("backends", [])]
@@ -117,7 +121,7 @@ def _find_submission_config(task: Task, backend: str, samples: int) -> Config:
     made.setdefault("race_s", RACE_S)
     config = Config.model_validate({"name": "judge", **made})
     configs.check_config_backend(config.backends[0], "backend")
-    return config
+    return config, others
 
 
 def _plan_submission_op(task: UserOp | Callable[..., Any] | str, asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -143,10 +147,9 @@ def _plan_submission_op(task: UserOp | Callable[..., Any] | str, asked: Mapping[
 
 @dataclass(frozen=True)
 class _PreparedTask:
-    """The cases of a task. announced: the definitions that processes are told."""
+    """The cases of a task."""
 
     config: Config
-    announced: str
     run: tuple[wire.ToRun, ...]
 
     def judge(self, file: Path) -> Verdict:
@@ -158,7 +161,6 @@ class _PreparedTask:
             limits=make_child_limits(self.config),
             backend=backend.spec(),
             policy=policy_files.load_policy(self.config.policy),
-            kernels=self.announced,
         )
         rows: list[dict[str, Any]] = []
         try:
@@ -171,11 +173,6 @@ class _PreparedTask:
         if wrong := next((row for row in rows if row["kind"] == KIND_BASELINE), None):
             raise ClientError(wrong["error"])
         return _conclude_verdict(rows)
-
-
-def _prepare_submission_task(config: Config) -> _PreparedTask:
-    kernels.announce_config_kernels(config)
-    return _prepare_task_once(config.model_dump_json(), catalog_lists.find_list_version("user"))
 
 
 @functools.lru_cache(maxsize=16)
@@ -197,7 +194,7 @@ def _prepare_task_once(text: str, version: str) -> _PreparedTask:
             raise ConfigError(f"{groups[message.number].label}: its cases cannot be made: {message.failure.error}")
         if isinstance(message, wire.Prepared):
             found[message.number] = wire.ToRun(groups[message.number], message.path, tuple(range(len(message.samples))))
-    return _PreparedTask(config, get_announced_definitions(), tuple(found[number] for number in sorted(found)))
+    return _PreparedTask(config, tuple(found[number] for number in sorted(found)))
 
 
 def _conclude_verdict(rows: list[dict[str, Any]]) -> Verdict:

@@ -69,7 +69,7 @@ class Board:
 
 
 @dataclass(frozen=True)
-class _Task:
+class DeclaredTask:
     """A task of a folder. place: what an error names; prefix: of its submissions' names; made: its config, without
     backends; files: its submissions by name, in which a name may stand twice; of_folder: whose the files beside it
     are."""
@@ -87,7 +87,7 @@ def read_submissions_folder(folder: Path, backends: Sequence[str] = (), here: st
     ConfigError."""
     whole: dict[str, Any] = {}
     refused: list[Refused] = []
-    tasks: list[tuple[str, _Task, str, Config]] = []
+    tasks: list[tuple[str, DeclaredTask, str, Config]] = []
     for name, read in _find_folder_tasks(folder):
         try:
             task = read()
@@ -117,7 +117,7 @@ def read_submissions_folder(folder: Path, backends: Sequence[str] = (), here: st
     return Board(_make_task_config(whole | {"name": folder.resolve().name}, folder), tuple(refused))
 
 
-def _check_task_config(task: _Task, like: str) -> Config:
+def _check_task_config(task: DeclaredTask, like: str) -> Config:
     """A task's config. like: what its submissions run on. Raises ConfigError where that is none."""
     data = {"name": "task", **task.made, "backends": [{"name": "submission", "like": like}]}
     config = _make_task_config(data, task.place)
@@ -125,7 +125,7 @@ def _check_task_config(task: _Task, like: str) -> Config:
     return config
 
 
-def _check_settings(task: _Task, name: str, by_name: Mapping[str, Config]) -> None:
+def _check_settings(task: DeclaredTask, name: str, by_name: Mapping[str, Config]) -> None:
     """Raises ConfigError where a task has another setting of the run than the first one of its folder: they are one
     run, which has each setting once. by_name: the configs of all."""
     first = next(iter(by_name))
@@ -154,25 +154,25 @@ def _make_task_config(data: Mapping[str, Any], place: Path) -> Config:
         raise ConfigError(f"{where}: {said}, not {first['input']!r:.200}") from None
 
 
-def _find_folder_tasks(folder: Path) -> Iterator[tuple[str, Callable[[], _Task]]]:
+def _find_folder_tasks(folder: Path) -> Iterator[tuple[str, Callable[[], DeclaredTask]]]:
     """The tasks of a folder by name, and what reads them: the one that it declares, those of its subfolders, else those
     of another benchmark's layout."""
     if (folder / TASK).is_file():
-        yield folder.resolve().name, partial(_declare_folder_task, folder, "")
+        yield folder.resolve().name, partial(declare_task, folder / TASK)
     elif declared := sorted(folder.glob(f"*/{TASK}")):
         for file in declared:
-            yield file.parent.name, partial(_declare_folder_task, file.parent, f"{file.parent.name}.")
+            yield file.parent.name, partial(declare_task, file, f"{file.parent.name}.")
     else:
         for prefix, read in find_published_tasks(folder):
             yield prefix.rstrip(".") or folder.resolve().name, partial(_take_over_published, folder, prefix, read)
 
 
-def _take_over_published(folder: Path, prefix: str, read: Read) -> _Task:
+def _take_over_published(folder: Path, prefix: str, read: Read) -> DeclaredTask:
     """A task of another benchmark's layout. Raises ConfigError."""
     found = read()
     files = sorted(found.files.items()) if found.files is not None else list_submission_files(folder, found.problem.own)
     made = plan_task_ops(found.given, found.drawn, found.root, {}, _make_refusal_at(folder))
-    return _Task(folder, prefix, made, files, found.problem)
+    return DeclaredTask(folder, prefix, made, files, found.problem)
 
 
 def _make_refusal_at(place: Path) -> kernels.Refuse:
@@ -182,18 +182,19 @@ def _make_refusal_at(place: Path) -> kernels.Refuse:
     return refuse
 
 
-def _declare_folder_task(folder: Path, prefix: str) -> _Task:
-    made = read_task_config(folder / TASK)
+def declare_task(file: Path, prefix: str = "", asked: Mapping[str, Any] | None = None) -> DeclaredTask:
+    """The task of a declaration, with the submissions of its folder. asked: settings (`plan_task`) instead of its own.
+    Raises ConfigError at the key that is wrong."""
+    made, folder = _read_task_config(file, asked or {}), file.parent
     reference = made["catalogs"][0]["kernels"][0]["reference"]
     module = reference if reference.endswith(".py") else reference.rpartition(":")[0]
     place = kernel_sources.locate_module_source(module, str(folder)) if module else None
     of_folder = find_task_files(folder, [place] if place else [], str(folder))
-    return _Task(folder / TASK, prefix, made, list_submission_files(folder, of_folder.own), of_folder)
+    return DeclaredTask(file, prefix, made, list_submission_files(folder, of_folder.own), of_folder)
 
 
-def read_task_config(file: Path, asked: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The config of a task, without submissions. asked: settings (`plan_task`) instead of its own. Raises ConfigError
-    at the key that is wrong."""
+def _read_task_config(file: Path, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """The config of a task, without submissions."""
     _, data = configs.read_config_yaml(file)
     op_keys = {
         name for one in declaration_keys.fields(UserOp) for name in (one.name, declaration_keys.name_config_key(one))
@@ -213,7 +214,7 @@ def read_task_config(file: Path, asked: Mapping[str, Any] | None = None) -> dict
         refuse(key, text)
     op: UserOp = declaration_keys.make_declaration(UserOp, given)
     own_settings = {name: value for name, value in data.items() if name not in op_keys}
-    return plan_task(op, file.parent, own_settings | dict(asked or {}), refuse)
+    return plan_task(op, file.parent, own_settings | dict(asked), refuse)
 
 
 def plan_task(op: UserOp, root: Path, settings: Mapping[str, Any], refuse: kernels.Refuse) -> dict[str, Any]:
@@ -263,7 +264,13 @@ def plan_task_ops(
     return {"deadline_s": DEADLINE_S, "localise_s": 0.0, **told, "catalogs": catalogs}
 
 
-def _check_submission_files(task: _Task) -> Iterator[dict[str, Any] | Refused]:
+def list_submitted_paths(task: DeclaredTask) -> list[str]:
+    """The files and folders of a task's submissions, those that are refused among them."""
+    found = _check_submission_files(task)
+    return [path for x in found for path in (x.paths if isinstance(x, Refused) else (x["kernel"],))]
+
+
+def _check_submission_files(task: DeclaredTask) -> Iterator[dict[str, Any] | Refused]:
     """Of every submission of a task its backend, or why there is none."""
     times = Counter(name for name, _ in task.files)
     for name, path in task.files:

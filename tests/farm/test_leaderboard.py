@@ -201,6 +201,9 @@ def test_judge_tells_right_from_wrong(board: Path) -> None:
     assert farm.judge(board, WRONG["exits"][0]).status == "crash"
     assert farm.judge(board, WRONG["too_large"][0]).kind == "refused"
     assert farm.judge(board, board / "submissions" / "right.py").passed, "after others"
+    for name, text in (("triple", "def double(x): return 3 * x"), ("imports", IMPORTS)):
+        (board / "submissions" / f"{name}.py").write_text(text)
+    assert farm.judge(board, board / "submissions" / "imports.py").passed, "it finds no other submission"
     with pytest.raises(farm.ClientError, match="no such file"):
         farm.judge(board, "nowhere.py")
 
