@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import hashlib
+import uuid
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -29,8 +30,8 @@ from farm.lake.store import (
     list_lake_parts,
     open_lake,
     open_lake_part,
-    put_part,
     read_table,
+    write_run_file,
 )
 
 #: Rows of a run as they are to be, from what they are: as many, in the same order.
@@ -78,14 +79,15 @@ def compact_run(results: AnyLake, run_id: str, change: Change | None = None) -> 
             if change is None:
                 name = hashlib.sha256("".join(path.rpartition("/")[2] for path in old).encode()).hexdigest()[:32]
                 with _keep_arrow_pages():
-                    put_part(lake, run_id, partial(_write_compacted_pieces, lake, old), name)
+                    write_run_file(lake, run_id, f"part-{name}.parquet", partial(_write_compacted_pieces, lake, old))
             else:
                 for path in old:
                     next(_iterate_row_groups(lake, path, ()), None)
                 with warnings.catch_warnings():
                     warnings.simplefilter("error", LakeWarning)
                     table = change(keep_unique_rows(read_table(lake, run_id)))
-                put_part(lake, run_id, partial(_write_compacted_part, lake, [table]))
+                name = uuid.uuid4().hex
+                write_run_file(lake, run_id, f"part-{name}.parquet", partial(_write_compacted_part, lake, [table]))
         except LakeWarning as why:  # a part that cannot be read is not thrown away
             if isinstance(why, NewerWarning):
                 warnings.warn(why, stacklevel=2)
@@ -148,7 +150,7 @@ def _iterate_row_groups(lake: Lake, path: str, columns: Sequence[str]) -> Iterat
             for group in range(part.num_row_groups):
                 empty = _find_empty_columns(part.metadata.row_group(group))
                 table = part.read_row_group(group, [n for n in columns if n in present and n not in empty])
-                yield fit_table_to_schema(table, schema)
+                yield fit_table_to_schema(table, schema, present)
     except (pa.ArrowException, OSError) as error:
         raise LakeWarning(f"{path}: {error}") from None
 

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
@@ -189,12 +190,8 @@ def append_part(lake: Lake, run_id: str, batches: Sequence[pa.RecordBatch]) -> N
     """Write rows as one immutable part, visible all at once. Raises OSError."""
     table = pa.Table.from_batches(batches, schema=SCHEMA)
     if table.num_rows:
-        put_part(lake, run_id, lambda path: pq.write_table(table, path, filesystem=lake.filesystem, compression="zstd"))
-
-
-def put_part(lake: Lake, run_id: str, write: Callable[[str], None], name: str = "") -> None:
-    """Make a part of a run, visible all at once: ``write`` writes a file at the path it is given. Raises OSError."""
-    write_run_file(lake, run_id, f"part-{name or uuid.uuid4().hex}.parquet", write)
+        write = partial(pq.write_table, table, filesystem=lake.filesystem, compression="zstd")
+        write_run_file(lake, run_id, f"part-{uuid.uuid4().hex}.parquet", write)
 
 
 def write_run_file(lake: Lake, run_id: str, name: str, write: Callable[[str], None]) -> None:
@@ -386,7 +383,7 @@ def _read_part_table(lake: Lake, path: str, schema: pa.Schema, where: Where) -> 
         table = part.read_row_groups(_select_row_groups(part.metadata, where), names, use_threads=not where)
     for name, some in where.items():
         table = table.filter(_mask_values_among(table[name], pa.array(list(some), SCHEMA.field(name).type)))
-    return fit_table_to_schema(table, schema)
+    return fit_table_to_schema(table, schema, present)
 
 
 def open_lake_part(
@@ -444,10 +441,10 @@ def code_lake_schema(schema: pa.Schema, but: Collection[str] = ()) -> pa.Schema:
     return pa.schema([f.with_type(coded) if f.type == pa.string() and f.name not in but else f for f in schema])
 
 
-def fit_table_to_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
+def fit_table_to_schema(table: pa.Table, schema: pa.Schema, present: Collection[str]) -> pa.Table:
     """The table with just the schema's columns, null where it has none; rows of an older schema say the same in this
-    one's columns. Raises ArrowException for foreign types."""
-    table = upgrade.upgrade_lake_rows(table)
+    one's columns. present: the columns of the part that it was read of. Raises ArrowException for foreign types."""
+    table = upgrade.upgrade_lake_rows(table, present)
     there = set(table.column_names)
     columns = []
     for field in schema:

@@ -132,9 +132,10 @@ def list_needed_columns(asked: Collection[str], present: Collection[str]) -> lis
     return [name for x in older for name in x.reads if name in present and name not in asked]
 
 
-def upgrade_lake_rows(table: pa.Table) -> pa.Table:
-    """Rows of a part as this farm would have written them. What lacks the columns to be read is left as it is."""
+def upgrade_lake_rows(table: pa.Table, present: Collection[str]) -> pa.Table:
+    """Rows of a part as this farm would have written them. present: its columns, all of which need not have been read.
+    What lacks the columns to be read is left as it is."""
     for one in UPGRADES:
-        if one.since not in table.column_names and set(one.reads) <= set(table.column_names):
+        if one.since not in present and set(one.reads) <= set(table.column_names):
             table = one.fill(table)
     return table

@@ -250,11 +250,11 @@ def compacted_by_two(opened: Lake) -> None:
     def put(*arguments: Any) -> None:
         with contextlib.suppress(threading.BrokenBarrierError):
             both.wait(5)
-        store.put_part(*arguments)
+        store.write_run_file(*arguments)
         both.abort()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compaction, "put_part", put)
+        patch.setattr(compaction, "write_run_file", put)
         threads = [threading.Thread(target=lake.compact_run, args=(opened, RUN)) for _ in range(2)]
         for thread in threads:
             thread.start()
@@ -275,9 +275,9 @@ def test_what_was_compacted_twice_of_different_parts_is_merged(tmp_path: Path, m
         for _ in once:
             lake.append_part(opened, RUN, [batch(1, 9, op="torch:e")])
             lake.compact_run(opened, RUN)
-        store.put_part(*arguments)
+        store.write_run_file(*arguments)
 
-    monkeypatch.setattr(compaction, "put_part", put)
+    monkeypatch.setattr(compaction, "write_run_file", put)
     lake.compact_run(opened, RUN)
     assert sorted(lake.read_table(opened, RUN)["sample"].to_pylist()) == [0, 1, 1, 2, 3, 4, 5, 9]
     assert len(list_lake_parts(opened, RUN)) == 1
