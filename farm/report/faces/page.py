@@ -29,7 +29,7 @@ from farm.report.faces.html import HERE, SIGNS, render_style_sheet, write_script
 from farm.report.once import settle
 from farm.report.tables.causes import STALE, STANDINGS
 from farm.report.tables.changes import CHANGES
-from farm.report.tables.coverage import SEVERITY, coverage, write_status_option
+from farm.report.tables.coverage import SEVERITY, coverage, rank_status_column, write_status_option
 from farm.report.tables.overview import (
     describe_run_size,
     list_backend_coverage,
@@ -342,8 +342,7 @@ def _list_page_backends(told: Iterable[Mapping[str, Any]]) -> list[dict[str, Any
 
 def select_embedded_rows(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows a page holds, sorted by square and severity: all that did not pass, the worst of those that did."""
-    rank = rows["status"].map({status: place for place, status in enumerate(SEVERITY)})
-    rows = rows.assign(rank=rank.astype("int64"), size=-rows["error_units"].fillna(0.0))
+    rows = rows.assign(rank=rank_status_column(rows["status"]), size=-rows["error_units"].fillna(0.0))
     rows = rows.sort_values(["label", "backend", "rank", "size", "dtype", "sample"], kind="stable")
     passed = rows["status"] == Status.PASS.value
     place = passed.groupby([rows["label"], rows["backend"]], sort=False).cumsum()

@@ -29,7 +29,7 @@ from farm.report.faces.site_runs import build_run_view, make_count_columns, make
 from farm.report.faces.strip import StripBar, draw_badge, draw_failure_bars
 from farm.report.tables.causes import count_with_noun
 from farm.report.tables.changes import KINDS
-from farm.report.tables.coverage import SEVERITY, list_table_lines, sort_backend_names
+from farm.report.tables.coverage import RANK, list_table_lines, sort_backend_names
 from farm.report.tables.gate import CLOSED, GATES, OPEN
 from farm.report.tables.overview import make_rate_columns
 from farm.report.tables.trends import (
@@ -163,8 +163,7 @@ class _SitePages:
         ]
 
     def _squares(self, name: str, lines: Sequence[Line], what: str, folder: str) -> View:
-        place = {status: k for k, status in enumerate(SEVERITY)}
-        lines = sorted(lines, key=lambda one: (place[one["worst"]], -one["bad"], one[what]))
+        lines = sorted(lines, key=lambda one: (RANK[one["worst"]], -one["bad"], one[what]))
         caption = {"label": "Ops, worst first", "backend": "Backends, worst first"}[what]
         columns = self._columns(what, folder)
         return View(
@@ -407,14 +406,13 @@ def _render_site_page(path: str, title: str, views: Sequence[View], **more: Any)
 
 def _make_op_index(name: str, caption: str, lines: Sequence[Line]) -> View:
     """One line for each op, with what it is at worst anywhere."""
-    place = {status: k for k, status in enumerate(SEVERITY)}
     found = []
     for label, some in _group_site_lines(lines, "label"):
-        worst = min(some, key=lambda one: place[one["worst"]])
+        worst = min(some, key=lambda one: RANK[one["worst"]])
         failed = sorted(one["backend"] for one in some if _has_line_failed(one))
         count = sum(one["failures"] for one in some)
         found.append({"label": label, "worst": worst["worst"], "failed": ", ".join(failed), "failures": count})
-    found.sort(key=lambda one: (place[one["worst"]], -one["failures"], one["label"]))
+    found.sort(key=lambda one: (RANK[one["worst"]], -one["failures"], one["label"]))
     columns = [
         make_link_column("op", "label", "op"),
         make_status_column("worst", "at worst"),

@@ -16,6 +16,8 @@ from farm.commandline import clean_line
 from farm.report.tables.agreement import format_row_units, get_row_units
 from farm.report.tables.causes import count_with_noun
 from farm.report.tables.coverage import (
+    FAILED_STATUSES,
+    JUDGED_STATUSES,
     keep_distinct_rows,
     list_table_lines,
     make_reproduce_commands,
@@ -32,7 +34,7 @@ from farm.report.tables.view import (
     make_text_column,
 )
 from farm.report.words import DASH, format_percent
-from tasks.model import FORWARD, Status
+from tasks.model import FORWARD
 
 #: What changes are summed up as; what is the same is in none.
 NEW, FIXED, CHANGED = GROUPS = ("new", "fixed", "changed")
@@ -243,16 +245,11 @@ def find_change_codes(rows: pd.DataFrame, before: np.ndarray, after: np.ndarray)
 
     ``rows``: status, kind, digest and ``units``; ``before``, ``after``: places of rows, a pair each.
     """
-    by_name = {status.value: status for status in Status}
-    statuses = [by_name[name] for name in rows["status"]]
-    judged, failed, rank = (
-        np.array([fact(s) for s in statuses], dtype="int64")
-        for fact in (lambda s: s.judged, lambda s: s.failed, lambda s: s.facts.severity)
-    )
+    judged, failed = (rows["status"].isin(some).to_numpy() for some in (JUDGED_STATUSES, FAILED_STATUSES))
+    rank = rank_status_column(rows["status"]).to_numpy()
     kind, digest = (pd.factorize(rows[name].fillna(""))[0] for name in ("kind", "digest"))
     size = rows["units"].to_numpy(dtype="float64")
-    ja, jb = judged[before] == 1, judged[after] == 1
-    fa, fb = failed[before] == 1, failed[after] == 1
+    ja, jb, fa, fb = judged[before], judged[after], failed[before], failed[after]
     pa, pb = ja & ~fa, jb & ~fb
     sa, sb = rank[before], rank[after]
     worse = (sb < sa) | find_grown_errors(size[before], size[after])

@@ -31,6 +31,8 @@ from tasks.model import (
 STATUSES: tuple[str, ...] = tuple(name_statuses(Status))
 #: The worst first.
 SEVERITY: tuple[str, ...] = tuple(name_statuses(BY_SEVERITY))
+#: Rank of a status, 0 for the worst.
+RANK = {status: rank for rank, status in enumerate(SEVERITY)}
 JUDGED_STATUSES, PASSED_STATUSES, FAILED_STATUSES = name_statuses(JUDGED), name_statuses(PASSED), name_statuses(FAILED)
 NOT_VALID_STATUSES, MEASURED_STATUSES = name_statuses(NOT_VALID), name_statuses(MEASURED)
 #: Statuses worth a line of their own in a list of findings.
@@ -90,7 +92,7 @@ def find_column_values(rows: pd.DataFrame, column: str) -> frozenset[Any]:
 
 def rank_status_column(status: pd.Series) -> pd.Series:
     """Rank of statuses, 0 for the worst."""
-    return status.map({name: rank for rank, name in enumerate(SEVERITY)}).astype("int64")
+    return status.map(RANK).astype("int64")
 
 
 def select_latest_rows(rows: pd.DataFrame, run_ids: Sequence[str]) -> pd.DataFrame:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from farm.report.tables.coverage import keep_distinct_rows
+from farm.report.tables.coverage import keep_distinct_rows, rank_status_column
 from farm.report.tables.view import Line, Report, View, ViewCell, ViewColumn, make_text_column, view
 from tasks.checks.opsets import Opsets
 from tasks.model import BY_SEVERITY, Status
@@ -24,8 +24,11 @@ def list_opset_lines(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per (op, backend); per opset its worst status among variants and dtypes, None where it was not asked."""
     rows = keep_distinct_rows(rows)
     rows = rows[rows["check"] == Opsets.name]
-    order = {status.value: status.facts.severity for status in BY_SEVERITY}
-    worst = rows.assign(rank=rows["status"].map(order)).sort_values("rank").drop_duplicates(["op", "backend", "sample"])
+    worst = (
+        rows.assign(rank=rank_status_column(rows["status"]))
+        .sort_values("rank")
+        .drop_duplicates(["op", "backend", "sample"])
+    )
     table = worst.pivot(index=["op", "backend"], columns="sample", values="status")
     return table.reset_index().rename(columns=str).rename_axis(columns=None)
 

@@ -436,9 +436,6 @@ def view_backend_coverage(report: Report) -> Iterator[View]:
         last = said or last
     shown = [{**line, "where": told} for line, told in zip(shown, where, strict=True)]
 
-    def device(line: Line) -> str:
-        return clean_line(line["where"]) or DASH
-
     yield View(
         "coverage",
         "Coverage by vendor and backend",
@@ -446,7 +443,7 @@ def view_backend_coverage(report: Report) -> Iterator[View]:
         (
             "vendor",
             ViewColumn("backend", lambda line: clean_line(line["backend"]) or "all", foreign=True),
-            ViewColumn("device, version", device, foreign=True),
+            ViewColumn("device, version", lambda line: clean_line(line["where"]) or DASH, foreign=True),
             ViewColumn(
                 "works from", lambda line: clean_line(line.get("oldest", "")) or DASH, faces=("markdown", "page")
             ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from farm.report.tables.coverage import MEASURED_STATUSES, SEVERITY
+from farm.report.tables.coverage import MEASURED_STATUSES, SEVERITY, rank_status_column
 from farm.report.tables.view import Report, View, ViewColumn, view
 
 
@@ -16,7 +16,7 @@ def list_training_steps(rows: pd.DataFrame) -> pd.DataFrame:
     """
     rows = rows[rows["status"].isin(MEASURED_STATUSES) & rows["gradient_divergence"].notna()]
     keys = ["op", "variant", "backend", "check", "dtype"]
-    found = rows.assign(rank=rows["status"].map(SEVERITY.index)).groupby(keys, sort=True)
+    found = rows.assign(rank=rank_status_column(rows["status"])).groupby(keys, sort=True)
     worst = {name: (name, "max") for name in ("loss_divergence", "gradient_divergence", "error_units", "limit")}
     table = found.agg(samples=("case_id", "nunique"), rank=("rank", "min"), **worst).reset_index()
     table.insert(len(keys) + 1, "status", [SEVERITY[int(rank)] for rank in table.pop("rank")])

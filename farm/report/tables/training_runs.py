@@ -28,9 +28,10 @@ from tasks.training.phases import PHASES, RAW, TAPS
 
 #: Kind of a row → the phase at whose line its place stands; of all others the kind is the phase.
 PHASE_OF_KIND = {KIND_FORWARD: TAPS, KIND_REDUCTION: RAW}
+_FLOOR, _FAULT = "A floor is what rounding alone does to a phase", "The first phase that is off is where the fault is"
 _ABOUT_FLOORS = (
-    "A floor is what rounding alone does to a phase: three draws in float64 in which all that is rounded moves. Each step begins "
-    "with the reference's state. The first phase that is off is where the fault is; taps, the outputs of modules, only locate it."
+    f"{_FLOOR}: three draws in float64 in which all that is rounded moves. Each step begins with the reference's state. "
+    f"{_FAULT}; taps, the outputs of modules, only locate it."
 )
 #: What a line is of.
 KEY = ["op", "variant", "backend", "dtype"]
@@ -157,6 +158,6 @@ def view_training_runs(report: Report) -> Iterator[View]:
         lines=list_training_runs(found),
         unit="runs",
         counted=True,
-        notes=("A floor is what rounding alone does to a phase. The first phase that is off is where the fault is.",),
+        notes=(f"{_FLOOR}. {_FAULT}.",),
         faces=("terminal",),
     )

@@ -20,6 +20,7 @@ from farm.report.runs import find_early_runs, read_run_start
 from farm.report.tables.causes import HOW, NEW
 from farm.report.tables.coverage import (
     FAILED_STATUSES,
+    RANK,
     SEVERITY,
     count_rows_once,
     coverage,
@@ -181,7 +182,7 @@ class RunTrends:
         made = made.sort_values(SQUARE, ignore_index=True)
         order = np.empty(len(found), dtype="int64")
         order[np.searchsorted(found, made.pop("key"))] = np.arange(len(found))
-        ranks = {name: k for k, name in enumerate(SEVERITY)}
+        ranks = dict(RANK)
         worst = np.full((len(found), len(runs)), -1, dtype="int8")
         worst[order[line], of_run] = np.concatenate([_number_summary_texts(n.squares["worst"], ranks) for n in runs])
         return cls(runs, made, worst)

@@ -159,7 +159,7 @@ def _choose_vendor_faces(report: Report) -> tuple[str, ...]:
     return FACES if report.by == "vendor" else ("markdown", "csv", "page")
 
 
-@view(40)
+@view(40, only=lambda report: any(len(report.values(name)) > 1 for name in ("vendor", "dtype", "op_class")))
 def view_vendors_side_by_side(report: Report) -> Iterator[View]:
     """vendor × dtype and vendor × op class."""
     faces = _choose_vendor_faces(report)
