@@ -31,7 +31,6 @@ from farm.work.budget import apply_budget
 from farm.work.launch import LaunchedRun, ready_run_plan
 from farm.work.progress import RunProgress, print_preflight_lines
 from farm.work.state import RunPlan
-from farm.work.work_left import WorkLeft
 from tasks import catalogs
 from tasks.cache import default_cache
 from tasks.catalogs.critical import DTYPES
@@ -122,7 +121,7 @@ def _ask_readings(args: Any, backends: Sequence[BackendConfig], lake: lakes.Lake
             plan = apply_budget(plan)
             run = LaunchedRun(plan)
             run.begin()
-            progress = RunProgress(console, WorkLeft())
+            progress = RunProgress(console)
             try:
                 with allow_interrupts():
                     run.dispatch(progress)

@@ -40,7 +40,6 @@ from farm.work.launch import LaunchedRun, read_finished_run, ready_run_plan
 from farm.work.monitoring import MetricsWatch
 from farm.work.progress import AwaitedJob, RunProgress, print_preflight_lines
 from farm.work.state import RunPlan
-from farm.work.work_left import WorkLeft
 from tasks.catalogs import get_generating_catalog
 from tasks.catalogs.base import Entry
 from tasks.model import EXHAUSTIVE, FORWARD, Group
@@ -48,7 +47,7 @@ from tasks.nearest import suggest_nearest_names
 
 if TYPE_CHECKING:
     from farm.fleet.inventory import BackendOffer
-    from farm.report import Report
+    from farm.report.exports import Report
     from farm.report.tables.causes import RunVerdict
 
 #: A run of so many ops says what came of each backend and what failed: tables that compare backends, and their terms,
@@ -252,9 +251,9 @@ def _describe_plan_size(plan: RunPlan, explained: bool = True) -> str:
     awaited = plan.matrix.count_cells([o.awaited for o in offers])
     more = f", {awaited} on awaited backends" if awaited else ""
     if plan.whole is not None:
-        less = plan.whole.cells - plan.matrix.cells
-        more += f" ({less} of the config's {plan.whole.cells} left out by --budget or unavailable)"
-    cells = plan.matrix.cells
+        less = plan.whole.count_cells() - plan.matrix.count_cells()
+        more += f" ({less} of the config's {plan.whole.count_cells()} left out by --budget or unavailable)"
+    cells = plan.matrix.count_cells()
     cases = int(plan.matrix.wanted[:, [o.available or o.awaited for o in offers]].sum())
     mend = ""  # of what exhaustive cases go without in this environment
     if any(g.distribution == EXHAUSTIVE for g in plan.matrix.groups) and not importlib.util.find_spec("mpmath"):
@@ -282,9 +281,8 @@ def _run_planned_cells(plan: RunPlan, console: Console) -> int:
         say(f"run {run.run_id}: {_describe_plan_size(plan, explained=not few)}")
         say(f"results in {request.lake.uri}/run={run.run_id}")
     again = write_resume_command(run.record, request.lake.uri)
-    left = WorkLeft()
-    progress = RunProgress(console, left)
-    watch = MetricsWatch(run.run_id, left) if plan.executor.has_metrics else None
+    progress = RunProgress(console)
+    watch = MetricsWatch(run.run_id) if plan.executor.has_metrics else None
     if not plan.executor.in_process:  # which times kernels in this process, and imports for them
         later = threading.Timer(IDLE_S, _load_report)
         later.daemon = True
@@ -310,7 +308,7 @@ def _run_planned_cells(plan: RunPlan, console: Console) -> int:
     except OSError as error:
         print(f"error: the lake cannot be written: {error}; resume with: {again}", file=sys.stderr)
         return INCOMPLETE
-    from farm.report import Report
+    from farm.report.exports import Report
 
     report = Report.of(rows, run.record)
     if request.submissions:
@@ -365,10 +363,9 @@ def _print_run_leaderboard(run: LaunchedRun, report: Report, say: Callable[[str]
 
 
 def _print_run_report(run: LaunchedRun, report: Report, say: Callable[[str], None]) -> None:
-    from farm.report import print_coverage, write
+    from farm.report.exports import is_broken, print_coverage, write
     from farm.report.faces.files import describe_written_report
     from farm.report.runs import choose_report_folder
-    from farm.report.tables.causes import is_broken
 
     brief = report.rows["label"].nunique() <= FEW
     print_coverage(report, run.record, brief=brief)

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from farm.work.claims import ONE
+from farm.work.work_left import estimate_run_left
 from tasks.backends import BackendSpec
 from tasks.wire import Rows
 
 if TYPE_CHECKING:
     from farm.work.run_state import RunState
-    from farm.work.work_left import WorkLeft
 
 #: Seconds between two exports of a driver's figures, two times that a Ray of the farm's own hands them on (ten by
 #: itself), and two scrapes of `farm node monitor`.
@@ -48,14 +48,14 @@ PANELS = (
 
 
 class MetricsWatch:
-    """Tells Ray what a driver knows of its run. left: of the time left."""
+    """Tells Ray what a driver knows of its run."""
 
-    def __init__(self, run_id: str, left: WorkLeft) -> None:
+    def __init__(self, run_id: str) -> None:
         from ray.util import metrics
 
         kinds = {"counter": metrics.Counter, "gauge": metrics.Gauge}
         self._made = {name: kinds[kind](name, words, tags) for name, (kind, words, tags) in DRIVER.items()}
-        self._run, self._left, self._at = run_id, left, float("-inf")
+        self._run, self._at = run_id, float("-inf")
         self._told: dict[tuple[str, ...], float] = {}
 
     def __call__(self, run: RunState) -> None:
@@ -71,7 +71,7 @@ class MetricsWatch:
         self._set(run.run_counts.supervisors_lost, "farm_lost")
         self._set(run.plan.executor.slots(None, ONE), "farm_slots", state="there")
         self._set(sum(flight.begun for flight in run.flights.values()), "farm_slots", state="busy")
-        self._set(self._left(run)[0], "farm_left_seconds")
+        self._set(estimate_run_left(run)[0], "farm_left_seconds")
 
     def close(self, run: RunState, cache: Path) -> None:
         """Tell the last figures, and wait for `farm node monitor`, if it runs, to see them: a Ray of the farm's own

@@ -18,7 +18,7 @@ from rich.text import Text
 from farm.fleet.inventory import AWAITED, BackendOffer, explain_no_device_of
 from farm.plan.left_out import shorten_names_left_out
 from farm.work.durations import format_duration
-from farm.work.work_left import WorkLeft, count_expected_cases
+from farm.work.work_left import count_expected_cases, estimate_run_left
 from tasks.backends.needs import write_install_line
 from tasks.model import FAILED, name_statuses
 
@@ -40,10 +40,10 @@ WIDE = 120
 
 
 class RunProgress:
-    """Called by the dispatcher; draws on a terminal, prints lines elsewhere. left: of the time left."""
+    """Called by the dispatcher; draws on a terminal, prints lines elsewhere."""
 
-    def __init__(self, console: Console, left: WorkLeft) -> None:
-        self.console, self._left = console, left
+    def __init__(self, console: Console) -> None:
+        self.console = console
         self._live: Live | None = None
         self._drawn = self._said = float("-inf")
         self._told: dict[str, Counter[str]] = {}  # backend → counts by status, as last printed
@@ -113,7 +113,7 @@ class RunProgress:
         elapsed_s = time.monotonic() - run.started
         done = sum(count.done for count in run.run_counts.counts.values()) + run.run_groups.count_stored_cases()
         cases = sum(count_expected_cases(run))
-        left_s, about = self._left(run)
+        left_s, about = estimate_run_left(run)
         minutes, seconds = divmod(int(elapsed_s), 60)
         text = f"{minutes}:{seconds:02d}  {done:.0f} of {cases:.0f} cases done"
         for kind, what, more in (
@@ -155,7 +155,7 @@ def show_on_terminal() -> Iterator[Callable[[RunState], None]]:
     """What tells of a run that a function started: on a terminal as `RunProgress` does, once it takes longer than a
     moment; elsewhere nothing, for what is written there is the caller's."""
     console = Console(emoji=False)
-    progress = RunProgress(console, WorkLeft())
+    progress = RunProgress(console)
 
     def tell(run: RunState) -> None:
         if console.is_terminal and sys.stdout.isatty() and time.monotonic() - run.started > MOMENT_S:

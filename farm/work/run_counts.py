@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 import numpy as np
@@ -113,9 +113,3 @@ class RunCounts:
         if spent.get("starts"):
             return spent["start_s"] / spent["starts"]
         return self._plan.offer(b).info.start_s or START_S
-
-    def missing(self) -> Iterator[tuple[str, int]]:
-        """(backend, cases) planned without a row."""
-        for name, count in self.counts.items():
-            if count.done < count.planned:
-                yield name, count.planned - count.done

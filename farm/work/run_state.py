@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from collections.abc import Collection, Iterator
@@ -21,11 +22,14 @@ class RunState:
     """The parts of a run, each of which changes as it goes on.
 
     before: what is in the lake already, of a run that is resumed; had: the backends that were available when it began;
-    started: when this launch did (monotonic seconds); flights: the jobs under way.
+    started: when this launch did (monotonic seconds); slower: how many times as long as on an idle machine things take,
+    where others were at work then; flights: the jobs under way.
     """
 
     def __init__(self, plan: RunPlan, before: BeforeRun | None = None, had: Collection[str] = ()) -> None:
         self.plan, self.before, self.started = plan, before or BeforeRun(), time.monotonic()
+        # Not all that waits for a CPU does so all the time: half of it counts.
+        self.slower = 1.0 + os.getloadavg()[0] / (2 * (os.cpu_count() or 1))
         self.flights, self.health, self.run_counts = JobFlights(), DeviceHealth(), RunCounts(plan)
         self.row_writer = RowWriter(plan, self.run_counts)
         self.placement = JobPlacement(plan, self.health, had)
@@ -39,6 +43,8 @@ class RunState:
 
     def missing(self) -> Iterator[tuple[str, int]]:
         """(backend, cases) planned without a row; empty after a finished run."""
-        yield from self.run_counts.missing()
+        for name, count in self.run_counts.counts.items():
+            if count.done < count.planned:
+                yield name, count.planned - count.done
         if left := self.run_groups.left["prepare"]:
             yield "(not prepared)", left

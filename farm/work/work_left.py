@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -34,21 +33,13 @@ class WorkAmount:
     timed: bool
 
 
-class WorkLeft:
-    """Seconds that a run is likely to need still. Guesses are of an idle machine: where others are at work it is that
-    much slower."""
-
-    def __init__(self) -> None:
-        #: Not all that waits for a CPU does so all the time: half of it counts.
-        self._slower = 1.0 + os.getloadavg()[0] / (2 * (os.cpu_count() or 1))
-
-    def __call__(self, run: RunState) -> tuple[float, str]:
-        """(seconds, how sure that is: "about" or "at least"); nothing left where all cases are done."""
-        cases, done = count_expected_cases(run), [float(count.done) for count in run.run_counts.counts.values()]
-        if sum(done) >= sum(cases):
-            return 0.0, "about"
-        left_s = max((estimate_left_s(*pool) for pool in measure_pools_left(run, self._slower)), default=0.0)
-        return left_s + END_S * self._slower, "at least" if _is_duration_guessed(run) else "about"
+def estimate_run_left(run: RunState) -> tuple[float, str]:
+    """(seconds that a run is likely to need still, how sure that is: "about" or "at least"); nothing left where all
+    cases are done."""
+    if sum(count.done for count in run.run_counts.counts.values()) >= sum(count_expected_cases(run)):
+        return 0.0, "about"
+    left_s = max((estimate_left_s(*pool) for pool in measure_pools_left(run)), default=0.0)
+    return left_s + END_S * run.slower, "at least" if _is_duration_guessed(run) else "about"
 
 
 def estimate_left_s(works: Sequence[WorkAmount], slots: int) -> float:
@@ -75,9 +66,9 @@ def _compute_pace(took: float, done: float, left: float, assumed: float, weight:
     return (took + assumed * weighs) / (done + weighs)
 
 
-def measure_pools_left(run: RunState, slower: float) -> Iterator[tuple[list[WorkAmount], int]]:
+def measure_pools_left(run: RunState) -> Iterator[tuple[list[WorkAmount], int]]:
     """(what is done and left of each backend of a pool of devices and each kind of work, its slots); preparing and
-    exporting are done by the CPUs. slower: how many times as long as guessed what nobody has timed takes."""
+    exporting are done by the CPUs."""
     awaited = [b for b, spec in enumerate(run.plan.matrix.backends) if run.plan.offers[spec.name].awaited]
     kinds = range(len(run.plan.kinds))
     for pool in run.placement.pools():
@@ -85,17 +76,17 @@ def measure_pools_left(run: RunState, slower: float) -> Iterator[tuple[list[Work
             continue
         # Of what is awaited nobody knows yet where it will run: most likely on CPUs.
         backends = (*pool.backends, *(awaited if pool.main else ()))
-        works = [_measure_backend_left(run, b, kind, slower) for b in backends for kind in kinds]
+        works = [_measure_backend_left(run, b, kind) for b in backends for kind in kinds]
         if pool.main:
-            works += [_measure_preparing_left(run, kind, slower) for kind in kinds]
-            works.append(_measure_exporting_left(run, slower))
+            works += [_measure_preparing_left(run, kind) for kind in kinds]
+            works.append(_measure_exporting_left(run))
         yield works, pool.devices
 
 
-def _measure_backend_left(run: RunState, b: int, kind: int, slower: float) -> WorkAmount:
+def _measure_backend_left(run: RunState, b: int, kind: int) -> WorkAmount:
     counts = run.run_counts
     joint = run.plan.offer(b).joint
-    guess_ms = guess_case_ms(joint) * slower * run.plan.kinds.run(joint).item(kind)
+    guess_ms = guess_case_ms(joint) * run.slower * run.plan.kinds.run(joint).item(kind)
     all_did = counts.did[b]
     all_to_do = np.maximum(run.run_groups.to_come[b] + counts.to_do[b] - all_did, 0.0)
     did, to_do = all_did[kind], all_to_do[kind]
@@ -116,28 +107,28 @@ def _measure_backend_left(run: RunState, b: int, kind: int, slower: float) -> Wo
     return _add_work_in_flight(run, b, kind, done_ms, left_ms, one_ms, first_ms, timed)
 
 
-def _measure_preparing_left(run: RunState, kind: int, slower: float) -> WorkAmount:
+def _measure_preparing_left(run: RunState, kind: int) -> WorkAmount:
     groups = run.run_groups
-    guess_ms = GUESSED_MS["prepare"] * slower * run.plan.kinds.prepare.item(kind)
+    guess_ms = GUESSED_MS["prepare"] * run.slower * run.plan.kinds.prepare.item(kind)
     made, left = int(groups.prepared[kind]), int(groups.to_prepare[kind])
     is_first = not groups.prepared.any() and not groups.to_prepare[:kind].any()
-    return _measure_groups_left(run, "prepare", kind, made, left, guess_ms, slower, is_first)
+    return _measure_groups_left(run, "prepare", kind, made, left, guess_ms, is_first)
 
 
-def _measure_exporting_left(run: RunState, slower: float) -> WorkAmount:
-    groups, guess_ms = run.run_groups, GUESSED_MS["export"] * slower
+def _measure_exporting_left(run: RunState) -> WorkAmount:
+    groups, guess_ms = run.run_groups, GUESSED_MS["export"] * run.slower
     # Whose cases earlier runs have timed, they have exported, and the cache has it.
     asked = (groups.to_come + run.run_counts.to_do)[..., :2].sum(axis=(0, 1))
     guess_ms *= max(float(asked[1] / max(asked[0], 1.0)), CACHED)
     left = groups.left["export"] + groups.exports_to_come
-    return _measure_groups_left(run, "export", 0, groups.exported, left, guess_ms, slower, not groups.exported)
+    return _measure_groups_left(run, "export", 0, groups.exported, left, guess_ms, not groups.exported)
 
 
 def _measure_groups_left(
-    run: RunState, job: str, kind: int, made: int, left: int, guess_ms: float, slower: float, is_first: bool
+    run: RunState, job: str, kind: int, made: int, left: int, guess_ms: float, is_first: bool
 ) -> WorkAmount:
     """Of groups of a kind that a kind of job makes. is_first: no process has done any yet."""
-    start_ms = START_S * 1e3 * slower
+    start_ms = START_S * 1e3 * run.slower
     done_ms, left_ms = made * guess_ms + start_ms * bool(made), left * guess_ms + start_ms * bool(left and is_first)
     return _add_work_in_flight(run, job, kind, done_ms, left_ms, lambda flight: guess_ms, start_ms * is_first, False)
 

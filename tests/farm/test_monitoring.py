@@ -44,8 +44,8 @@ def test_a_driver_tells_totals_once_and_states_as_they_are(monkeypatch: pytest.M
     flights = {1: SimpleNamespace(begun=True), 2: SimpleNamespace(begun=False)}
     plan = SimpleNamespace(executor=SimpleNamespace(slots=lambda offer, claim: 4))
     run: Any = SimpleNamespace(run_counts=run_counts, flights=flights, plan=plan)
-    left: Any = lambda run: (7.0, "about")  # noqa: E731
-    watch = monitoring.MetricsWatch("r", left)
+    monkeypatch.setattr(monitoring, "estimate_run_left", lambda run: (7.0, "about"))
+    watch = monitoring.MetricsWatch("r")
     watch(run)
     counts["ort-cpu"].status = {"pass": 5, "wrong": 0}  # one was run again elsewhere
     watch(run)

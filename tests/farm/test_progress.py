@@ -99,6 +99,7 @@ class Said:
         plan = SimpleNamespace(offers=offers, matrix=matrix, offer=lambda b: offers[backends[b].name], kinds=kinds)
         self.run: Any = SimpleNamespace(
             started=0.0,
+            slower=1.0,
             run_counts=run_counts,
             run_groups=run_groups,
             placement=SimpleNamespace(pools=lambda: [pool]),
@@ -107,7 +108,7 @@ class Said:
             come=[],
             flights=JobFlights(),
         )
-        self.progress = progress.RunProgress(Console(file=self.out, width=200), work_left.WorkLeft())
+        self.progress = progress.RunProgress(Console(file=self.out, width=200))
 
     def prepare(self) -> None:
         """All groups are prepared, in no time."""
@@ -139,7 +140,7 @@ class Said:
 
     def told(self) -> float:
         """Seconds left."""
-        return work_left.WorkLeft()(self.run)[0]
+        return work_left.estimate_run_left(self.run)[0]
 
 
 def test_a_log_has_a_line_at_once_and_then_what_changed_at_most_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,16 +216,15 @@ def test_where_nothing_comes_a_log_says_every_few_minutes_what_is_at_work(monkey
 
 
 def test_the_time_left_is_there_from_the_first_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work_left.os, "getloadavg", lambda: (0.0, 0.0, 0.0))
     alone = Said(monkeypatch)
     assert "at least 8 s left" in alone.at(0.0)  # 1000 cases of 10 ms and 40 sets of 31 ms on two slots, and the report
     alone.prepare()
     alone.take("torch-cpu", 100, 20.0)
-    assert work_left.WorkLeft()(alone.run)[1] == "at least", (
+    assert work_left.estimate_run_left(alone.run)[1] == "at least", (
         "what the cases of a backend take that has run none is a guess"
     )
     alone.take("tvm-cpu", 30, 3.0)
-    assert work_left.WorkLeft()(alone.run)[1] == "about"
+    assert work_left.estimate_run_left(alone.run)[1] == "about"
     said = Said(monkeypatch, (10.0, 1000.0))
     assert "about" in said.at(0.0) and said.told() == pytest.approx(206, abs=2)
     said.prepare()
@@ -235,11 +235,9 @@ def test_the_time_left_is_there_from_the_first_line(monkeypatch: pytest.MonkeyPa
 
 
 def test_where_others_are_at_work_a_guess_is_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = []
-    for load in (0.0, 3.0 * (work_left.os.cpu_count() or 1)):
-        monkeypatch.setattr(work_left.os, "getloadavg", lambda load=load: (load, load, load))
-        told.append(Said(monkeypatch).told())
-    assert told[1] == pytest.approx(2.5 * told[0])
+    said = Said(monkeypatch)
+    alone_s, said.run.slower = said.told(), 2.5
+    assert said.told() == pytest.approx(2.5 * alone_s)
 
 
 def test_what_is_awaited_counts_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,7 +250,6 @@ def test_what_is_awaited_counts_as_well(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_what_is_at_work_is_done_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work_left.os, "getloadavg", lambda: (0.0, 0.0, 0.0))
     said = Said(monkeypatch, (10.0, 1000.0))
     said.prepare()
     said.take("torch-cpu", 600, 6.0)
@@ -290,7 +287,6 @@ class LongRun:
     def __init__(
         self, monkeypatch: pytest.MonkeyPatch, groups: list[Group], wanted: dict[str, tuple[bool, np.ndarray]]
     ) -> None:
-        monkeypatch.setattr(work_left.os, "getloadavg", lambda: (0.0, 0.0, 0.0))
         self.clock = Clock()
         monkeypatch.setattr(work_left, "time", self.clock)
         specs = [BackendSpec.parse(name) for name in wanted]
@@ -306,6 +302,7 @@ class LongRun:
         pool = SimpleNamespace(backends=range(len(wanted)), devices=2, main=True)
         self.run: Any = SimpleNamespace(
             plan=self.plan,
+            slower=1.0,
             run_counts=RunCounts(self.plan),
             run_groups=RunGroups(self.plan, [True] * len(wanted), {}),
             placement=SimpleNamespace(pools=lambda: [pool]),
@@ -343,7 +340,7 @@ class LongRun:
                 ends[number] = self.clock.s + seconds, b, g
             next_s = min(end for end, _, _ in ends.values())
             while self.clock.s < next_s:
-                told.append((self.clock.s, work_left.WorkLeft()(self.run)[0]))
+                told.append((self.clock.s, work_left.estimate_run_left(self.run)[0]))
                 self.clock.s = min(next_s, self.clock.s + 1.0)
             for number in [n for n, (end, _, _) in ends.items() if end <= self.clock.s]:
                 _, b, g = ends.pop(number)
