@@ -14,7 +14,7 @@ from farm.plan.request import RunRequest
 from farm.work.durations import DurationEstimate
 from farm.work.earlier_runs import LearnedFromRuns, learn_from_runs
 from farm.work.run_state import RunState
-from farm.work.state import RunPlan
+from farm.work.state import BudgetOrder, RunPlan
 
 #: Of a budget, what cells are planned for; the rest is for starting, for what takes longer than it did, and for the
 #: report.
@@ -30,13 +30,14 @@ LONG_S = 4.0
 @dataclass(frozen=True)
 class BudgetChoice:
     """Cells by the order in which they are worth their time: group, backend, rank and number of samples of each; one of
-    which nobody has run any stands there twice, with its first sample and with the others. taken: which of them are
-    in."""
+    which nobody has run any stands there twice, with its first sample and with the others. first: samples of the cell
+    that stand first; taken: which of them are in."""
 
     groups: np.ndarray
     backends: np.ndarray
     ranks: np.ndarray
     samples: np.ndarray
+    first: np.ndarray
     taken: np.ndarray
 
     def select_samples(self, wanted: np.ndarray) -> np.ndarray:
@@ -49,11 +50,13 @@ class BudgetChoice:
         """Groups by the first of their cells."""
         return list(dict.fromkeys(self.groups[self.taken].tolist()))
 
-    def rank(self, order: list[int], backends: int) -> np.ndarray:
-        """Ranks of the cells of these groups, [groups, backends]."""
-        found = np.zeros((max(order, default=-1) + 1, backends), np.int8)
-        found[self.groups[self.taken], self.backends[self.taken]] = self.ranks[self.taken]
-        return found[order]
+    def arrange(self, order: list[int], backends: int) -> BudgetOrder:
+        """In which order the cells of these groups are run."""
+        shape = max(order, default=-1) + 1, backends
+        rank, first = np.zeros(shape, np.int8), np.zeros(shape, np.int32)
+        cells = self.groups[self.taken], self.backends[self.taken]
+        rank[cells], first[cells] = self.ranks[self.taken], self.first[self.taken]
+        return BudgetOrder(rank[order], first[order])
 
 
 def select_cells_within_budget(plan: RunPlan, known: LearnedFromRuns, budget_s: float) -> BudgetChoice:
@@ -72,10 +75,10 @@ def select_cells_within_budget(plan: RunPlan, known: LearnedFromRuns, budget_s: 
     start_s = estimate.start_s[b] / many[same]
     samples = plan.matrix.wanted[g, b]
     joint = np.array([plan.offer(x).joint for x in range(len(plan.matrix.backends))], bool)
-    parts = np.where(np.isnan(known.ms[g, b]) & ~joint[b] & (samples > 1), 2, 1)
-    of = np.repeat(np.arange(len(g)), parts)  # the cell that each part is of
+    first = np.where(np.isnan(known.ms[g, b]) & ~joint[b], 1, samples)
+    of = np.repeat(np.arange(len(g)), 1 + (first < samples))  # the cell that each part is of
     further = np.r_[False, of[1:] == of[:-1]] if len(of) else np.zeros(0, bool)
-    share = np.where(further, samples[of] - 1, np.where(parts[of] > 1, 1, samples[of]))
+    share = np.where(further, samples[of] - first[of], first[of])
     cost = cost[of] * share / samples[of]
     order = np.lexsort((cost + start_s[of], turn[of], place[of], further, rank[of]))
     g, b, rank, cost, share = g[of][order], b[of][order], rank[of][order], cost[order], share[order]
@@ -84,7 +87,7 @@ def select_cells_within_budget(plan: RunPlan, known: LearnedFromRuns, budget_s: 
     for p, number in slots.items():
         mine = pool == p
         taken[mine] = np.cumsum((cost + aside)[mine]) <= budget_s * SHARE * number
-    return BudgetChoice(g, b, rank, share, taken)
+    return BudgetChoice(g, b, rank, share, first[of][order], taken)
 
 
 def apply_budget(plan: RunPlan) -> RunPlan:
@@ -106,7 +109,7 @@ def apply_budget(plan: RunPlan) -> RunPlan:
             matrix=matrix.reorder_groups(order, choice.select_samples(matrix.wanted)),
             learned=known.of(order),
             whole=matrix,
-            rank=choice.rank(order, len(plan.matrix.backends)),
+            order=choice.arrange(order, len(plan.matrix.backends)),
         )
     longest_s = (
         np.nan_to_num(known.ms * matrix.wanted).max(axis=1, initial=0.0) + np.nan_to_num(known.prepare_ms)

@@ -35,11 +35,11 @@ class CaseQueue:
 
     def add(self, b: int, portion: Portion) -> None:
         """Cases that can be run now."""
-        if self._plan.rank is None:
+        if self._plan.order is None:
             self.ready[b].append(portion)
         else:
             g, positions = portion
-            first = len(positions) if self._plan.is_run_whole(g, b) else 1
+            first = self._plan.order.first.item(g, b)
             for part in filter(None, (positions[:first], positions[first:])):
                 self._insert_by_rank(b, (g, part))
         self._count(b, portion, 1)
@@ -52,10 +52,10 @@ class CaseQueue:
 
     def rank_of(self, b: int, portion: Portion) -> tuple[int, bool]:
         """The lower, the more some cases tell by a budget; of a cell that nobody has run its first case tells most."""
-        if self._plan.rank is None:
+        if self._plan.order is None:
             return 0, False
         g, positions = portion
-        return self._plan.rank.item(g, b), positions[0] > 0 and not self._plan.is_run_whole(g, b)
+        return self._plan.order.rank.item(g, b), positions[0] >= self._plan.order.first.item(g, b)
 
     def _count(self, b: int, portion: Portion, sign: int) -> None:
         cases = sign * len(portion[1])

@@ -109,7 +109,7 @@ class Dispatcher:
     def _fill(self) -> None:
         """Submit until every pool has about two jobs per device under way."""
         for pool in self.state.placement.pools():
-            while (load := self.state.flights.load(pool.name)) < 2 * pool.devices - 1e-9:
+            while (load := self.state.flights.loads[pool.name]) < 2 * pool.devices - 1e-9:
                 flight = self.jobs.next(pool, load < pool.devices, self.state.flights.preparing)
                 if flight is None:
                     break

@@ -72,12 +72,11 @@ class JobSource:
         half = preparing >= slots or (many and self._has_plenty_to_run(pool))
         if not self._begun:
             return self._first(pool, half, slots)
-        most = MANY_GROUPS if many else 0
+        most, ranked = MANY_GROUPS if many else 0, self._plan.order is not None
         flight = None if half else self._make_preparing_flight(slots, most)
-        if flight is None and self._do_exports_tell_more(pool):
+        if flight is None and ranked and self._do_exports_tell_more(pool):
             flight = self._make_exporting_flight(pool.devices)
         # The quick backends before the exporter, the compilers last: most of the matrix is there early.
-        ranked = self._plan.rank is not None
         flight = flight or self._batch_for(pool, joint=ranked) or self._make_exporting_flight(pool.devices)
         flight = flight or self._batch_for(pool)
         if flight is None and not (many and half):
@@ -98,7 +97,7 @@ class JobSource:
         """Whether by a budget the cases of the next group that is to be exported are worth more than any that can be
         run."""
         groups, queue = self._state.run_groups, self._state.case_queue
-        if self._plan.rank is None or not groups.queues["export"]:
+        if not groups.queues["export"]:
             return False
         g = groups.queues["export"][0]
         exported = [queue.rank_of(b, (g, (0,))) for b in groups.exporting[g] if groups.wanted[g, b]]
@@ -172,7 +171,7 @@ class JobSource:
             order.sort(key=lambda b: -left_s[b])
         # Each backend has its first numbers, and is timed, before any has its second batch.
         order = sorted(
-            order, key=self._state.case_queue.place if self._plan.rank is not None else self._begun.__contains__
+            order, key=self._state.case_queue.place if self._plan.order is not None else self._begun.__contains__
         )
         for b in order:
             compiles = self._plan.offer(b).joint

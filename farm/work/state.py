@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import functools
 import itertools
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
@@ -80,11 +80,21 @@ class BeforeRun:
 
 
 @dataclass(frozen=True)
+class BudgetOrder:
+    """In which order a budget has cells run, [groups, backends]. rank: the lower, the more a cell tells; first: how many
+    of its samples come before the others: one of what nobody has run, all of what is compiled together or has been run
+    before."""
+
+    rank: np.ndarray
+    first: np.ndarray
+
+
+@dataclass(frozen=True)
 class RunPlan:
     """A request with its cells planned and every backend asked. Groups and backends are called by their number in the
     matrix: g and b. run_id: "" as long as the run has not begun; late: offers of backends that were awaited and have
     answered since it was last called; learned: what earlier runs tell of the cells; whole: the matrix of which
-    --budget has left cells out (None: it has not), and rank: of each that is in it, the lower the more it tells;
+    --budget has left cells out (None: it has not), and order: in which order it has the others run;
     passports: what the sums of each backend are held against."""
 
     request: RunRequest
@@ -95,7 +105,7 @@ class RunPlan:
     late: Callable[[], list[BackendOffer]] = list
     learned: LearnedFromRuns | None = None
     whole: Matrix | None = None
-    rank: np.ndarray | None = None
+    order: BudgetOrder | None = None
     passports: dict[str, tuple[Passport, ...]] = field(default_factory=dict)
 
     @functools.cached_property
@@ -143,10 +153,6 @@ class RunPlan:
             return None
         ms: float = self.learned.ms.item(g, b)
         return ms if isfinite(ms) else None
-
-    def is_run_whole(self, g: int, b: int) -> bool:
-        """Whether a budget takes all cases of a cell or none: they have been run before, or are compiled together."""
-        return self.offer(b).joint or self.case_ms(g, b) is not None
 
     def case_worth(self, g: int, b: int) -> float:
         """How many ordinary cases of the backend one of a cell is worth."""
@@ -249,17 +255,14 @@ class JobFlight:
 
 
 class JobFlights(dict[int, JobFlight]):
-    """Jobs under way by handle, with their sums: the loop asks for them at every message."""
+    """Jobs under way by handle, with their sums: the loop asks for them at every message. loads: how much of the devices
+    of each pool they take."""
 
     def __init__(self) -> None:
         super().__init__()
         self.preparing = 0
         self.batches = Counter[int]()  # under way, by backend
-        self._loads: dict[str, float] = {}
-
-    def load(self, pool: str) -> float:
-        """How much of a pool's devices its jobs take."""
-        return self._loads.get(pool, 0.0)
+        self.loads = defaultdict[str, float](float)
 
     def __setitem__(self, handle: int, flight: JobFlight) -> None:
         super().__setitem__(handle, flight)
@@ -270,6 +273,6 @@ class JobFlights(dict[int, JobFlight]):
         super().__delitem__(handle)
 
     def _count(self, flight: JobFlight, sign: int) -> None:
-        self._loads[flight.pool] = self._loads.get(flight.pool, 0.0) + sign * flight.load
+        self.loads[flight.pool] += sign * flight.load
         self.preparing += sign * bool(flight.job.prepare)
         self.batches[flight.backend] += sign

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
 import time
 from collections import Counter, deque
@@ -11,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pandas as pd
@@ -32,7 +34,7 @@ from farm.work.lost_work import NOT_BEGUN
 from farm.work.run_groups import WHOLE, RunGroups
 from farm.work.run_state import RunState
 from farm.work.second_opinions import SecondOpinions
-from farm.work.state import JobFlight, RunPlan
+from farm.work.state import BudgetOrder, JobFlight, RunPlan
 from farm.work.supervisor import STRIKES
 from tasks import catalogs, wire
 from tasks.backends.base import FRACTION
@@ -93,8 +95,14 @@ def run(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
         lakes = lake.open_lake(tmp_path / "results")
         plan = matrix.build_matrix(config, {"load": catalogs.get_catalog("load").entries()})
         request = RunRequest(config, policy_files.load_policy("error_units"), lakes, cache)
-        rank = np.full(plan.wanted.shape, 2, np.int8) if more.get("ranked") else None
-        made = RunState(RunPlan(request, plan, cluster, offers, "r", late, rank=rank))
+        joint = [offers[s.name].joint for s in specs]
+        order = BudgetOrder(np.full(plan.wanted.shape, 2, np.int8), np.where(joint, plan.wanted, 1))
+        load = 3.0 * (os.cpu_count() or 1)
+        with mock.patch("os.getloadavg", lambda: (load, load, load)):
+            made = RunState(
+                RunPlan(request, plan, cluster, offers, "r", late, order=order if more.get("ranked") else None)
+            )
+        assert made.slower == 2.5, "half of what waits for a processor counts"
         Dispatcher(made).run()
         assert not list(made.missing())
         rows = lake.read(tmp_path / "results", "r")
