@@ -46,8 +46,9 @@ Steps = Generator[Any, None, wire.Answer]
 class Child:
     """Serves commands; `steps` yields a command's messages as they come, and its answer as the last."""
 
-    def __init__(self, page: ProgressPage, isolates: bool = True) -> None:
-        """isolates: whether kernels of the user's run in a process of their own."""
+    def __init__(self, page: Any, isolates: bool = True) -> None:
+        """page: a `ProgressPage`, or what is written to as one is; isolates: whether kernels of the user's run in a
+        process of their own."""
         self.page, self._isolates = page, isolates
         #: What runs cases in this process, and what runs those of kernels that nobody vouches for in another one.
         self.runner: Any = None

@@ -379,7 +379,7 @@ class Runner:
 
     def _outputs_elsewhere(self, spec: BackendSpec, case: CaseRun, threads: int, **how: Any) -> Sequence[Any]:
         self._twins = self._twins or TwinProcesses(spec)
-        return self._twins.outputs(replace(case.item.asked, positions=(case.position,)), threads, **how)
+        return self._twins.outputs(case.item.asked.alone(case.position), threads, **how)
 
     def _finish(self, case: CaseRun, together: int) -> Done:
         found: Judgement | None = None

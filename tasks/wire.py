@@ -7,7 +7,7 @@ the dispatcher are messages as well. Only the first two are ever lines: the rest
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 from tasks.backends import BackendSpec
@@ -70,6 +70,10 @@ class ToRun:
     setting: str = ""
     part: str = ""
     explained: bool = True
+
+    def alone(self, position: int) -> ToRun:
+        """One of these cases."""
+        return replace(self, positions=(position,))
 
 
 # --- commands to a child ------------------------------------------------------------------------------------------

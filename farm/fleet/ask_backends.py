@@ -59,8 +59,8 @@ class BackendAsking:
     ) -> None:
         # Who stands behind a launcher is asked by it anyway, which may take long: not here.
         asked = [] if fresh else [s for s in specs if not s.launcher]
-        known = {s.name: (s, probe_answers.read_probe_answer(s, cache)) for s in asked}
-        self.answers: Answers = {name: add_device_exclusion(s, a) for name, (s, a) in known.items() if a is not None}
+        known = {s.name: probe_answers.read_probe_answer(s, cache) for s in asked}
+        self.answers: Answers = {name: add_device_exclusion(a) for name, a in known.items() if a is not None}
         self._names = {s.name for s in specs}
         self._cache, self._env, self._given_up = cache, env, threading.Event()
         self._came: queue.SimpleQueue[Answers | BaseException] = queue.SimpleQueue()
@@ -137,7 +137,8 @@ class BackendAsking:
             return {spec.name: wire.Refused(str(error)) for spec in specs}
         finally:
             self._building.discard(threading.current_thread())
-        with self._alone if _is_device_exclusive(specs[0]) else contextlib.nullcontext():
+        vendor = visible_devices.build_variables_for_child(specs[0])[DEVICE_VENDOR]
+        with self._alone if detect_vendors.allows_one_process(vendor) else contextlib.nullcontext():
             return self._ask_child(specs, python)
 
     def _ask_child(self, specs: list[BackendSpec], python: Interpreter) -> Answers:
@@ -172,19 +173,15 @@ class BackendAsking:
                 continue
             info = replace(said.info, start_s=round(start_s, 3), environment=envs.label_environment(spec))
             probe_answers.keep_probe_answer(spec, info, self._cache)
-            answers[spec.name] = add_device_exclusion(spec, info)
+            answers[spec.name] = add_device_exclusion(info)
         if child is not None:
             child.close()
         return answers
 
 
-def _is_device_exclusive(spec: BackendSpec) -> bool:
-    """Whether only one process at a time may open the backend's device here."""
-    return detect_vendors.allows_one_process(visible_devices.build_variables_for_child(spec)[DEVICE_VENDOR])
-
-
-def add_device_exclusion(spec: BackendSpec, info: BackendInfo) -> BackendInfo:
-    return replace(info, exclusive=_is_device_exclusive(spec))
+def add_device_exclusion(info: BackendInfo) -> BackendInfo:
+    """An answer, with whether only one process at a time may open the backend's device here."""
+    return replace(info, exclusive=detect_vendors.allows_one_process(info.device_vendor))
 
 
 def find_absent_vendor(spec: BackendSpec, labels: Mapping[str, str] | None) -> str:

@@ -115,7 +115,7 @@ class ChildProcess:
         self.process = self.channel.process
         self.answering = False
         #: How many cases it has run, and the last of them: what they left behind may be what kills it.
-        self.served, self.before = 0, list[ToRun]()
+        self.served, self.before = 0, list[tuple[ToRun, int]]()
 
     def close(self) -> None:
         """End the process and everything it started."""

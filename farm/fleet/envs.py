@@ -36,7 +36,6 @@ from farm.program import name_farm_program
 from tasks.backends import BackendSpec, is_interpreter_path
 from tasks.catalogs.models import own_models
 from tasks.packages import INDEX
-from tasks.plugins import PluginError
 
 #: Seconds a build may take; characters of the installer's last words that are kept.
 BUILD_S, WORDS = 3600.0, 900
@@ -61,6 +60,8 @@ _ADVICE = {
 }
 #: Variable of uv's: nothing is downloaded. What is in its cache, or in folders of wheels, may still be installed.
 OFFLINE = "UV_OFFLINE"
+#: What rows and lists call the farm's own environment.
+OWN = "farm"
 #: How a node gets what it lacks.
 WAYS = (
     f"an index that can be reached (PIP_INDEX_URL=URL, and {name_farm_program()} doctor envs build), a folder of its wheels (PIP_FIND_LINKS=FOLDER) or an "
@@ -243,9 +244,7 @@ def find_environment(spec: BackendSpec) -> Environment | None:
     """The environment a backend asks for; None for the farm's own (and for one whose file cannot be imported), which
     also serves where it has all that the backend's class asks for. A list of the config's own is always an
     environment."""
-    try:
-        made = spec.create()
-    except PluginError:  # said by its probe
+    if (made := spec.create_if_there()) is None:
         return None
     packages, python = spec.packages or made.packages, spec.python or made.python
     environment = Environment(tuple(packages), python, spec.launcher)
@@ -256,9 +255,9 @@ def find_environment(spec: BackendSpec) -> Environment | None:
 
 
 def label_environment(spec: BackendSpec) -> str:
-    """What rows say of the environment of a backend: "farm" for the farm's own."""
+    """What rows say of the environment of a backend."""
     environment = find_environment(spec)
-    return environment.label if environment else "farm"
+    return environment.label if environment else OWN
 
 
 def build_interpreter_of_backend(

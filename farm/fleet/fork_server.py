@@ -22,7 +22,6 @@ from farm.exits import starting
 from tasks.backends import BackendSpec
 from tasks.fork_request import BEGUN, ENDED, IDLE, ask_fork_server, list_late_variables
 from tasks.importing import make_module_command
-from tasks.plugins import PluginError
 
 #: Variable that says 0 where every child is to be started plainly.
 FORK = "FARM_FORK"
@@ -106,11 +105,8 @@ class _ForkServer:
 def list_early_imports(spec: BackendSpec) -> tuple[str, ...] | None:
     """What may be imported before a backend's process is forked; None where it is to be started plainly: on a device,
     whose driver may do what it likes when its runtime is imported."""
-    try:
-        made = spec.create()
-    except PluginError:
-        return None
-    return None if made.device_vendor else made.imports
+    made = spec.create_if_there()
+    return None if made is None or made.device_vendor else made.imports
 
 
 def _start_fork_server(control: socket.socket, env: Mapping[str, str]) -> None:

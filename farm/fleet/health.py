@@ -7,7 +7,7 @@ opinion); only a device that fails what others pass, time and again, is quaranti
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -61,7 +61,7 @@ class DeviceHealth:
     def __init__(self) -> None:
         self.sick: dict[str, set[Place]] = {}
         self.records: list[dict[str, Any]] = []  # for the run's record, in order
-        self._charts: dict[tuple[int, Place], _DeviceChart] = {}
+        self._charts = defaultdict[tuple[int, Place], _DeviceChart](_DeviceChart)
 
     def is_sick(self, scopes: tuple[str, ...], place: Place) -> bool:
         """Whether a device, or its whole node, is quarantined in any of the scopes."""
@@ -74,15 +74,15 @@ class DeviceHealth:
 
     def count_rows(self, backend: int, place: Place, rows: int) -> None:
         """Count what a device has done for a backend."""
-        self._chart(backend, place).rows += rows
+        self._charts[backend, place].rows += rows
 
     def rows(self, backend: int, place: Place) -> int:
         """How many rows a backend has made on a device."""
-        return self._chart(backend, place).rows
+        return self._charts[backend, place].rows
 
     def note_failure(self, case: CaseRef, place: Place, failure: Failing) -> bool:
         """Note a failure; whether a second opinion on it is due."""
-        chart = self._chart(case.backend, place)
+        chart = self._charts[case.backend, place]
         chart.failures[case] = failure
         chart.since += 1
         if chart.eager > 0:
@@ -95,7 +95,7 @@ class DeviceHealth:
 
     def opinion(self, case: CaseRef, place: Place, witness: Place, passed: bool, evidence: Mapping[str, Any]) -> bool:
         """Note what ``witness`` made of a case that failed on ``place``; whether ``place`` is to be quarantined."""
-        chart, other = self._chart(case.backend, place), self._chart(case.backend, witness)
+        chart, other = self._charts[case.backend, place], self._charts[case.backend, witness]
         chart.opinions.append(passed)
         chart.answered += 1
         other.given += 1
@@ -119,7 +119,7 @@ class DeviceHealth:
     def note_absence(self, backend: int, place: Place, began: float) -> bool:
         """Note that a backend's device was not there for a new child of a job that ``began`` then (monotonic seconds);
         whether that is believed by now. Jobs side by side see one incident; one long ago counts no more."""
-        chart = self._chart(backend, place)
+        chart = self._charts[backend, place]
         if chart.gone and began < chart.gone_at:
             return chart.gone >= GONE
         if chart.rows - chart.gone_rows > GONE_ROWS:
@@ -145,6 +145,3 @@ class DeviceHealth:
             record | {"backends": list(backends.values()), "failures": len(found), "evidence": evidence[-KEPT:]}
         )
         return found
-
-    def _chart(self, backend: int, place: Place) -> _DeviceChart:
-        return self._charts.setdefault((backend, place), _DeviceChart())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -77,11 +76,9 @@ def list_roster_lines(
 
 
 def _make_roster_line(spec: BackendSpec, offer: BackendOffer | None, cache: Path) -> RosterLine:
-    vendor, device_vendor, oldest, environment = "", "", "", envs.find_environment(spec)
-    with contextlib.suppress(PluginError):
-        made = spec.create()
-        vendor, device_vendor, oldest = made.vendor, made.device_vendor, made.oldest
-    where = "farm"
+    made, environment = spec.create_if_there(), envs.find_environment(spec)
+    vendor, device_vendor, oldest = (made.vendor, made.device_vendor, made.oldest) if made else ("", "", "")
+    where = envs.OWN
     if environment is not None:
         where = environment.label if environment.existing else environment.key
         where += "" if environment.there(cache) else " (not built)"

@@ -9,9 +9,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 
 from tasks.backends import BackendSpec
-from tasks.backends.base import Backend
 from tasks.devices import BY_LABEL, DEVICE_NUMBER, DEVICE_VENDOR, DEVICES, Device, find_device_number
-from tasks.plugins import PluginError
 
 #: A selector of oneAPI's before the numbers: "level_zero:0,1", "*:gpu" (SYCL's notes on environment variables).
 _SELECTOR = "ONEAPI_DEVICE_SELECTOR"
@@ -148,7 +146,7 @@ def build_vendor_variable(label: str, numbers: Sequence[str], env: Mapping[str, 
 def name_first_visible_device(spec: BackendSpec | None, env: Mapping[str, str] = os.environ) -> str:
     """What the devices are called that a backend computes on where nobody gave it others: the first that are visible;
     "" for the CPU's."""
-    made = _create_backend(spec)
+    made = spec.create_if_there() if spec else None
     if made is None or made.device_vendor not in BY_LABEL or made.emulated:
         return ""
     at = [find_device_number()] if not BY_LABEL[made.device_vendor].visible else made.ordinals
@@ -167,17 +165,9 @@ def build_variables_for_child(spec: BackendSpec | None) -> dict[str, str]:
     What is prepared must not depend on a GPU beside it, and no process of the CPU's opens one. A variable of another's
     that its runtime reads as well, as ROCm does CUDA's, is left to it.
     """
-    made = _create_backend(spec)
+    made = spec.create_if_there() if spec else None
     mine = made.device_vendor if made else ""
     env = {x.visible[0]: x.hidden for x in DEVICES if x.hidden is not None and x.label != mine}
     if mine in BY_LABEL:
         env.pop(BY_LABEL[mine].instead, None)
     return env | {DEVICE_VENDOR: mine}
-
-
-def _create_backend(spec: BackendSpec | None) -> Backend | None:
-    """A backend, to be asked whose devices it computes on; None for none and where its plug-in cannot be imported."""
-    try:
-        return spec.create() if spec else None
-    except PluginError:
-        return None

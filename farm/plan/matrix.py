@@ -24,12 +24,10 @@ from farm.plan.left_out import (
 from farm.plan.patterns import is_glob_pattern, list_pattern_names, make_pattern_matcher
 from tasks import catalogs, checks
 from tasks.backends import BackendSpec
-from tasks.backends.base import Backend
 from tasks.catalogs.base import Entry
 from tasks.devices import CALLED
 from tasks.model import Group, is_inexact_dtype
 from tasks.nearest import suggest_nearest_names
-from tasks.plugins import PluginError
 
 #: Columns of the lake that tell one group of the matrix from another.
 GROUP = ("check", "op", "variant", "dtype", "distribution")
@@ -50,11 +48,6 @@ class Matrix:
     skipped: list[tuple[int, int, str]] = field(default_factory=list)
     left_out: list[LeftOut] = field(default_factory=list)
     places: list[int] = field(default_factory=list)
-
-    @property
-    def cells(self) -> int:
-        """The number of planned cells (op, dtype, backend)."""
-        return self.count_cells()
 
     def count_cells(self, on: Sequence[bool] | None = None) -> int:
         """Planned cells, as reports count them: an op in a dtype under a check on a backend, whatever its inputs are
@@ -105,11 +98,11 @@ def build_matrix(config: Config, entries: Mapping[str, Sequence[Entry]], ops: Se
     for a pattern without wildcard that names no op.
     """
     specs = [b.spec() for b in config.backends]
-    made = [_create_backend(spec) for spec in specs]
+    made = [spec.create_if_there() for spec in specs]
     devices = [
         None if one is None or one.resource == "CPU" else CALLED.get(one.device_vendor, "") for one in made
     ]  # as torch calls them
-    unfit = {check: [_explain_unfit_check(one, check) for one in made] for check in config.all_checks}
+    unfit = {check: [checks.explain_check_exclusion(check, one) for one in made] for check in config.all_checks}
     takes = {check: np.array([not why for why in whys]) for check, whys in unfit.items()}
     rows: dict[
         tuple[str, str, str, str, str], list[int]
@@ -288,21 +281,6 @@ def _count_planned_samples(
         many = [checks.get_check_or_default(check).wanted(n) if n else 0 for n in given]
         counted[check, given] = many, [b for b, n in enumerate(many) if n and takes[b]]
     return counted[check, given]
-
-
-def _create_backend(spec: BackendSpec) -> Backend | None:
-    """A backend; None where its file cannot be imported, which is a line of the preflight."""
-    try:
-        return spec.create()
-    except PluginError:
-        return None
-
-
-def _explain_unfit_check(backend: Backend | None, check: str) -> str:
-    """Why cells of a check are not planned for a backend; "" if they are."""
-    if backend is None:
-        return "" if checks.get_check_or_default(check).runs else "its package cannot be imported"
-    return checks.explain_check_exclusion(check, backend)
 
 
 def count_configured_samples(catalog: CatalogConfig, backend: str) -> int:

@@ -101,7 +101,8 @@ def list_catalog_entries(
     answer, whys = None, [f"{home.spec.name}: {home.why}" for home in homes if home.why]
     for home, path in places:
         try:
-            said = _ask_for_catalog_list(name, 300, inline, envs.build_interpreter_of_backend(home, cache, given_up))
+            python = "" if inline else envs.build_interpreter_of_backend(home, cache, given_up)
+            said = _ask_for_catalog_list(name, 300, inline, python)
         except envs.EnvError as error:
             whys.append(f"{home.name if home else ''}: {error}")
             continue

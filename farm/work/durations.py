@@ -16,7 +16,6 @@ from farm.work.earlier_runs import LearnedFromRuns
 from farm.work.state import RunPlan
 from farm.work.work_kinds import CASE_MS, JOINT_MS, find_work_kinds
 from tasks import catalogs
-from tasks.plugins import PluginError
 
 #: Guesses. Milliseconds of preparing an ordinary group: half a second where shapes are large, next to nothing in the
 #: cache; of exporting a group. Seconds that a child takes to start.
@@ -38,11 +37,8 @@ def guess_work_s(matrix: Matrix) -> float:
     seconds = float(kinds.prepare[kinds.of[matrix.wanted.any(axis=1)]].sum()) * GROUP_MS / 1e3
     for b, spec in enumerate(matrix.backends):
         if (wanted := matrix.wanted[:, b]).any():
-            try:
-                joint = spec.create().joint
-            except PluginError:  # a line of the preflight
-                continue
-            seconds += float(wanted @ kinds.run(joint)[kinds.of]) * guess_case_ms(joint) / 1e3 + START_S
+            if made := spec.create_if_there():
+                seconds += float(wanted @ kinds.run(made.joint)[kinds.of]) * guess_case_ms(made.joint) / 1e3 + START_S
     return seconds
 
 

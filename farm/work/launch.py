@@ -123,7 +123,7 @@ def ready_run_plan(
                     rehearsed.wait()
             else:
                 plan = _await_backend_answers(plan, asking, awaits)
-        if not request.dry and request.budget_s is None:
+        if not (request.dry or inline) and request.budget_s is None:
             expect_first_jobs(plan)  # while the lake is read
         yield plan
 
@@ -185,7 +185,7 @@ def _start_executor(request: RunRequest, kind: type[Executor] | None, matrix: Ma
 def _build_plan_of_request(request: RunRequest, entries: dict[str, list[Entry]]) -> Matrix:
     """The matrix of a request. Raises ConfigError if it is empty, or an op is unknown."""
     config = request.config
-    if request.record is None:  # a resumed run has its policy, and keeps it
+    if request.record is None and config.policy.endswith(".json"):  # a resumed run has its policy, and keeps it
         labels = {n: {e.label for e in listed} for n, listed in entries.items()}
         try:
             policies.check_policy_ops(request.policy, config.policy, labels)
@@ -198,7 +198,7 @@ def _build_plan_of_request(request: RunRequest, entries: dict[str, list[Entry]])
     _check_op_patterns(request.ops, entries)
     matrix.left_out[:0] = request.left_out
     said = "; ".join(map(str, matrix.left_out))
-    if not matrix.cells:
+    if not matrix.count_cells():
         raise ConfigError(f"the config plans no cell: {said or 'its ops, dtypes, backends and skips leave nothing'}")
     if request.record is None and request.whole and (check := matrix.without_cells(config.all_checks)):
         whys = [f"{shorten_names_left_out(one.of)}: {one.why}" for one in matrix.left_out if check in one.names]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import mmap
 import os
 import queue
 import time
@@ -12,9 +11,10 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-from farm.fleet import ask_backends, detect_vendors, envs, inventory, probe_answers, visible_devices
+from farm.fleet import ask_backends, detect_vendors, envs, inventory, visible_devices
 from farm.fleet.ask_backends import add_device_exclusion, explain_no_device, find_absent_vendor
 from farm.fleet.child_process import name_compiler_caches
 from farm.fleet.inventory import Answers, BackendOffer
@@ -154,20 +154,18 @@ class InlineExecutor(Executor):
     def probe(self, specs: Sequence[BackendSpec], cache: str, fresh: bool = True) -> dict[str, Answers]:
         apart = [spec for spec in specs if not (spec.name in self._running or envs.find_environment(spec))]
         answers: Answers = ask_backends.probe_backends(apart, Path(cache), fresh=fresh) if apart else {}
-        return {HERE.node: {s.name: answers.get(s.name) or self._ask(s, Path(cache), fresh) for s in specs}}
+        return {HERE.node: {s.name: answers.get(s.name) or self._ask(s, Path(cache)) for s in specs}}
 
-    def _ask(self, spec: BackendSpec, cache: Path, fresh: bool) -> BackendInfo | wire.Refused:
+    def _ask(self, spec: BackendSpec, cache: Path) -> BackendInfo | wire.Refused:
+        """The answer of a backend that is about to run here; so none of an earlier run saves its start."""
         if envs.find_environment(spec):
             return wire.Refused(explain_no_device(spec, None) or ALONE, absent=find_absent_vendor(spec, None))
-        answer = None if fresh else probe_answers.read_probe_answer(spec, cache)
-        if answer is None:
-            began = time.monotonic()
-            said = self.children.greet(wire.Hello(spec, kernels=get_announced_definitions()), cache)[1]
-            if isinstance(said, wire.Refused):
-                return said
-            # Not remembered: where all is imported it starts at once, and no process of its own does.
-            answer = replace(said.info, start_s=round(time.monotonic() - began, 3))
-        return add_device_exclusion(spec, answer)
+        began = time.monotonic()
+        said = self.children.greet(wire.Hello(spec, kernels=get_announced_definitions()), cache)[1]
+        if isinstance(said, wire.Refused):
+            return said
+        # Not remembered: where all is imported it starts at once, and no process of its own does.
+        return add_device_exclusion(replace(said.info, start_s=round(time.monotonic() - began, 3)))
 
     def slots(self, offer: BackendOffer | None, claim: DeviceClaim) -> int:
         return 1
@@ -216,7 +214,7 @@ class DirectChildren(PooledChildren):
             child = child or DirectChild()
             answer = child.ask(hello)
             if isinstance(answer, wire.Ready) and hello.backend is not None:
-                answer = wire.Ready(replace(answer.info, environment=envs.label_environment(hello.backend)))
+                answer = wire.Ready(replace(answer.info, environment=envs.OWN))
             self._children[key] = child, hello, answer
         return child, answer
 
@@ -232,13 +230,10 @@ class DirectChild:
 
     def __init__(self) -> None:
         from tasks.child import Child
-        from tasks.relay import ProgressPage
 
-        fd = os.memfd_create("farm-progress")
-        os.ftruncate(fd, mmap.PAGESIZE)
-        self._child = Child(ProgressPage(fd), isolates=False)
-        os.close(fd)
-        self.served, self.before = 0, list[ToRun]()
+        # A page for whoever finds a process dead: this one would find itself.
+        self._child = Child(SimpleNamespace(write=lambda *at: None), isolates=False)
+        self.served, self.before = 0, list[tuple[ToRun, int]]()
 
     def call(self, command: Any, deadline_s: float | None = None) -> Iterator[Any]:
         yield from self._child.steps(command)

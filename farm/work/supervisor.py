@@ -232,7 +232,12 @@ def _run_cases_in_child(batch: _JobBatch, children: PooledChildren) -> Iterator[
     for message in child.call(command, job.deadline_s or None):
         if isinstance(message, ChildDeath):
             children.forget(job)
-            doubt = SequenceDoubt(message.kind, message.stage, child.served, tuple(child.before))
+            doubt = SequenceDoubt(
+                message.kind,
+                message.stage,
+                child.served,
+                tuple(item.alone(position) for item, position in child.before),
+            )
             yield from _take_child_death(batch, message, doubt, children)
             return
         if isinstance(message, wire.Stopped):
@@ -255,7 +260,7 @@ def _run_cases_in_child(batch: _JobBatch, children: PooledChildren) -> Iterator[
             streak = streak + 1 if failed else 0
             child.served += 1
             child.before[: 1 - MOST] = []
-            child.before.append(batch.alone(message.number))
+            child.before.append(batch.cases[message.number])
             if message.number in batch.doubted:
                 message = batch.explain_acquittal(message)
             batch.add_confirmed(message, sought=batch.has_culprit(message))
@@ -384,7 +389,7 @@ class _JobBatch:
     def alone(self, number: int) -> ToRun:
         """A case as an item of its own."""
         item, position = self.cases[number]
-        return replace(item, positions=(position,))
+        return item.alone(position)
 
     def doubts(self, death: ChildDeath, doubt: SequenceDoubt) -> bool:
         """Whether a crash may not be its case's own: a SIGKILL may come from outside, the cases that the process had

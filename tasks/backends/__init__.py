@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from tasks.backends.base import Backend
-from tasks.plugins import PluginPart, list_plugin_parts
+from tasks.plugins import PluginError, PluginPart, list_plugin_parts
 
 #: A Python version as the key `python` names one; what is none is an interpreter that is there.
 PYTHON_VERSION = re.compile(r"3\.\d+(\.\d+)?")
@@ -123,6 +124,12 @@ class BackendSpec:
         backend: Backend = list_backends()[self.runtime].load()(self.name, self.device, dict(self.options))
         backend.spec = self
         return backend
+
+    def create_if_there(self) -> Backend | None:
+        """As `create`; None where its file cannot be imported, which its probe says."""
+        with contextlib.suppress(PluginError):
+            return self.create()
+        return None
 
 
 def list_backends() -> dict[str, PluginPart]:

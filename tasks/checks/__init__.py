@@ -117,8 +117,11 @@ def name_check_of_another_kind(name: str, backend: Backend) -> str:
     return f"it only compiles (check {', '.join(backend.checks)})"
 
 
-def explain_check_exclusion(name: str, backend: Backend) -> str:
-    """Why no cells of a check are planned for a backend; "" where they are."""
+def explain_check_exclusion(name: str, backend: Backend | None) -> str:
+    """Why no cells of a check are planned for a backend (None for one whose package cannot be imported, of which rows
+    say so); "" where they are."""
+    if backend is None:
+        return "" if get_check_or_default(name).runs else "its package cannot be imported"
     return name_check_of_another_kind(name, backend) or get_check_or_default(name).unfit(backend)
 
 

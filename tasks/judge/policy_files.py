@@ -12,7 +12,7 @@ from typing import Any
 
 from tasks.judge.policy import IMPRECISE, Limit, Policy, judge_by_policy
 from tasks.model import DTYPES, OpClass, Refusal
-from tasks.nearest import suggest_nearest_names
+from tasks.nearest import suggest_meant_names, suggest_nearest_names
 
 __all__ = [
     "POLICIES",
@@ -28,6 +28,8 @@ __all__ = [
 
 POLICIES = Path(__file__).parent / "policies"
 RULES = ("error_units", "classic", "absolute")
+#: Those that come with the farm and have been read: nobody changes them.
+_own: dict[str, Policy] = {}
 
 
 class PolicyError(Refusal, ValueError):
@@ -40,20 +42,26 @@ def list_policy_names() -> list[str]:
 
 def load_policy(name: str) -> Policy:
     """The policy of a name (`list_policy_names()`) or of a path to a JSON file. Raises PolicyError."""
+    if name in _own:
+        return _own[name]
     path = Path(name) if name.endswith(".json") else POLICIES / f"{name}.json"
     try:
         data = json.loads(path.read_text())
     except FileNotFoundError:
-        raise PolicyError(
-            f"policy {name!r}: no such file {path}; known policies: {', '.join(list_policy_names())}"
-        ) from None
+        known = list_policy_names()
+        what = f"no such file {path}" if name.endswith(".json") else f"no policy {name!r}"
+        words = f"{what} (known policies: {', '.join(known)}){suggest_meant_names(name, known)}"
+        raise PolicyError(words) from None
     except OSError as error:
         raise PolicyError(f"{path}: cannot be read ({error})") from None
     except ValueError as error:
         raise PolicyError(f"{path}: not JSON ({error})") from None
     if not isinstance(data, dict):
         raise PolicyError(f"{path}: a policy is a JSON object")
-    return read_policy_json(data, str(path))
+    policy = read_policy_json(data, str(path))
+    if path.parent == POLICIES:
+        _own[name] = policy
+    return policy
 
 
 def read_policy_json(data: dict[str, Any], path: str = "policy") -> Policy:

@@ -292,7 +292,7 @@ def _measure_excused_by_noise(sample: Sample, group: Group) -> float:
     still = still or sample.measured
     if sample.failure or sample.definition or still:
         return 0.0
-    limit = _load_default_policy().limit_value(group.label, sample.op_class.value, group.dtype)
+    limit = policy_files.load_policy("error_units").limit_value(group.label, sample.op_class.value, group.dtype)
     known = [leaf for leaf in sample.expected if leaf.reference is not None and leaf.reference.size]
     precision = checks.get_check(group.check).precision(group.dtype)
     shares = [measure_excused_share(leaf, limit, sample.op_class, precision) for leaf in known] if limit else [0.0]
@@ -300,17 +300,12 @@ def _measure_excused_by_noise(sample: Sample, group: Group) -> float:
     return sum(shares) / len(shares) if sample.names else min(shares, default=0.0)
 
 
-@functools.cache
-def _load_default_policy() -> policy_files.Policy:
-    return policy_files.load_policy("error_units")
-
-
 def _is_loosely_judged(group: Group, sample: Sample, other: Sample) -> bool:
     """Whether a model's own outputs rounded to bfloat16, or those of another sample, would pass; of a training step
     those that are grossly smaller."""
     if sample.op_class is not OpClass.MODEL or sample.definition or sample.failure or sample.measured:
         return False
-    how = (_load_default_policy(), group.label, group.dtype)
+    how = (policy_files.load_policy("error_units"), group.label, group.dtype)
     if sample.names:
         return smaller_would_pass(sample.expected[1:], *how, checks.get_check(group.check).precision(group.dtype))
     exchanged = (
@@ -370,6 +365,7 @@ def _make_sample_record(
         args, kwargs = [], {"$": "dict", "v": []}
         failure = failure or Failure.of(error, "store")
     specs = list_tensor_specs(args) + list_tensor_specs(kwargs)
+    shapes = (sample.arrays[s.id].shape if s.shape is None else s.shape for s in specs)
     return SampleRecord(
         sample=sample.index,
         args=args,
@@ -386,7 +382,7 @@ def _make_sample_record(
         wrt=tuple(sample.wrt),
         cotangents=tuple(sample.cotangents),
         digest=_digest_prepared_sample(sample),
-        shapes=" ".join("x".join(map(str, _get_spec_shape(s, sample.arrays))) or "scalar" for s in specs),
+        shapes=" ".join("x".join(map(str, shape)) or "scalar" for shape in shapes),
         model=None if sample.model is None else models[sample.model],
         columns=sample.columns,
         failure=failure,
@@ -435,10 +431,6 @@ def _digest_prepared_sample(sample: Sample) -> str:
 def _classify_sample_dtype(dtype: str) -> tuple[bool, bool]:
     """What two dtypes share whose numbers can be held against one reference."""
     return is_inexact_dtype(dtype), is_complex_dtype(dtype)
-
-
-def _get_spec_shape(spec: TensorSpec, arrays: list[np.ndarray]) -> tuple[int, ...]:
-    return spec.shape if spec.shape is not None else arrays[spec.id].shape
 
 
 class PreparedGroup:

@@ -39,7 +39,7 @@ if __name__ == "__main__":
     inner_run = Dispatcher.run
 
     def run(self: Dispatcher) -> None:
-        figures["cells"] = self.plan.matrix.cells
+        figures["cells"] = self.plan.matrix.count_cells()
         begin = time.perf_counter()
         try:
             inner_run(self)

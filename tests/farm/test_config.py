@@ -93,7 +93,11 @@ def test_the_configs_that_come_with_the_farm(file: Path) -> None:
         ),
         (GOOD + "checks: [forward, bakward]\n", "3:19", "unknown check 'bakward'"),
         ("catalogs: [torch, onx]\nbackends: [torch-cpu]\n", "1:19", "unknown catalog 'onx'; did you mean onnx"),
-        (GOOD + "policy: clasic\n", "3:1", "unknown 'clasic'; did you mean classic?"),
+        (
+            GOOD + "policy: clasic\n",
+            "3:1",
+            "no policy 'clasic' (known policies: absolute, classic, error_units) (did you mean classic?)",
+        ),
         (GOOD + "policy: none/there.json\n", "3:1", "no such file"),
         # values
         (GOOD + "deadline_s: -3\n", "3:1", "deadline_s: "),
