@@ -15,6 +15,7 @@ import io
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
@@ -44,11 +45,7 @@ Main = Callable[[Sequence[str] | None], int]
 def open_command_door(name: str) -> Callable[..., int]:
     """The command line of a command, which is imported when it is called: from there on Ctrl-C is heeded. Without
     arguments it is that of this process."""
-
-    def main(argv: Sequence[str] | None = None) -> int:
-        return run_command_guarded(lambda rest: run_command(name, rest), argv)
-
-    return main
+    return partial(run_command_guarded, partial(run_command, name))
 
 
 def run_command(name: str, argv: Sequence[str] | None) -> int:
@@ -74,7 +71,7 @@ def run_command(name: str, argv: Sequence[str] | None) -> int:
     return int(module.main(argv))
 
 
-def run_command_guarded(main: Main, argv: Sequence[str] | None) -> int:
+def run_command_guarded(main: Main, argv: Sequence[str] | None = None) -> int:
     """The exit code of a command, whatever it raises: 1 says that wrong numbers were found, and nothing else."""
     if argv is None:  # this process is the command's
         signal.signal(signal.SIGINT, _end_process_tree)

@@ -24,10 +24,7 @@ def farm_version() -> str:
     """Version and commit, as PEP 440 has it: "1.0.0+g46f037aa", with ".dirty" where the checkout has changes that are
     not committed, ".unchecked" where git did not say whether it has, and "1.0.0" where no commit is known. Asked of git
     at most once a process."""
-    return add_farm_commit(find_farm_commit(_HERE.parent))
-
-
-def add_farm_commit(commit: str) -> str:
+    commit = find_farm_commit(_HERE.parent)
     return f"{VERSION}+{commit}" if commit else VERSION
 
 

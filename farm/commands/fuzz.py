@@ -84,8 +84,8 @@ def _run_fuzz_command(fuzzing: FuzzRounds, console: Console) -> int:
         console.print(text, highlight=False, soft_wrap=True, markup=False)
 
     lake = fuzzing.plan.request.lake
-    again = write_resume_command({"run_id": fuzzing.run_id, "fuzz": {}}, lake.uri)  # its record tells so after a round
     fuzzing.begin()
+    again = write_resume_command(fuzzing.run.record, lake.uri)
     say(
         f"run {fuzzing.run_id}: {len(fuzzing.schedule.dtypes)} ops, seed {fuzzing.schedule.seed}; results in {lake.uri}/run={fuzzing.run_id}"
     )

@@ -197,7 +197,7 @@ class Backend:
         return replace(
             info,
             device=join_words_once(info.device),
-            runtime_version=join_words_once(info.runtime_version, find_toolkit_version(self.toolkit)),
+            runtime_version=join_words_once(info.runtime_version, self.toolkit and find_toolkit_version(self.toolkit)),
             driver_version=info.driver_version or find_driver_version(self.device_vendor),
             build=", ".join(filter(None, [info.build, f"image {image}" if (image := os.environ.get(IMAGE)) else ""])),
             permission=info.permission or (bool(info.compute_precision) and self.permits(info.compute_precision)),

@@ -85,11 +85,11 @@ class TorchEager(Backend):
         self.takes = tuple(filter(None, (*(self.takes or ()), *own)))
         super().__init__(name, device_name, options)
         known = CONVOLUTION.get(kind, {}) if self.modal else {}
-        self.modes = TorchModes(
-            self.choice("sdpa", SDPA if self.modal else (), ""), self.choice("convolution", known, ""), kind
-        )
+        sdpa, convolution = self.choice("sdpa", SDPA if self.modal else (), ""), self.choice("convolution", known, "")
+        #: Kernels that it is told to take.
+        self.modes = TorchModes(sdpa, convolution, kind) if sdpa or convolution else None
         self.vendor, self.device_vendor = TORCH_DEVICES.get(device_name, (device_name, device_name))
-        self.alone = TIMES_KERNELS if self.modes.convolution == "benchmark" else ""
+        self.alone = TIMES_KERNELS if convolution == "benchmark" else ""
         self.toolkit = self.device_vendor if self.known.toolkit else ""
         #: What torch calls the device: ROCm builds say cuda, Neuron's plugin xla.
         self.target = self.known.target or device_name
@@ -119,7 +119,8 @@ class TorchEager(Backend):
             raise Unavailable(f"torch is not installed ({error})") from error
         torch.set_num_threads(count_compute_threads())
         precision, driver = "", ""
-        self.modes.set()
+        if self.modes:
+            self.modes.set()
         if self.flush:
             torch.set_flush_denormal(True)
         if self.target == "cpu":
@@ -220,7 +221,7 @@ class TorchEager(Backend):
         if self.target == "cuda":
             said.append(f"{REDUCED}={'on' if self.reduced else 'off'}")
         said += ["triton=interpreted"] if "triton" in sys.modules and os.environ.get("TRITON_INTERPRET") == "1" else []
-        said += [self.modes.flags] if self.modes.flags else []
+        said += [self.modes.flags] if self.modes else []
         said += [f"flushes={','.join(self.flushes)}"] if self.flushes else []
         return " ".join(said)
 
@@ -261,8 +262,6 @@ class TorchEager(Backend):
 
     def cotangents(self, form: Form) -> list[Any]:
         """Fresh cotangents where the outputs are, None for outputs that have none."""
-        if not form.cotangents:
-            return []
         leaf = torch_tree.make_tensor_decoder(
             form.arrays.__getitem__, "cpu" if does_form_copy_tensors(form) else self.target
         )
@@ -275,7 +274,7 @@ class TorchEager(Backend):
 
         call = form.call
         assert call is not None
-        cotangents = self.cotangents(form)
+        cotangents = self.cotangents(form) if form.cotangents else []
         program = Program(run=lambda: [], placement=self.target, flags=self.flags)
 
         def runner(form: Form) -> Callable[[], Sequence[Any]]:
@@ -287,7 +286,8 @@ class TorchEager(Backend):
                 args, kwargs = ready.pop() if ready else self.arguments(form)
                 if form.check != "forward":
                     return autograd.compute_gradients(form, call, args, kwargs, cotangents, watched=first)
-                with torch.no_grad(), self.default_device(args, kwargs), self.modes.watch_fallbacks(program):
+                watch = self.modes.watch_fallbacks(program) if self.modes else contextlib.nullcontext()
+                with torch.no_grad(), self.default_device(args, kwargs), watch:
                     return torch_tree.list_output_tensors(call(*args, **kwargs))
 
             watched = (
@@ -433,7 +433,7 @@ class TorchEager(Backend):
     def is_unsupported(self, error: BaseException) -> bool:
         bases = (x for x in (NotImplementedError, RuntimeError) if isinstance(error, x))
         kind = next(bases, type(error)).__name__
-        return says_torch_unsupported(self.device, kind, str(error), attention=bool(self.modes.sdpa))
+        return says_torch_unsupported(self.device, kind, str(error), attention=bool(self.modes and self.modes.sdpa))
 
     def refuses(self, error: BaseException) -> bool:
         return super().refuses(error) and not FAILED.search(str(error))

@@ -145,7 +145,7 @@ def compare_outputs(
     if sums.seen:
         metrics.max_diff, metrics.max_rel, metrics.max_ulp = float(sums.diff), float(sums.rel), float(sums.ulp)
         metrics.rmse = float(np.sqrt(sums.square / sums.seen))
-    if sums.diff and op_class in ACCUMULATES:
+    if sums.diff and op_class in ACCUMULATES and sums.numel >= _ENOUGH:
         metrics.bias, metrics.bias_sigmas = measure_error_bias(arrays, expected, op_class, precision)
     return metrics
 

@@ -216,7 +216,7 @@ def test_a_submission_cannot_say_that_it_need_not_answer(board: Path, raised: st
 
 def test_judge_times_as_many_samples_as_a_folder_does(board: Path) -> None:
     (board / "task.yaml").write_text(TASK.replace("checks: [forward]\n", ""))
-    asked = {tuple(c.checks): c.samples for c in client._find_submission_config(board, "torch-cpu", 8).catalogs}
+    asked = {tuple(c.checks): c.samples for c in client._find_submission_config(board, "torch-cpu", 8)[0].catalogs}
     assert asked == {("forward",): 8, ("audit",): 8, ("speedup",): submissions.TIMED}
 
 

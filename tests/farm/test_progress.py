@@ -367,7 +367,7 @@ def test_the_time_left_of_long_cases_is_within_a_factor_of_two(
     monkeypatch: pytest.MonkeyPatch, compiled_s: float, prepare_s: float
 ) -> None:
     """As configs/training.yaml is, cold: a backend that compiles has the last twelve cases, and most of the time."""
-    groups = [Group(f"training:{n}", "", "float32", 1, "train") for n in range(29)]
+    groups = [Group(f"training:{n}", "", "float32", 1, check="train") for n in range(29)]
     some = np.array([1] * 12 + [0] * 17, np.int32)
     backends = {"torch-cpu": (False, some * 0 + 1), "optax-cpu": (False, some), "inductor-cpu": (True, some)}
     took = {"torch-cpu": lambda g: 0.7, "optax-cpu": lambda g: 3.5, "inductor-cpu": lambda g: compiled_s}
@@ -389,7 +389,7 @@ def test_a_check_that_calls_what_it_has_built_often_is_worth_calls_and_not_compi
 def test_a_slow_few_are_not_hidden_among_a_quick_many(monkeypatch: pytest.MonkeyPatch) -> None:
     """On one backend, each of a few cases takes four times what was guessed: the first of them tells, not the mean."""
     quick = [Group(f"torch:{n}", "", "float32", 1) for n in range(300)]
-    slow = [Group(f"training:{n}", "", "float32", 1, "train") for n in range(20)]
+    slow = [Group(f"training:{n}", "", "float32", 1, check="train") for n in range(20)]
     run = LongRun(monkeypatch, quick + slow, {"torch-cpu": (False, np.ones(320, np.int32))})
     assert run.plan.kinds.eager.tolist() == [1.0, 50.0] and run.plan.kinds.count(range(320)).tolist() == [300, 20]
     told = run.tell(0.05, {"torch-cpu": lambda g: 2.0 if g.op.startswith("training") else 0.01})

@@ -8,11 +8,12 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 from farm.lake.origin_columns import digest_lake_columns
-from farm.version import COMMIT_FILE, SOURCES, VERSION, add_farm_commit, farm_version, find_farm_commit
+from farm.version import COMMIT_FILE, SOURCES, VERSION, farm_version, find_farm_commit
 from farm.work.ray_cluster import RayCluster
 from tasks.wire import Begun, Place
 from tests.conftest import ROOT
@@ -61,7 +62,9 @@ def test_where_no_commit_is_known_the_version_stands_alone(checkout: Path, monke
     site = checkout / ".venv" / "site-packages"  # an installation inside of somebody's repository is not of its commit
     site.mkdir(parents=True)
     assert find_farm_commit(site) == ""
-    assert add_farm_commit("") == VERSION and add_farm_commit("g46f037aa") == f"{VERSION}+g46f037aa"
+    for commit, told in (("", VERSION), ("g46f037aa", f"{VERSION}+g46f037aa")):
+        with mock.patch("farm.version.find_farm_commit", lambda root, commit=commit: commit):
+            assert farm_version.__wrapped__() == told
     empty = checkout.parent / "empty"
     empty.mkdir()
     git(empty, "init", "-q")

@@ -41,7 +41,7 @@ CONVOLUTION = {
 
 @dataclass(frozen=True)
 class TorchModes:
-    """What is asked for, "" for nothing. device: of CONVOLUTION."""
+    """What is asked for, one of both at least; "" for nothing. device: of CONVOLUTION."""
 
     sdpa: str = ""
     convolution: str = ""
@@ -70,13 +70,10 @@ class TorchModes:
                 torch.backends.cudnn.benchmark = self.convolution == "benchmark"
                 torch.backends.cudnn.deterministic = self.convolution == "deterministic"
 
-    def watch_fallbacks(self, program: Program) -> contextlib.AbstractContextManager[None]:
+    @contextlib.contextmanager
+    def watch_fallbacks(self, program: Program) -> Iterator[None]:
         """Around a call: a `fallback` of ``program`` says what was taken in place of what was asked for. A call of
         attention for which torch has no such kernel raises Unsupported before it is made."""
-        return self._watch(program) if self.sdpa or self.convolution else contextlib.nullcontext()
-
-    @contextlib.contextmanager
-    def _watch(self, program: Program) -> Iterator[None]:
         from torch.overrides import TorchFunctionMode
         from torch.utils._python_dispatch import TorchDispatchMode
 

@@ -90,7 +90,7 @@ class TorchPlacer:
         taken: list[int] = []
 
         def compute() -> list[Any]:
-            modes = backend.modes.watch_fallbacks(self._program)
+            modes = backend.modes.watch_fallbacks(self._program) if backend.modes else contextlib.nullcontext()
             filled = _fill_new_memory(zones.fill if _is_form_on_cpu(form) else None)
             with (
                 torch.no_grad(),

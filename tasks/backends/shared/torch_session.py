@@ -34,11 +34,11 @@ class TorchSession:
         form = self._form if inputs is None else replace(self._form, arrays=list(inputs))
         args, kwargs = self._backend.run_and_wait(lambda: self._backend.arguments(form))
         own = {name: x for name, x in kwargs.items() if name in self._find_stepped_arguments()}
-        forward = form.check == FORWARD
-        modes = self._backend.modes.watch_fallbacks(self._program) if forward else contextlib.nullcontext()
+        modes = self._backend.modes if form.check == FORWARD else None
+        watch = modes.watch_fallbacks(self._program) if modes else contextlib.nullcontext()
 
         def compute() -> list[Any]:
-            with torch.enable_grad(), self._backend.default_device(args, kwargs), modes:
+            with torch.enable_grad(), self._backend.default_device(args, kwargs), watch:
                 return torch_tree.list_output_tensors(self._session.step(args, own))
 
         return [

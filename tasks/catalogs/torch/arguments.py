@@ -65,7 +65,9 @@ class TorchArguments:
         found: dict[int, int] = {}
         number = 0
         for place, x in enumerate(self.leaves):
-            if isinstance(x, torch.Tensor) and (_is_floating_tensor(x) or (turned and not number)):
+            if not isinstance(x, torch.Tensor):
+                continue
+            if x.is_floating_point() or x.is_complex() or (turned and not number):
                 number += 1
                 if number not in fixed:
                     found[place] = number
@@ -96,10 +98,6 @@ class TorchArguments:
         if place not in self._wide:
             self._wide[place] = torch_tree.tensor_to_numpy(x.to(torch.complex128 if x.is_complex() else torch.float64))
         return torch.from_numpy(noise.perturb_by_each_draw(self._wide[place], eps, draws, number)).unbind(0)
-
-
-def _is_floating_tensor(x: Any) -> bool:
-    return bool(x.is_floating_point() or x.is_complex())
 
 
 def _perturb_sparse_tensor(x: Any, eps: float, draw: int, number: int) -> Any:

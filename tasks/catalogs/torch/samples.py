@@ -157,7 +157,7 @@ class OpInfoSampleMaker:
             self._define(made, placement.definition, random)
         except Exception as error:
             made.failure = Failure.of(error, "reference")
-        if numeric and not made.definition and not made.failure and not placement.own_dtype:
+        if self.second and numeric and not made.definition and not made.failure and not placement.own_dtype:
             self._ask_second(args, kwargs, made)
         return made
 
@@ -195,8 +195,6 @@ class OpInfoSampleMaker:
     def _ask_second(self, args: Any, kwargs: Any, made: Sample) -> None:
         import torch
 
-        if not self.second:
-            return
         torch.set_default_dtype(torch.float64)
         try:
             made.others.append(
