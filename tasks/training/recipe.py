@@ -75,13 +75,6 @@ class TrainingRecipe:
         """By what gradients of this norm are multiplied."""
         return min(1.0, self.clip / (norm + CLIP_EPS)) if self.clip else 1.0
 
-    def advance_moments(
-        self, weight: np.ndarray, first: np.ndarray, second: np.ndarray, gradient: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """(first moment, second moment) after a step, as `advance` has them."""
-        made = _map_blocks(self._advance_moments, 2, weight, first, second, gradient)
-        return made[0], made[1]
-
     def advance(
         self, number: int, weight: np.ndarray, first: np.ndarray, second: np.ndarray, gradient: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
