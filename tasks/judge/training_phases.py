@@ -14,7 +14,7 @@ from tasks.judge.error_metrics import Metrics, check_output_metadata
 from tasks.model import EPS, Leaf
 from tasks.training.exact import HALF, STORED, STORINGS, clip_training_gradients
 from tasks.training.phases import CLIPPED, FIRST, SECOND, TAPS, WEIGHTS, OwnGradients
-from tasks.training.recipe import TrainingRecipe
+from tasks.training.recipe import BLOCK, TrainingRecipe
 from tasks.training.state import cut_state_vector
 
 #: Draws of the floor of what is judged alone.
@@ -81,9 +81,7 @@ def expect_phase_alone(
         _FLOORS[gradients] = [_measure_optimizer_floors(recipe, number, parts, 8 * k) for k, parts in enumerate(given)]
     # Of a large network the floors are kept, and what is right is computed once a phase.
     return [
-        _expect_phase_leaf(
-            leaf, recipe.advance(number, *(np.asarray(x, np.float64) for x in parts))[place], floors[place]
-        )
+        _expect_phase_leaf(leaf, recipe.advance(number, *parts)[place], floors[place])
         for leaf, parts, floors in zip(expected, given, _FLOORS[gradients])
     ]
 
@@ -92,18 +90,21 @@ def _measure_optimizer_floors(
     recipe: TrainingRecipe, number: int, parts: Sequence[np.ndarray], place: int
 ) -> list[float]:
     """The floors of one parameter's moments and weight after a step, in the order of OF_OPTIMIZER."""
-    own = [np.asarray(x, np.float64) for x in parts]
-    right = recipe.advance(number, *own)
-    floors = [0.0] * len(right)
-    for draw in range(DRAWS):
-        moved = recipe.advance(number, *(_move_phase_input(x, draw, place + n) for n, x in enumerate(own)))
-        for k, (x, y) in enumerate(zip(moved, right)):
-            floors[k] = max(floors[k], _measure_phase_floor(y, [_move_phase_input(x, draw, place + 7)]))
-    return floors
+    flat = [np.asarray(x).reshape(-1) for x in parts]
+    sizes, apart = np.zeros(len(OF_OPTIMIZER)), np.zeros((DRAWS, len(OF_OPTIMIZER)))
+    for at in range(0, flat[0].size, BLOCK):  # the processor's cache holds all that is made of a block
+        own = [x[at : at + BLOCK].astype(np.float64) for x in flat]
+        right = recipe.advance(number, *own)
+        sizes += [float(np.square(y).sum()) for y in right]
+        for draw in range(DRAWS):
+            moved = recipe.advance(number, *(_move_phase_input(x, draw, place + n, at) for n, x in enumerate(own)))
+            off = (_move_phase_input(x, draw, place + 7, at) - y for x, y in zip(moved, right))
+            apart[draw] += [float(np.square(x).sum()) for x in off]
+    return list(np.sqrt(apart).max(0) + HALF * EPS[STORED] * np.sqrt(sizes))
 
 
-def _move_phase_input(x: np.ndarray, draw: int, place: int) -> np.ndarray:
-    return noise.perturb_by_noise(x, HALF * EPS[STORED], draw, place)
+def _move_phase_input(x: np.ndarray, draw: int, place: int, begin: int = 0) -> np.ndarray:
+    return noise.perturb_by_noise(x, HALF * EPS[STORED], draw, place, begin)
 
 
 def _measure_phase_floor(right: np.ndarray, draws: Iterable[np.ndarray], times: float = 1.0) -> float:

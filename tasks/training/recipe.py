@@ -12,8 +12,8 @@ import numpy as np
 
 #: The dtype of a run whose linear layers multiply in FP8 (`tasks.training.float8`); autocast computes in the others.
 FLOAT8 = "float8_e4m3fn"
-#: Elements of a block of `_map_blocks`.
-_BLOCK = 1 << 14
+#: Elements that are computed together.
+BLOCK = 1 << 13
 #: What `torch.nn.utils.clip_grad_norm_` adds to a norm that it divides by.
 CLIP_EPS = 1e-6
 
@@ -113,7 +113,8 @@ def _map_blocks(function: Callable[..., Sequence[np.ndarray]], count: int, *give
     processor's cache holds with all that the function makes on its way."""
     made = [np.empty(given[0].shape) for _ in range(count)]
     flat, into = [x.reshape(-1) for x in given], [x.reshape(-1) for x in made]
-    for at in range(0, given[0].size, _BLOCK):
-        for out, part in zip(into, function(*(x[at : at + _BLOCK] for x in flat))):
-            out[at : at + _BLOCK] = part
+    for at in range(0, given[0].size, BLOCK):
+        block = (x[at : at + BLOCK].astype(np.float64, copy=False) for x in flat)
+        for out, part in zip(into, function(*block)):
+            out[at : at + BLOCK] = part
     return made
