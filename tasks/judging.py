@@ -788,7 +788,8 @@ def measure_training_phase(case: JudgedCase, found: Judgement) -> Judgement:
         vectors = {name: arrays[x.id][step] for name, x in given.items() if isinstance(x, TensorSpec)}
         recipe = TrainingRecipe.read(given["recipe"])
         number = int(vectors["number"][0])
-        expected = training_phases.expect_phase_alone(phase, recipe, number, vectors, own, expected)
+        names = record.names[case.part]
+        expected = training_phases.expect_phase_alone(phase, recipe, number, vectors, own, names, expected)
     elif phase == SHARES:
         expected = [training_phases.expect_rank_share(x, case.step.rank or 0, case.step.ranks) for x in expected]
     asked = (phase, record.names[case.part], USUAL_UNITS if case.limit is None else case.limit)

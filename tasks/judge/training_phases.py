@@ -64,10 +64,12 @@ def expect_phase_alone(
     number: int,
     vectors: Mapping[str, np.ndarray],
     gradients: OwnGradients,
+    names: Sequence[str],
     expected: Sequence[Leaf],
 ) -> list[Leaf]:
     """What the optimiser, or the clipping, makes of the run's own gradients and the state that the step began with, in
-    float64, and the floor of that: all that is stored is moved. vectors: of `tasks.training.state.TrainingState.vectors`."""
+    float64, and the floor of that: all that is stored is moved. vectors: of `tasks.training.state.TrainingState.vectors`;
+    names: of the parameters."""
     if phase == CLIPPED:
         right = clip_training_gradients(recipe, [np.asarray(g, np.float64) for g in gradients.arrays])
         # All gradients are clipped by the norm of them, a single number.
@@ -77,12 +79,15 @@ def expect_phase_alone(
     shapes = [leaf.shape for leaf in expected]
     state = [cut_state_vector(vectors[name], shapes) for name in ("weights", "first", "second")]
     given, place = list(zip(*state, gradients.arrays)), OF_OPTIMIZER.index(phase)
+    recipes = [recipe.of_parameter(name) for name in names]
     if gradients not in _FLOORS:
-        _FLOORS[gradients] = [_measure_optimizer_floors(recipe, number, parts, 8 * k) for k, parts in enumerate(given)]
+        _FLOORS[gradients] = [
+            _measure_optimizer_floors(own, number, parts, 8 * k) for k, (own, parts) in enumerate(zip(recipes, given))
+        ]
     # Of a large network the floors are kept, and what is right is computed once a phase.
     return [
-        _expect_phase_leaf(leaf, recipe.advance(number, *parts)[place], floors[place])
-        for leaf, parts, floors in zip(expected, given, _FLOORS[gradients])
+        _expect_phase_leaf(leaf, own.advance(number, *parts)[place], floors[place])
+        for leaf, own, parts, floors in zip(expected, recipes, given, _FLOORS[gradients])
     ]
 
 

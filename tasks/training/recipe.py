@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,24 @@ CLIP_EPS = 1e-6
 
 
 @dataclass(frozen=True)
+class ParameterGroup:
+    """Parameters, by name, that an optimiser treats otherwise than the rest; the other fields are those of
+    `TrainingRecipe`."""
+
+    names: tuple[str, ...]
+    rate: float
+    decay: float
+    momentum: float
+    betas: tuple[float, float]
+    eps: float
+
+    @classmethod
+    def of(cls, names: Sequence[str], recipe: TrainingRecipe) -> ParameterGroup:
+        """Parameters that are stepped by a recipe."""
+        return cls(tuple(names), recipe.rate, recipe.decay, recipe.momentum, recipe.betas, recipe.eps)
+
+
+@dataclass(frozen=True)
 class TrainingRecipe:
     """How a step changes the weights. Plain data: a pack keeps it as JSON.
 
@@ -26,7 +44,8 @@ class TrainingRecipe:
     tenth at ``steps``; clip: the largest norm of all gradients together, 0 for any; accumulate: micro-batches of a
     step; checkpoint: whether blocks compute their activations again in the backward pass; scale: what float16
     multiplies a loss by before the backward pass; compress: the dtype that ranks exchange gradients in, "" for their
-    own; way: of torch's optimiser, "foreach", "fused" or "" for one tensor at a time.
+    own; way: of torch's optimiser, "foreach", "fused" or "" for one tensor at a time; groups: parameters that have rates,
+    decays … of their own.
     """
 
     optimiser: str = "adamw"
@@ -43,6 +62,7 @@ class TrainingRecipe:
     scale: float = 1024.0
     compress: str = ""
     way: str = ""
+    groups: tuple[ParameterGroup, ...] = ()
 
     @property
     def has_second(self) -> bool:
@@ -55,12 +75,22 @@ class TrainingRecipe:
         return self.has_second or bool(self.momentum)
 
     def values(self) -> dict[str, Any]:
-        """As `read` takes it."""
-        return asdict(self) | {"betas": list(self.betas)}
+        """As `read` takes it: plain data."""
+        values = asdict(self) | {"betas": list(self.betas)}
+        return values if values.pop("groups") == () else values | {"groups": [asdict(x) for x in self.groups]}
 
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> TrainingRecipe:
-        return cls(**{**values, "betas": tuple(values["betas"])})
+        groups = (
+            ParameterGroup(**{**one, "names": tuple(one["names"]), "betas": tuple(one["betas"])})
+            for one in values.get("groups", ())
+        )
+        return cls(**{**values, "betas": tuple(values["betas"]), "groups": tuple(groups)})
+
+    def of_parameter(self, name: str) -> TrainingRecipe:
+        """The recipe by which one parameter is stepped, without groups."""
+        own = next((vars(group) for group in self.groups if name in group.names), {})
+        return replace(self, groups=(), **{key: value for key, value in own.items() if key != "names"})
 
     def rate_at(self, number: int) -> float:
         """The learning rate of a step, from 0."""
