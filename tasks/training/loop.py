@@ -109,7 +109,7 @@ class TrainingLoop:
         for own, held in self._part_by_group(parameters):
             common = {"params": held, "lr": own.rate, "weight_decay": own.decay}
             if recipe.optimiser == "sgd":
-                groups.append(common | {"momentum": own.momentum})
+                groups.append(common | {"momentum": own.momentum, "nesterov": own.nesterov})
             else:
                 groups.append(common | {"betas": own.betas, "eps": own.eps})
         made = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[recipe.optimiser]

@@ -45,7 +45,7 @@ class TrainingRecipe:
     step; checkpoint: whether blocks compute their activations again in the backward pass; scale: what float16
     multiplies a loss by before the backward pass; compress: the dtype that ranks exchange gradients in, "" for their
     own; way: of torch's optimiser, "foreach", "fused" or "" for one tensor at a time; groups: parameters that have rates,
-    decays … of their own.
+    decays … of their own; nesterov: whether SGD steps by the momentum that the next step would have.
     """
 
     optimiser: str = "adamw"
@@ -63,6 +63,7 @@ class TrainingRecipe:
     compress: str = ""
     way: str = ""
     groups: tuple[ParameterGroup, ...] = ()
+    nesterov: bool = False
 
     @property
     def has_second(self) -> bool:
@@ -76,8 +77,8 @@ class TrainingRecipe:
 
     def values(self) -> dict[str, Any]:
         """As `read` takes it: plain data."""
-        values = asdict(self) | {"betas": list(self.betas)}
-        return values if values.pop("groups") == () else values | {"groups": [asdict(x) for x in self.groups]}
+        values = asdict(self) | {"betas": list(self.betas), "groups": [asdict(x) for x in self.groups]}
+        return {name: value for name, value in values.items() if value or name not in ("groups", "nesterov")}
 
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> TrainingRecipe:
@@ -130,7 +131,8 @@ class TrainingRecipe:
         rate = self.rate_at(number)
         first, second = self._advance_moments(weight, first, second, gradient)
         if self.optimiser == "sgd":
-            return first, second, weight - rate * first
+            step = gradient + self.decay * weight + self.momentum * first if self.nesterov else first
+            return first, second, weight - rate * step
         if self.optimiser == "adamw":
             weight = weight * (1 - rate * self.decay)
         one, two = self.betas

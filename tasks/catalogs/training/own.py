@@ -45,6 +45,11 @@ class OwnTraining:
         Raises GivenError, in one line with what to do.
         """
         module, data, optimiser, loss, more = self._call()
+        named = (*module.named_parameters(), *module.named_buffers())
+        if other := [f"{name} is {x.dtype}" for name, x in named if x.is_floating_point() and x.itemsize != 4]:
+            raise GivenError(
+                f"{self.source}: {other[0]}: give a module in float32; the config's dtypes say what autocast computes in"
+            )
         recipe = replace(read_optimiser_recipe(optimiser, module, self.source), **more)
         again = self._call()[1]
         first, second = (self._read(next(iter(x), None)) for x in (data, again))  # which takes it from a generator
@@ -185,13 +190,13 @@ def read_optimiser_recipe(optimiser: Any, module: Any, source: str) -> TrainingR
 
 def _read_group_recipe(kind: str, optimiser: str, group: Mapping[str, Any], source: str) -> TrainingRecipe:
     """What an optimiser does with the parameters of one of its groups. optimiser: its name."""
-    odd = [name for name in ("amsgrad", "maximize", "nesterov", "dampening") if group.get(name)]
+    odd = [name for name in ("amsgrad", "maximize", "dampening") if group.get(name)]
     if odd:
         raise GivenError(f"{source}: {odd[0]} of {optimiser} is not known: leave it out")
     way = "fused" if group.get("fused") else "foreach" if group.get("foreach") else ""
     common: dict[str, Any] = {"rate": float(group["lr"]), "decay": float(group["weight_decay"]), "way": way}
     if kind == "sgd":
-        return TrainingRecipe(kind, momentum=float(group["momentum"]), **common)
+        return TrainingRecipe(kind, momentum=float(group["momentum"]), nesterov=bool(group["nesterov"]), **common)
     return TrainingRecipe(
         kind, betas=(float(group["betas"][0]), float(group["betas"][1])), eps=float(group["eps"]), **common
     )
