@@ -782,12 +782,14 @@ def measure_training_phase(case: JudgedCase, found: Judgement) -> Judgement:
     state it began with."""
     record = case.record
     phase, expected, step = record.phases[case.step.part[0]], case.expected, case.step.row
-    if phase in ALONE and len(case.step.made_of) == len(expected):
+    own = case.step.made_of
+    if phase in ALONE and own is not None and len(own.arrays) == len(expected):
         arrays, given = case.sample.inputs(), decode_tree_specs(record.kwargs)
         vectors = {name: arrays[x.id][step] for name, x in given.items() if isinstance(x, TensorSpec)}
         recipe = TrainingRecipe.read(given["recipe"])
         number = int(vectors["number"][0])
-        expected = training_phases.expect_phase_alone(phase, recipe, number, vectors, case.step.made_of, expected)
+        names = record.names[case.part]
+        expected = training_phases.expect_phase_alone(phase, recipe, number, vectors, own, names, expected)
     elif phase == SHARES:
         expected = [training_phases.expect_rank_share(x, case.step.rank or 0, case.step.ranks) for x in expected]
     asked = (phase, record.names[case.part], USUAL_UNITS if case.limit is None else case.limit)

@@ -98,11 +98,19 @@ def _draw_noise_factors(eps: float, table: int) -> np.ndarray:
     return _draw_noise_steps(table) * eps + 1.0
 
 
-def perturb_by_noise(x: np.ndarray, eps: float, draw: int, place: int) -> np.ndarray:
-    """``x`` (float64 or complex128) as a draw moves it; ``place`` tells the arrays of a call apart."""
+def perturb_by_noise(x: np.ndarray, eps: float, draw: int, place: int, begin: int = 0) -> np.ndarray:
+    """``x`` (float64 or complex128) as a draw moves it; ``place`` tells the arrays of a call apart. begin: ``x`` is the
+    part of an array that begins with this element of it, so that one may be moved part by part, each of 2¹⁷ elements at
+    most."""
     if draw == ALONE:
         return _move_one_element(x)
     start, n = _seed_noise_draw(draw, place), x.size
+    if begin:
+        row = _draw_noise_factors(eps, draw % _TABLES)[start:]
+        begin %= len(row)
+        rest = max(0, begin + n - len(row))
+        factors = np.concatenate([row[begin:], row[:rest]]) if rest else row[begin : begin + n]
+        return x * factors.reshape(x.shape)
     if n > _TABLE - start:
         return _move_by_repeated_factors(x, _draw_noise_factors(eps, draw % _TABLES)[start:])
     u = _draw_noise_steps(draw % _TABLES)[start : start + n] * eps

@@ -26,6 +26,7 @@ from tasks.training.phases import (
     RAW,
     SHARES,
     TAPS,
+    OwnGradients,
     split_step_phases,
 )
 from tasks.training.trajectory import SLOPE_LIMIT, measure_update_slope
@@ -98,7 +99,7 @@ class Train(Scenario):
             number = int(inputs[form.stepped[0]][0])  # the first of its inputs says which step of the run it is
             ranks = _part_by_rank(copy_program_outputs(session.step(inputs)))
             for rank, (layout, outputs) in enumerate(ranks):
-                gradients: list[Any] = []
+                gradients: OwnGradients | None = None
                 whose = f"step {number}, rank {rank}" if len(ranks) > 1 else f"step {number}"
                 for phase, a, b in split_step_phases(form.phases):
                     runs = [(0, seen)] if (seen := outputs.get(phase, [])) else []
@@ -112,7 +113,7 @@ class Train(Scenario):
                             some,
                             part=(a + first, a + first + len(some)),
                             row=k,
-                            made_of=gradients if phase in ALONE else (),
+                            made_of=gradients if phase in ALONE else None,
                             noted=TAPS if phase == TAPS else "",
                             number=number,
                             phase=phase,
@@ -121,7 +122,7 @@ class Train(Scenario):
                             owners=layout.owner_of,
                         )
                     if phase in (RAW, CLIPPED):
-                        gradients = seen
+                        gradients = OwnGradients(seen)
 
     def conclude(
         self, seen: Sequence[Observation], found: Sequence[Judgement], sample: PreparedSample

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -12,14 +13,19 @@ from tasks.arrays import noise
 from tasks.judge.error_metrics import Metrics, check_output_metadata
 from tasks.model import EPS, Leaf
 from tasks.training.exact import HALF, STORED, STORINGS, clip_training_gradients
-from tasks.training.phases import CLIPPED, SECOND, TAPS, WEIGHTS
-from tasks.training.recipe import TrainingRecipe
+from tasks.training.phases import CLIPPED, FIRST, SECOND, TAPS, WEIGHTS, OwnGradients
+from tasks.training.recipe import BLOCK, TrainingRecipe
 from tasks.training.state import cut_state_vector
 
 #: Draws of the floor of what is judged alone.
 DRAWS = 3
+#: What `TrainingRecipe.advance` returns, in its order.
+OF_OPTIMIZER = (FIRST, SECOND, WEIGHTS)
 #: A floor of nothing is that of a number that float32 flushes.
 _SMALLEST = float(np.finfo(np.float32).tiny)
+#: Of the gradients of a step that is being judged, the floors of what the optimiser makes of each, by OF_OPTIMIZER: its
+#: three phases ask for them one after another.
+_FLOORS: WeakKeyDictionary[OwnGradients, list[list[float]]] = WeakKeyDictionary()
 
 
 def measure_phase_floors(
@@ -51,57 +57,68 @@ def measure_phase_floors(
     return metrics
 
 
+@np.errstate(all="ignore")  # gradients that are not finite: their own phase says so
 def expect_phase_alone(
     phase: str,
     recipe: TrainingRecipe,
     number: int,
     vectors: Mapping[str, np.ndarray],
-    gradients: Sequence[np.ndarray],
+    gradients: OwnGradients,
+    names: Sequence[str],
     expected: Sequence[Leaf],
 ) -> list[Leaf]:
     """What the optimiser, or the clipping, makes of the run's own gradients and the state that the step began with, in
-    float64, and the floor of that: all that is stored is moved. vectors: of `tasks.training.state.TrainingState.vectors`."""
+    float64, and the floor of that: all that is stored is moved. vectors: of `tasks.training.state.TrainingState.vectors`;
+    names: of the parameters."""
     if phase == CLIPPED:
-        right = clip_training_gradients(recipe, [np.asarray(g, np.float64) for g in gradients])
+        right = clip_training_gradients(recipe, [np.asarray(g, np.float64) for g in gradients.arrays])
         # All gradients are clipped by the norm of them, a single number.
-        return [
-            _expect_phase_leaf(leaf, y, (_move_phase_input(y, draw, k) for draw in range(DRAWS)), STORINGS)
-            for k, (leaf, y) in enumerate(zip(expected, right))
+        moved = ([_move_phase_input(y, draw, k) for draw in range(DRAWS)] for k, y in enumerate(right))
+        floors = [_measure_phase_floor(y, draws, STORINGS) for y, draws in zip(right, moved)]
+        return [_expect_phase_leaf(*one) for one in zip(expected, right, floors)]
+    shapes = [leaf.shape for leaf in expected]
+    state = [cut_state_vector(vectors[name], shapes) for name in ("weights", "first", "second")]
+    given, place = list(zip(*state, gradients.arrays)), OF_OPTIMIZER.index(phase)
+    recipes = [recipe.of_parameter(name) for name in names]
+    if gradients not in _FLOORS:
+        _FLOORS[gradients] = [
+            _measure_optimizer_floors(own, number, parts, 8 * k) for k, (own, parts) in enumerate(zip(recipes, given))
         ]
-    state = [
-        cut_state_vector(vectors[name], [leaf.shape for leaf in expected]) for name in ("weights", "first", "second")
+    # Of a large network the floors are kept, and what is right is computed once a phase.
+    return [
+        _expect_phase_leaf(leaf, own.advance(number, *parts)[place], floors[place])
+        for leaf, own, parts, floors in zip(expected, recipes, given, _FLOORS[gradients])
     ]
-    found = []
-    for k, (leaf, *parts) in enumerate(
-        zip(expected, *state, gradients)
-    ):  # one at a time: of a large network each is copied often
-        own = [np.asarray(x, np.float64) for x in parts]
-        draws = ([_move_phase_input(x, draw, 8 * k + n) for n, x in enumerate(own)] for draw in range(DRAWS))
-        moved = (
-            _move_phase_input(_expect_advanced_state(phase, recipe, number, some), draw, 8 * k + 7)
-            for draw, some in enumerate(draws)
-        )
-        found.append(_expect_phase_leaf(leaf, _expect_advanced_state(phase, recipe, number, own), moved))
-    return found
 
 
-def _expect_advanced_state(phase: str, recipe: TrainingRecipe, number: int, parts: Sequence[np.ndarray]) -> np.ndarray:
-    """One of the moments, or the weight, after a step from weight, first and second moment, and gradient."""
-    if phase == WEIGHTS:
-        return recipe.advance(number, *parts)[2]
-    return recipe.advance_moments(*parts)[phase == SECOND]
+def _measure_optimizer_floors(
+    recipe: TrainingRecipe, number: int, parts: Sequence[np.ndarray], place: int
+) -> list[float]:
+    """The floors of one parameter's moments and weight after a step, in the order of OF_OPTIMIZER."""
+    flat = [np.asarray(x).reshape(-1) for x in parts]
+    sizes, apart = np.zeros(len(OF_OPTIMIZER)), np.zeros((DRAWS, len(OF_OPTIMIZER)))
+    for at in range(0, flat[0].size, BLOCK):  # the processor's cache holds all that is made of a block
+        own = [x[at : at + BLOCK].astype(np.float64) for x in flat]
+        right = recipe.advance(number, *own)
+        sizes += [float(np.square(y).sum()) for y in right]
+        for draw in range(DRAWS):
+            moved = recipe.advance(number, *(_move_phase_input(x, draw, place + n, at) for n, x in enumerate(own)))
+            off = (_move_phase_input(x, draw, place + 7, at) - y for x, y in zip(moved, right))
+            apart[draw] += [float(np.square(x).sum()) for x in off]
+    return list(np.sqrt(apart).max(0) + HALF * EPS[STORED] * np.sqrt(sizes))
 
 
-def _move_phase_input(x: np.ndarray, draw: int, place: int) -> np.ndarray:
-    return noise.perturb_by_noise(x, HALF * EPS[STORED], draw, place)
+def _move_phase_input(x: np.ndarray, draw: int, place: int, begin: int = 0) -> np.ndarray:
+    return noise.perturb_by_noise(x, HALF * EPS[STORED], draw, place, begin)
 
 
-def _expect_phase_leaf(leaf: Leaf, right: np.ndarray, draws: Iterable[np.ndarray], times: float = 1.0) -> Leaf:
-    """The leaf with its reference and the floor of that."""
-    with np.errstate(all="ignore"):  # gradients that are not finite: their own phase says so
-        floor = max(_compute_phase_norm(x - right) for x in draws) + times * HALF * EPS[STORED] * _compute_phase_norm(
-            right
-        )
+def _measure_phase_floor(right: np.ndarray, draws: Iterable[np.ndarray], times: float = 1.0) -> float:
+    """How far rounding moves a result, with its own."""
+    stored = times * HALF * EPS[STORED] * _compute_phase_norm(right)
+    return max(_compute_phase_norm(x - right) for x in draws) + stored
+
+
+def _expect_phase_leaf(leaf: Leaf, right: np.ndarray, floor: float) -> Leaf:
     return replace(leaf, reference=right, noise=np.full((1,) * right.ndim, floor))
 
 

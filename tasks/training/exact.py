@@ -115,8 +115,8 @@ class ExactTraining:
         self, state: TrainingState, number: int, raw: Arrays, draw: int | None, places: Any, goes_on: bool
     ) -> tuple[TrainingState, dict[str, Arrays]]:
         clipped = clip_training_gradients(self.recipe, raw)
-        parts = zip(state.weights, state.first, state.second, clipped)
-        rows = [self.recipe.advance(number, *part) for part in parts]
+        parts = zip(self.places.parameters, state.weights, state.first, state.second, clipped)
+        rows = [self.recipe.of_parameter(name).advance(number, *part) for name, *part in parts]
         first, second, weights = ([row[k] for row in rows] for k in range(3))
         if draw is not None:
             if goes_on:

@@ -105,10 +105,23 @@ class TrainingLoop:
 
         recipe = self.recipe
         way = {"foreach": {"foreach": True}, "fused": {"fused": True}, "": {"foreach": False}}[recipe.way]
-        if recipe.optimiser == "sgd":
-            return torch.optim.SGD(parameters, recipe.rate, recipe.momentum, weight_decay=recipe.decay, **way)
-        made = torch.optim.AdamW if recipe.optimiser == "adamw" else torch.optim.Adam
-        return made(parameters, recipe.rate, recipe.betas, recipe.eps, recipe.decay, **way)
+        groups = []
+        for own, held in self._part_by_group(parameters):
+            common = {"params": held, "lr": own.rate, "weight_decay": own.decay}
+            if recipe.optimiser == "sgd":
+                groups.append(common | {"momentum": own.momentum, "nesterov": own.nesterov})
+            else:
+                groups.append(common | {"betas": own.betas, "eps": own.eps})
+        made = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[recipe.optimiser]
+        return made(groups, **way)
+
+    def _part_by_group(self, parameters: Sequence[Any]) -> list[tuple[TrainingRecipe, list[Any]]]:
+        """(recipe, parameters) of each group of the recipe, and of all that are in none."""
+        names = {id(p): name for name, p in self.named.items()}
+        found: dict[TrainingRecipe, list[Any]] = {}
+        for p in parameters:
+            found.setdefault(self.recipe.of_parameter(names.get(id(p), "")), []).append(p)
+        return list(found.items())
 
     def build_scaler(self) -> Any:
         """torch's own, a new one for each step, so that its scale stays the recipe's; it does nothing unless float16
@@ -199,7 +212,8 @@ class TrainingLoop:
 
     def set_rate(self, number: int) -> None:
         for group in self.optimiser.param_groups:
-            group["lr"] = self.recipe.rate_at(number)
+            for own, _ in self._part_by_group(group["params"][:1]):
+                group["lr"] = own.rate_at(number)
 
     def apply_optimiser(self, number: int) -> None:
         self.scaler.step(self.optimiser)

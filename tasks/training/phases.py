@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
 
 TAPS, LOSS, BUFFERS, SHARES = "taps", "loss", "buffers", "own gradients"
 RAW, CLIPPED = "raw gradients", "clipped gradients"
@@ -31,6 +34,14 @@ OF_PARAMETERS = (SHARES, RAW, CLIPPED, FIRST, SECOND, WEIGHTS)
 ALONE = (CLIPPED, FIRST, SECOND, WEIGHTS)
 #: Looked at over all steps together as well: what is off by the same share at each is found below the floor of one.
 ALONG = (LOSS, BUFFERS, RAW)
+
+
+@dataclass(frozen=True, eq=False)
+class OwnGradients:
+    """What a run gave as the gradients of one step, by parameter: the optimiser and the clipping are judged by them. Two
+    are the same only if they are one object."""
+
+    arrays: Sequence[np.ndarray]
 
 
 def split_step_phases(phases: Sequence[str]) -> list[tuple[str, int, int]]:

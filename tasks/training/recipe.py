@@ -5,17 +5,35 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
 #: The dtype of a run whose linear layers multiply in FP8 (`tasks.training.float8`); autocast computes in the others.
 FLOAT8 = "float8_e4m3fn"
-#: Elements of a block of `_map_blocks`.
-_BLOCK = 1 << 14
+#: Elements that are computed together.
+BLOCK = 1 << 13
 #: What `torch.nn.utils.clip_grad_norm_` adds to a norm that it divides by.
 CLIP_EPS = 1e-6
+
+
+@dataclass(frozen=True)
+class ParameterGroup:
+    """Parameters, by name, that an optimiser treats otherwise than the rest; the other fields are those of
+    `TrainingRecipe`."""
+
+    names: tuple[str, ...]
+    rate: float
+    decay: float
+    momentum: float
+    betas: tuple[float, float]
+    eps: float
+
+    @classmethod
+    def of(cls, names: Sequence[str], recipe: TrainingRecipe) -> ParameterGroup:
+        """Parameters that are stepped by a recipe."""
+        return cls(tuple(names), recipe.rate, recipe.decay, recipe.momentum, recipe.betas, recipe.eps)
 
 
 @dataclass(frozen=True)
@@ -26,7 +44,8 @@ class TrainingRecipe:
     tenth at ``steps``; clip: the largest norm of all gradients together, 0 for any; accumulate: micro-batches of a
     step; checkpoint: whether blocks compute their activations again in the backward pass; scale: what float16
     multiplies a loss by before the backward pass; compress: the dtype that ranks exchange gradients in, "" for their
-    own; way: of torch's optimiser, "foreach", "fused" or "" for one tensor at a time.
+    own; way: of torch's optimiser, "foreach", "fused" or "" for one tensor at a time; groups: parameters that have rates,
+    decays … of their own; nesterov: whether SGD steps by the momentum that the next step would have.
     """
 
     optimiser: str = "adamw"
@@ -43,6 +62,8 @@ class TrainingRecipe:
     scale: float = 1024.0
     compress: str = ""
     way: str = ""
+    groups: tuple[ParameterGroup, ...] = ()
+    nesterov: bool = False
 
     @property
     def has_second(self) -> bool:
@@ -55,12 +76,22 @@ class TrainingRecipe:
         return self.has_second or bool(self.momentum)
 
     def values(self) -> dict[str, Any]:
-        """As `read` takes it."""
-        return asdict(self) | {"betas": list(self.betas)}
+        """As `read` takes it: plain data."""
+        values = asdict(self) | {"betas": list(self.betas), "groups": [asdict(x) for x in self.groups]}
+        return {name: value for name, value in values.items() if value or name not in ("groups", "nesterov")}
 
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> TrainingRecipe:
-        return cls(**{**values, "betas": tuple(values["betas"])})
+        groups = (
+            ParameterGroup(**{**one, "names": tuple(one["names"]), "betas": tuple(one["betas"])})
+            for one in values.get("groups", ())
+        )
+        return cls(**{**values, "betas": tuple(values["betas"]), "groups": tuple(groups)})
+
+    def of_parameter(self, name: str) -> TrainingRecipe:
+        """The recipe by which one parameter is stepped, without groups."""
+        own = next((vars(group) for group in self.groups if name in group.names), {})
+        return replace(self, groups=(), **{key: value for key, value in own.items() if key != "names"})
 
     def rate_at(self, number: int) -> float:
         """The learning rate of a step, from 0."""
@@ -74,13 +105,6 @@ class TrainingRecipe:
     def clip_factor(self, norm: float) -> float:
         """By what gradients of this norm are multiplied."""
         return min(1.0, self.clip / (norm + CLIP_EPS)) if self.clip else 1.0
-
-    def advance_moments(
-        self, weight: np.ndarray, first: np.ndarray, second: np.ndarray, gradient: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """(first moment, second moment) after a step, as `advance` has them."""
-        made = _map_blocks(self._advance_moments, 2, weight, first, second, gradient)
-        return made[0], made[1]
 
     def advance(
         self, number: int, weight: np.ndarray, first: np.ndarray, second: np.ndarray, gradient: np.ndarray
@@ -107,7 +131,8 @@ class TrainingRecipe:
         rate = self.rate_at(number)
         first, second = self._advance_moments(weight, first, second, gradient)
         if self.optimiser == "sgd":
-            return first, second, weight - rate * first
+            step = gradient + self.decay * weight + self.momentum * first if self.nesterov else first
+            return first, second, weight - rate * step
         if self.optimiser == "adamw":
             weight = weight * (1 - rate * self.decay)
         one, two = self.betas
@@ -120,7 +145,8 @@ def _map_blocks(function: Callable[..., Sequence[np.ndarray]], count: int, *give
     processor's cache holds with all that the function makes on its way."""
     made = [np.empty(given[0].shape) for _ in range(count)]
     flat, into = [x.reshape(-1) for x in given], [x.reshape(-1) for x in made]
-    for at in range(0, given[0].size, _BLOCK):
-        for out, part in zip(into, function(*(x[at : at + _BLOCK] for x in flat))):
-            out[at : at + _BLOCK] = part
+    for at in range(0, given[0].size, BLOCK):
+        block = (x[at : at + BLOCK].astype(np.float64, copy=False) for x in flat)
+        for out, part in zip(into, function(*block)):
+            out[at : at + BLOCK] = part
     return made

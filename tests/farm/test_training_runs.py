@@ -41,7 +41,9 @@ def test_the_place_stands_at_the_first_phase_that_is_off_on_its_rank(opened: lak
         ("raw gradients", 0): 2e6,
         ("raw gradients", 1): 2e6,
     }
-    every = [(number, phase, rank, units) for number in (0, 1, 3) for (phase, rank), units in floors.items()]
+    every = [
+        (number, phase, rank, units * (1 + number)) for number in (0, 1, 3) for (phase, rank), units in floors.items()
+    ]
     some = tuple(step(k, *one) for k, one in enumerate(every))
     told = {"check": "train", "status": "wrong", "kind": "own gradients", "culprit": "rank 1: up.weight", "limit": 16.0}
     case = Row(**row(0, **told))
@@ -59,13 +61,14 @@ def test_the_place_stands_at_the_first_phase_that_is_off_on_its_rank(opened: lak
         ("raw gradients", "0"): "",
         ("raw gradients", "1"): "",
     }
-    assert found["raw gradients", "0"]["worst"] == 2e6
+    assert found["raw gradients", "0"]["worst"] == 8e6
     assert [number for number, _, _ in found["own gradients", "1"]["steps"]] == [0, 1, 3]
     assert _show_training_floors(found["own gradients", "1"]).marked == (0,)
     assert _show_training_floors(found["raw gradients", "1"]).marked == ()
     assert table[0]["rank"] == "1"  # the rank that has the place comes first
     (run,) = list_training_runs(list_training_phases(lake.read(opened, RUN), lake.read_trace(opened, RUN)))
     assert (run["phase"], run["step"], run["place"]) == ("own gradients", "0", "rank 1: up.weight")
+    assert run["floors"] == 4e6  # of that step, not of the furthest
     assert PHASE_OF_KIND[KIND_FORWARD] == "taps" and PHASE_OF_KIND[KIND_REDUCTION] == "raw gradients"
 
 

@@ -147,6 +147,8 @@ def test_many_draws_together_are_those_made_one_by_one() -> None:
 def test_a_large_array_is_moved_as_its_first_elements_are() -> None:
     x = np.ones(300_000)
     y = noise.perturb_by_noise(x, 1e-3, 5, 2)
+    parts = [noise.perturb_by_noise(x[at : at + 8192], 1e-3, 5, 2, at) for at in range(0, len(x), 8192)]
+    assert np.array_equal(np.concatenate(parts), y)
     assert np.array_equal(y[:1000], noise.perturb_by_noise(x[:1000], 1e-3, 5, 2))
     assert 0.0005 <= np.abs(y - 1).min() and np.abs(y - 1).max() <= 0.001
 

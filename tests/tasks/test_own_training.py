@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,8 @@ from tasks.judge import policy_files
 from tasks.model import Group, RuntimeInfo
 from tasks.prepare.cases import prepare_group
 from tasks.runner import Runner, make_item_of_whole_group
-from tasks.training.phases import FIRST
+from tasks.training.loop import TrainingLoop
+from tasks.training.phases import FIRST, WEIGHTS
 from tasks.training.recipe import FLOAT8
 from tests.bench.training_faults import judge_form
 
@@ -93,6 +95,35 @@ def no_loss():
 def module_alone():
     return net()
 
+def grouped(optimiser=torch.optim.AdamW, **more):
+    module = net()
+    matrices, others = ([p for p in module.parameters() if (p.ndim > 1) == wide] for wide in (True, False))
+    groups = [{"params": matrices, "weight_decay": 0.3}, {"params": others, "weight_decay": 0.0, "lr": 0.03, **more}]
+    return module, data(), optimiser(groups, lr=0.01), cross_entropy
+
+def one_with_momentum():
+    return grouped(torch.optim.SGD, momentum=0.9)
+
+def nesterov():
+    module = net()
+    return module, data(), torch.optim.SGD(module.parameters(), 0.05, 0.9, weight_decay=0.1, nesterov=True), cross_entropy
+
+def narrow():
+    return make(torch.optim.AdamW, module=net().bfloat16())
+
+def half():
+    module = net()
+    return module, data(), torch.optim.AdamW(list(module.parameters())[:2]), cross_entropy
+
+def others_too():
+    module = net()
+    return module, data(), torch.optim.AdamW([*module.parameters(), nn.Parameter(torch.ones(2))]), cross_entropy
+
+def frozen():
+    module = net()
+    module[0].weight.requires_grad_(False)
+    return make(torch.optim.AdamW, module=module)
+
 def amsgrad():
     module = net()
     return module, data(), torch.optim.Adam(module.parameters(), amsgrad=True), cross_entropy
@@ -126,6 +157,10 @@ def test_a_training_is_read_from_its_function(root: Path) -> None:
         ),
         ("module_alone", "it must return (module, data, optimiser)"),
         ("amsgrad", "amsgrad of Adam is not known: leave it out"),
+        ("one_with_momentum", "and momentum to all or to none"),
+        ("narrow", "0.weight is torch.bfloat16: give a module in float32; the config's dtypes say what autocast"),
+        ("half", "the optimiser has 2 of 4 parameters: freeze the others (requires_grad): 3.weight, 3.bias"),
+        ("others_too", "1 of the optimiser's parameters are not the module's: make them a part of it"),
     ],
 )
 def test_what_cannot_be_judged_is_a_line(root: Path, name: str, said: str) -> None:
@@ -171,6 +206,37 @@ def test_an_optimiser_that_keeps_no_moments_is_judged_without_any(
     assert FIRST not in sample.record.phases
     found, _ = judge_form(sample, TorchEager("torch-cpu", "cpu", {}), sample.form("torch"))
     assert found.status.value == "pass", found.columns
+
+
+@pytest.mark.parametrize(
+    ("name", "ignored", "culprit"),
+    [
+        ("grouped", {"groups": ()}, "0.bias"),
+        ("frozen", {"groups": ()}, None),
+        ("nesterov", {"nesterov": False}, "3.bias"),
+    ],
+)
+def test_an_optimiser_is_judged_by_its_groups_and_options(
+    root: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    ignored: dict[str, object],
+    culprit: str | None,
+) -> None:
+    """ignored: what a planted stack does instead; culprit: the parameter that is named then, None where it is the same."""
+    monkeypatch.setattr(own, "list_own_trainings", lambda: {name: OwnTraining(name, f"mine.py:{name}", str(root))})
+    group = Group(f"training:{name}", "", "float32", 1, 0, "train")
+    sample = prepare_group(group, tmp_path / "cache")[1].samples[0]
+    backend, form = TorchEager("torch-cpu", "cpu", {}), sample.form("torch")
+    found, _ = judge_form(sample, backend, form)
+    assert found.status.value == "pass", found.columns
+    monkeypatch.setattr(
+        TrainingLoop, "_part_by_group", lambda loop, held: [(replace(loop.recipe, **ignored), held)] if held else []
+    )
+    found, _ = judge_form(sample, backend, form)
+    blamed = (found.status.value, found.kind, found.columns.get("culprit"))
+    assert blamed == (("wrong", WEIGHTS, culprit) if culprit else ("pass", "", None)), found.columns
 
 
 def test_what_is_done_about_dropout_is_said(root: Path) -> None:

@@ -81,15 +81,20 @@ def list_training_phases(rows: pd.DataFrame, trace: pd.DataFrame) -> pd.DataFram
 
 def list_training_runs(phases: pd.DataFrame) -> Sequence[Line]:
     """One line per training run, of `list_training_phases`: the phase that has a place, or the furthest off; step: the
-    first of it that is off, or the furthest. What has a place comes first, then what is furthest off."""
+    first of it that is off, or the furthest; floors: how far off that step is. What has a place comes first, then what
+    is furthest off."""
     found = list[dict[str, Any]]()
     for _, run in phases.groupby(KEY, sort=False):
         lines = [{str(name): value for name, value in line.items()} for line in run.to_dict("records")]
         share = max(line["worst"] / line["limit"] for line in lines)
         line = max(lines, key=lambda x: (x["place"] != "", x["phase"] != TAPS, x["worst"]))
         off = [number for number, _, status in line["steps"] if status != Status.PASS.value]
-        step = off[0] if off else max(line["steps"], key=lambda x: x[1])[0]
-        found.append(line | {"step": "all" if line["along"] else str(step), "share": share})
+        units = {number: units for number, units, _ in line["steps"]}
+        step = off[0] if off else max(units, key=lambda number: units[number])
+        shown = (
+            {"step": "all", "floors": line["worst"]} if line["along"] else {"step": str(step), "floors": units[step]}
+        )
+        found.append(line | shown | {"share": share})
     return sorted(found, key=lambda x: (x["place"] == "", -x["share"]))
 
 
@@ -145,16 +150,7 @@ def view_training_runs(report: Report) -> Iterator[View]:
         "training_runs",
         "May this run train? The phase that is first off, or the furthest",
         found,
-        (
-            "op",
-            "backend",
-            "dtype",
-            "phase",
-            make_text_column("step"),
-            build_number_column("worst", "floors"),
-            "limit",
-            "place",
-        ),
+        ("op", "backend", "dtype", "phase", make_text_column("step"), build_number_column("floors"), "limit", "place"),
         lines=list_training_runs(found),
         unit="runs",
         counted=True,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from tasks.catalogs.user import kernel_sources, load_kernels
 from tasks.graphs.given_model import GivenError
 from tasks.model import errors
 from tasks.training.networks.base import Network
-from tasks.training.recipe import TrainingRecipe
+from tasks.training.recipe import ParameterGroup, TrainingRecipe
 from tasks.training.trajectory import STEPS
 
 #: What the function may return.
@@ -45,6 +45,11 @@ class OwnTraining:
         Raises GivenError, in one line with what to do.
         """
         module, data, optimiser, loss, more = self._call()
+        named = (*module.named_parameters(), *module.named_buffers())
+        if other := [f"{name} is {x.dtype}" for name, x in named if x.is_floating_point() and x.itemsize != 4]:
+            raise GivenError(
+                f"{self.source}: {other[0]}: give a module in float32; the config's dtypes say what autocast computes in"
+            )
         recipe = replace(read_optimiser_recipe(optimiser, module, self.source), **more)
         again = self._call()[1]
         first, second = (self._read(next(iter(x), None)) for x in (data, again))  # which takes it from a generator
@@ -159,21 +164,39 @@ def read_optimiser_recipe(optimiser: Any, module: Any, source: str) -> TrainingR
         raise GivenError(
             f"{source}: no formulas are known of the optimiser {type(optimiser).__name__}; known are {known}"
         )
-    if len(optimiser.param_groups) != 1:
-        raise GivenError(f"{source}: the optimiser has {len(optimiser.param_groups)} groups of parameters: give one")
-    group = optimiser.param_groups[0]
-    odd = [name for name in ("amsgrad", "maximize", "nesterov", "dampening") if group.get(name)]
-    if odd:
-        raise GivenError(f"{source}: {odd[0]} of {type(optimiser).__name__} is not known: leave it out")
-    held, given = [p for p in module.parameters() if p.requires_grad], group["params"]
-    if len(held) != len(given):
+    names = {id(p): name for name, p in module.named_parameters() if p.requires_grad}
+    stepped = [id(p) for group in optimiser.param_groups for p in group["params"] if p.requires_grad]
+    if lacking := [name for place, name in names.items() if place not in stepped]:
         raise GivenError(
-            f"{source}: the optimiser has {len(given)} of {len(held)} parameters: freeze the others (requires_grad)"
+            f"{source}: the optimiser has {len(names) - len(lacking)} of {len(names)} parameters: freeze the others "
+            f"(requires_grad): {', '.join(lacking[:3])}"
         )
+    if foreign := len(set(stepped) - set(names)):
+        raise GivenError(
+            f"{source}: {foreign} of the optimiser's parameters are not the module's: make them a part of it"
+        )
+    recipes = [_read_group_recipe(kind, type(optimiser).__name__, group, source) for group in optimiser.param_groups]
+    if len({(recipe.way, recipe.has_first) for recipe in recipes}) > 1:
+        raise GivenError(
+            f"{source}: give all groups of parameters the same `fused` and `foreach`, and momentum to all or to none"
+        )
+    groups = [
+        ParameterGroup.of([names[id(p)] for p in group["params"] if p.requires_grad], own)
+        for own, group in zip(recipes, optimiser.param_groups)
+        if own != recipes[0]
+    ]
+    return replace(recipes[0], groups=tuple(groups))
+
+
+def _read_group_recipe(kind: str, optimiser: str, group: Mapping[str, Any], source: str) -> TrainingRecipe:
+    """What an optimiser does with the parameters of one of its groups. optimiser: its name."""
+    odd = [name for name in ("amsgrad", "maximize", "dampening") if group.get(name)]
+    if odd:
+        raise GivenError(f"{source}: {odd[0]} of {optimiser} is not known: leave it out")
     way = "fused" if group.get("fused") else "foreach" if group.get("foreach") else ""
     common: dict[str, Any] = {"rate": float(group["lr"]), "decay": float(group["weight_decay"]), "way": way}
     if kind == "sgd":
-        return TrainingRecipe(kind, momentum=float(group["momentum"]), **common)
+        return TrainingRecipe(kind, momentum=float(group["momentum"]), nesterov=bool(group["nesterov"]), **common)
     return TrainingRecipe(
         kind, betas=(float(group["betas"][0]), float(group["betas"][1])), eps=float(group["eps"]), **common
     )
