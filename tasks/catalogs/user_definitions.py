@@ -7,6 +7,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from tasks.catalogs.user.hidden_submissions import hide_submissions_from_imports
+
 #: The catalog of kernels of one's own.
 USER = "user"
 #: As JSON: {"deadline_s": seconds a reference may take, "sources": [{"at": place among the config's catalogs, "root":
@@ -21,10 +23,8 @@ _told: list[str] = [""]
 def announce_definitions(definitions: str) -> None:
     """Tell this process the definitions ("" for none). Not by a variable, which a kernel may clear."""
     _told[:] = [definitions]
-    if parse_definitions(definitions).get("submissions"):  # before torch is imported, which may be started beside them
-        from tasks.catalogs.user.siblings import hide_submissions_from_imports
-
-        hide_submissions_from_imports()
+    # Before torch is imported, which may be started beside them.
+    hide_submissions_from_imports(parse_definitions(definitions).get("submissions", ()))
 
 
 def get_announced_definitions() -> str:

@@ -2,9 +2,6 @@
 
 Two folders with a `utils.py` each, or a `tasks.py` of the user's, are usual. Python keeps one module of a name a
 process, the first that was imported; the second folder's kernel, or its reference, would compute with the first one's.
-
-A submission is no module: neither other submissions, the reference beside it nor a library that looks for an optional
-package of its name (mpmath for gmpy2, torch for triton) is to run code that nobody vouches for.
 """
 
 from __future__ import annotations
@@ -14,56 +11,21 @@ import functools
 import hashlib
 import importlib
 import importlib.util
-import os
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from tasks.catalogs.user import kernel_sources
-from tasks.catalogs.user_definitions import get_announced_definitions, parse_definitions
+from tasks.catalogs.user.hidden_submissions import FinderWithoutSubmissions, is_submission
 
 #: Begins the names of packages that stand for folders.
 _PREFIX = "beside_"
 #: Modules of Python itself; 3.9 tells the built-in ones only.
 _OF_PYTHON: Collection[str] = getattr(sys, "stdlib_module_names", sys.builtin_module_names)
-
-
-class _FinderWithoutSubmissions(PathFinder):
-    """Python's finder of files, for which the submissions that this process was told of are not there."""
-
-    @classmethod
-    def find_spec(
-        cls, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        word = fullname.rpartition(".")[2]
-        if word in _list_submissions(get_announced_definitions()):
-            path = [x for x in (sys.path if path is None else path) if not _is_submission(Path(x), word)]
-        return PathFinder.find_spec(fullname, path, target)
-
-
-def hide_submissions_from_imports() -> None:
-    """From now on no import of this process finds a submission."""
-    if PathFinder in sys.meta_path:
-        sys.meta_path[sys.meta_path.index(PathFinder)] = _FinderWithoutSubmissions
-
-
-@functools.lru_cache(maxsize=4)
-def _list_submissions(text: str) -> dict[str, set[Path]]:
-    """The submissions of definitions by the name that a module of theirs would have."""
-    found: dict[str, set[Path]] = {}
-    for path in map(Path, parse_definitions(text).get("submissions", ())):
-        found.setdefault(path.parent.name if path.name == "__init__.py" else path.stem, set()).add(path)
-    return found
-
-
-def _is_submission(folder: Path, name: str) -> bool:
-    """Whether what a folder has under the name of a module is a submission."""
-    there = _list_submissions(get_announced_definitions()).get(name, set())
-    return any(Path(os.path.realpath(folder / x)) in there for x in (f"{name}.py", name, f"{name}/__init__.py"))
 
 
 class _SiblingFinder(MetaPathFinder):
@@ -81,7 +43,7 @@ class _SiblingFinder(MetaPathFinder):
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         if not fullname.startswith(f"{self.name}."):
             return None
-        spec = _FinderWithoutSubmissions.find_spec(fullname, path, target)
+        spec = FinderWithoutSubmissions.find_spec(fullname, path, target)
         if spec is not None and isinstance(spec.loader, SourceFileLoader):
             spec.loader = _SiblingLoader(self.builtins, spec.loader.name, spec.loader.path)
         return spec
@@ -105,7 +67,7 @@ class _SiblingFinder(MetaPathFinder):
     def _has_namesake(self, first: str) -> bool:
         """Whether a module of this name lies here and the usual way leads to another one. The standard library's come
         first, as everywhere in the process that has imported them."""
-        folders = [x for x in self._folders if not _is_submission(x, first)]
+        folders = [x for x in self._folders if not is_submission(x, first)]
         own = kernel_sources.find_module_file(first, folders)
         if own is None or first in _OF_PYTHON:
             return False
