@@ -104,6 +104,7 @@ def test_a_launcher_that_is_heard_of_no_more_is_ended(child: ChildProcess, monke
         ('#!/bin/sh\nexec "$@" </dev/null\n', "gives its process no stdin"),
         ("#!/bin/sh\nshift 2\nexec python3 /nowhere/tasks/interpreter.py\n", "before a Python answered"),
         ('#!/bin/sh\ncat >/dev/null & echo /nowhere/token | "$@"\n', "is not: share it there"),
+        ('#!/bin/sh\nPYTHONPATH=${0%/*} exec "$@"\n', "to where no temporary file can be written: give it a folder"),
         ("#!/bin/sh\nexec sleep 1000\n", "has not answered in 2 s"),
     ],
 )
@@ -112,6 +113,8 @@ def test_a_launcher_that_cannot_serve_is_one_line_with_the_fix(
 ) -> None:
     monkeypatch.setattr(existing_interpreter, "LAUNCH_S", 2.0 if "sleep" in launcher else 60.0)
     path = script(tmp_path / "launch", launcher)
+    # Where a launcher makes Python look here first, there is no folder for temporary files: a root that is read-only.
+    (tmp_path / "sitecustomize.py").write_text("import tempfile\ntempfile._candidate_tempdir_list = list\n")
     with pytest.raises(EnvError) as caught:
         behind([str(path)], tmp_path / "cache")
     said = str(caught.value)
@@ -168,6 +171,11 @@ def test_an_old_python_is_named(tmp_path: Path) -> None:
     path = script(tmp_path / "python", f"#!/bin/sh\necho 'farm-interpreter {answer}'\n")
     with pytest.raises(EnvError, match=r"is Python 3\.8, and tasks needs 3\.9 or later: name a later one"):
         envs.build_interpreter(Environment((), str(path)), tmp_path)
+
+
+def test_a_folder_is_no_interpreter(tmp_path: Path) -> None:
+    with pytest.raises(EnvError, match=r"cannot be started \(Permission denied\): name the interpreter in it"):
+        envs.build_interpreter(Environment((), str(tmp_path)), tmp_path)
 
 
 def test_an_interpreter_of_another_machine_is_named(tmp_path: Path) -> None:
