@@ -16,6 +16,7 @@ import pytest
 
 from farm import lake
 from farm.fleet import channel, envs, existing_interpreter
+from farm.fleet.ask_backends import probe_backends
 from farm.fleet.channel import LAUNCHER
 from farm.fleet.child_process import ChildDeath, ChildProcess, Limits
 from farm.fleet.envs import EnvError, Environment
@@ -24,7 +25,8 @@ from farm.plan.match_known import _match_known_version
 from farm.report.tables.history import sort_version_texts
 from farm.reproduction.pinned_versions import _read_row_versions
 from tasks import wire
-from tests.conftest import here
+from tasks.backends import BackendSpec
+from tests.conftest import here, refusal_of
 from tests.farm.test_faults import EXPECTED, SAMPLES, config
 from tests.plugin import planted
 
@@ -129,6 +131,17 @@ def test_a_launcher_that_is_not_there_and_a_folder_that_it_does_not_see(tmp_path
     path = script(tmp_path / "launch", '#!/bin/sh\necho "cannot open $2: No such file" >&2\nexit 2\n')
     with pytest.raises(EnvError, match="leads to where the cache .* is not: share it there under the same path"):
         behind([str(path)], tmp_path / "cache")
+
+
+def test_a_launcher_that_ends_before_its_process_is_one_line_with_the_fix(tmp_path: Path) -> None:
+    """Having shown an interpreter, it does not run what the farm starts with it."""
+    path = script(tmp_path / "launch", '#!/bin/sh\ncase "$2" in *relay.py) exit 9;; esac\nexec "$@"\n')
+    spec = BackendSpec.parse("ort-cpu", launcher=(str(path),))
+    said = refusal_of(probe_backends([spec], tmp_path / "cache")["ort-cpu"])
+    assert said.startswith(f"the launcher {path} ended (exit code 9) before its process began") and "\n" not in said
+    assert said.endswith(
+        f"it has to run until its process ends, and to pass on all that is said; by hand: {path} {sys.executable} -V"
+    )
 
 
 def test_every_fault_is_blamed_behind_a_launcher_as_without_one(stand_in: Path, tmp_path: Path) -> None:
