@@ -1,5 +1,8 @@
-"""A submission is no module: neither other submissions, the reference beside it nor a library that looks for an optional package of
-its name (mpmath for gmpy2, torch for triton) is to run code that nobody vouches for."""
+"""A submission is no module, and no import of this process finds it.
+
+Neither other submissions, the reference beside it nor a library that looks for an optional package of its name (mpmath
+for gmpy2, torch for triton) is to run code that nobody vouches for.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,8 @@ from typing import ClassVar
 
 
 class FinderWithoutSubmissions(PathFinder):
-    """Python's finder of files, for which the submissions that this process was told of are not there. hidden: these, by the
-    name that a module of theirs would have."""
+    """Python's finder of files, for which the submissions that this process was told of are not there. hidden: these, by
+    the name that a module of theirs would have."""
 
     hidden: ClassVar[Mapping[str, set[Path]]] = {}
 
