@@ -2,7 +2,7 @@
 included, and needs nothing but the standard library.
 
 Behind a launcher it is given a line on stdin, the path of a file in the folder that is to be shared: it says whether
-the line came and whether the file is there.
+the line came, whether the file is there, and whether temporary files can be written.
 """
 
 import sys
@@ -15,6 +15,7 @@ import os
 import platform
 import re
 import select
+import tempfile
 import time
 
 #: Begins the answer: what a login shell or a container prints before it is none.
@@ -70,6 +71,14 @@ def comes(path):
     return True
 
 
+def writes():
+    """Whether there is a folder for temporary files."""
+    try:
+        return bool(tempfile.gettempdir())
+    except Exception:  # IOError in Python 2
+        return False
+
+
 def main():
     """Entry point. Arguments: modules that it may lack; "-" before them: a line is to be read."""
     asked = line() if sys.argv[1:2] == ["-"] else None
@@ -84,6 +93,7 @@ def main():
         "image": os.environ.get(IMAGE, ""),
         "stdin": bool(asked),
         "shared": bool(asked) and comes(asked),
+        "temporary": writes(),
     }
     sys.stdout.write("\n" + MARK + json.dumps(told) + "\n")
     sys.stdout.flush()

@@ -43,8 +43,9 @@ def make_index_url(url: str) -> str:
 #: In the environment of a runtime that takes ONNX: why a graph's result is wrong is looked for in graphs that say
 #: something else (`tasks.diagnose.ignored_attributes`), where the result is.
 ONNX = "onnx==1.23.2"
-#: What the torch catalog needs beside torch.
-TORCH_CATALOG = ("expecttest", "scipy")
+#: What the torch catalog needs beside torch, which asks for setuptools itself in newer releases and newer Pythons
+#: alone.
+TORCH_CATALOG = ("expecttest", "scipy", "setuptools")
 #: TensorRT's wheels on PyPI fetch the real ones from here.
 NVIDIA = make_index_url("https://pypi.nvidia.com")
 

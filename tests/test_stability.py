@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
 import warnings
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 from packaging.version import Version
@@ -28,6 +30,18 @@ def test_every_stable_name_is_there() -> None:
     assert {"farm", "farm_pytest", "tasks", "tasks.model", "tasks.backends.base"} <= set(STABLE)
     missing = [f"{m}.{name}" for m, names in STABLE.items() for name in names if not hasattr(import_module(m), name)]
     assert not missing
+
+
+@pytest.mark.parametrize("module", STABLE)
+def test_every_stable_name_is_exported_for_type_checkers(module: str) -> None:
+    """`mypy --strict` of who uses it takes no name that a module only imports, unless `__all__` has it."""
+    found = import_module(module)
+    tree = ast.parse(Path(found.__file__ or "").read_text())
+    made = {x.name for x in tree.body if isinstance(x, (ast.ClassDef, ast.FunctionDef))}
+    made |= {t.id for x in tree.body if isinstance(x, ast.Assign) for t in x.targets if isinstance(t, ast.Name)}
+    stars = [x.module for x in ast.walk(tree) if isinstance(x, ast.ImportFrom) and x.names[0].name == "*"]
+    exports = [found, *(import_module(str(x)) for x in stars)]  # a star exports what it imports
+    assert set(STABLE[module]) <= made.union(*(getattr(x, "__all__", ()) for x in exports))
 
 
 def test_what_farm_offers_is_stable_or_deprecated() -> None:

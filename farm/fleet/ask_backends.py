@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import shlex
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -165,8 +166,11 @@ class BackendAsking:
             if isinstance(said, ChildDeath):
                 child.close()
                 child = None
-                when = "" if said.kind == LAUNCHER else "during its import, "
-                said = wire.Refused(f"{when}{said.text}")
+                text = f"during its import, {said.text}"
+                if said.kind == LAUNCHER:
+                    hand = f"by hand: {shlex.join(python.command)} -V"
+                    text = f"{said.text}: it has to run until its process ends, and to pass on all that is said; {hand}"
+                said = wire.Refused(text)
             start_s = start_s or time.monotonic() - began  # that of the family's first: the import is most of it
             if isinstance(said, wire.Refused):
                 answers[spec.name] = said

@@ -1,6 +1,6 @@
 """An interpreter that is there, on this machine or behind a launcher: what it says of itself, and what is laid over it.
 
-Nothing in it is changed. What `tasks` needs and it lacks lies in folders of the farm's cache, which its child finds on
+Nothing is installed into it. What `tasks` needs and it lacks lies in folders of the farm's cache, which its child finds on
 its path.
 """
 
@@ -80,6 +80,11 @@ def _start_existing_interpreter(launcher: tuple[str, ...], python: str, cache: P
             )
         if not told["shared"]:
             raise EnvError(_describe_unshared(who, cache))
+        if not told["temporary"]:
+            raise EnvError(
+                f"{who} leads to where no temporary file can be written: give it a folder for them (--tmpfs /tmp of bwrap, docker and podman), "
+                "or name one with TMPDIR (env TMPDIR=FOLDER at the launcher's end)"
+            )
     version = tuple(map(int, told["python"].split(".")))
     if version < OLDEST:
         raise EnvError(
@@ -117,7 +122,8 @@ def _ask_interpreter_command(command: Sequence[str], who: str, token: str, share
                 f"{who} is no program of this machine ({platform.machine()}): name an interpreter built for it, or a launcher that runs it "
                 "(launcher: [qemu-…])"
             ) from None
-        raise EnvError(f"{who} cannot be started ({error.strerror}): name a program that this user may run") from None
+        fix = "name the interpreter in it" if Path(command[0]).is_dir() else "name a program that this user may run"
+        raise EnvError(f"{who} cannot be started ({error.strerror}): {fix}") from None
     try:
         out, err = process.communicate(f"{token}\n".encode() if shared else None, limit_s)
     except subprocess.TimeoutExpired:

@@ -24,3 +24,21 @@ from farm.lake.store import (
     write_run_record,
 )
 from farm.lake.traces import read_trace, read_trace_steps
+
+#: What others may build on (docs/stability.md), exported for type checkers as well.
+__all__ = [
+    "KEY",
+    "PASSPORT_KEY",
+    "PASSPORT_SCHEMA",
+    "SCHEMA",
+    "TRACE_KEY",
+    "TRACE_SCHEMA",
+    "LakeError",
+    "open_lake",
+    "read",
+    "read_passports",
+    "read_run",
+    "read_table",
+    "read_trace",
+    "run_ids",
+]

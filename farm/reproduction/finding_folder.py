@@ -175,7 +175,9 @@ class _FindingFolder:
             "expected": [x for x in rounded if x is not None] if all(x is not None for x in rounded) else None,
             "got": self.case.actual,
         }
-        versions = ", ".join([*self.packages, *(f"{k}={v}" for k, v in recipe.variables.items())])
+        # No package brings a build of one's own.
+        named = self.packages or [str(self.case.row.get("runtime_version") or "")]
+        versions = ", ".join(filter(None, [*named, *(f"{k}={v}" for k, v in recipe.variables.items())]))
         return write_call_script(self.files[PROGRAM].decode(), arrays, recipe.settings, recipe.setup, versions, results)
 
     # -- run.py and compare.py ---------------------------------------------------------------------------------

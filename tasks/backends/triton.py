@@ -16,6 +16,7 @@ from tasks.arrays.tree import decode_argument_tree
 from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.shared import torch_switches
 from tasks.model import Fallback, Form, Program, RuntimeInfo, errors
+from tasks.packages import TORCH_CATALOG
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class Triton(Backend):
     takes = ()
     devices, closed = tuple(TARGETS), True
     checks = (checks.Build.name,)
-    packages = ("torch==2.13.0", "triton==3.9.0", "expecttest", "scipy")
+    packages = ("torch==2.13.0", "triton==3.9.0", *TORCH_CATALOG)
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
         super().__init__(name, device, options)

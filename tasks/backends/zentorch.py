@@ -13,6 +13,7 @@ from tasks.backends.base import Backend, importing
 from tasks.backends.inductor import Inductor
 from tasks.backends.shared.recipe import ProgramRecipe
 from tasks.model import Fallback, Form, Program, RuntimeInfo, Unavailable
+from tasks.packages import TORCH_CATALOG
 
 
 class ZenTorch(Inductor):
@@ -27,7 +28,7 @@ class ZenTorch(Inductor):
     takes = ("weight_cache",)
     devices = ("cpu",)
     checks = ("forward",)
-    packages = ("zentorch==2.13.0.2", "torch==2.13.0", "deprecated", "safetensors", "expecttest", "scipy")
+    packages = ("zentorch==2.13.0.2", "torch==2.13.0", "deprecated", "safetensors", *TORCH_CATALOG)
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
         super().__init__(name, device, options)

@@ -64,3 +64,22 @@ from tasks.model.status import (
     Status,
     name_statuses,
 )
+
+#: What others may build on (docs/stability.md), exported for type checkers as well.
+__all__ = [
+    "Fallback",
+    "Form",
+    "Group",
+    "Invalid",
+    "Leaf",
+    "Misbehaviour",
+    "OpClass",
+    "Program",
+    "Refusal",
+    "RuntimeInfo",
+    "Session",
+    "Status",
+    "Unavailable",
+    "Unsupported",
+    "Vacuous",
+]

@@ -14,7 +14,7 @@ import torch
 
 from farm.fleet import envs
 from farm.reproduction import finding_requirements
-from farm.reproduction.finding_folder import PROGRAM, RUN, FindingCase, FindingDefinition, write_finding_folder
+from farm.reproduction.finding_folder import CALL, PROGRAM, RUN, FindingCase, FindingDefinition, write_finding_folder
 from farm.reproduction.in_torch import OP_DB
 from tasks.arrays import torch_tree
 from tasks.arrays.tree import TensorSpec, encode_argument_tree, encode_tensor_spec
@@ -330,6 +330,17 @@ def test_a_plug_in_that_is_installed_beside_torch_is_imported_and_among_what_a_f
     case = FindingCase("A title.", form, group, spec.create(), policy_files.load_policy("error_units"), row, [])
     lines = write_finding_folder(case, ["torch"])[RUN].decode().splitlines()
     assert lines.index("import torch") < lines.index("import torch_npu")
+
+
+def test_a_call_of_a_build_that_no_package_brings_names_it() -> None:
+    tree, x = {"$": "tuple", "v": [encode_tensor_spec(TensorSpec(0))]}, np.ones(2, np.float32)
+    form = Form("torch", "torch:clone", "float32", [x], call=torch.clone, args=tree, kwargs=encode_argument_tree({}))
+    row = {"status": "error", "kind": "", "op_class": "exact", "limit": 0.5, "error": "", "dtype": "float32"}
+    row["runtime_version"] = "torch 2.9.0a0+git1234abc"
+    backend, policy = BackendSpec.parse("torch-cpu").create(), policy_files.load_policy("error_units")
+    case = FindingCase("A title.", form, Group("torch:clone", "", "float32", 1), backend, policy, row, [])
+    first = [write_finding_folder(case, x)[CALL].splitlines()[0] for x in (["torch==2.13.0"], [])]
+    assert first == [b"import torch  # torch==2.13.0", b"import torch  # torch 2.9.0a0+git1234abc"]
 
 
 def test_a_finding_that_takes_torchs_test_database_takes_what_that_does(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import pytest
 
 from farm import lake
 from farm.fleet import channel, envs, existing_interpreter
+from farm.fleet.ask_backends import probe_backends
 from farm.fleet.channel import LAUNCHER
 from farm.fleet.child_process import ChildDeath, ChildProcess, Limits
 from farm.fleet.envs import EnvError, Environment
@@ -24,7 +25,8 @@ from farm.plan.match_known import _match_known_version
 from farm.report.tables.history import sort_version_texts
 from farm.reproduction.pinned_versions import _read_row_versions
 from tasks import wire
-from tests.conftest import here
+from tasks.backends import BackendSpec
+from tests.conftest import here, refusal_of
 from tests.farm.test_faults import EXPECTED, SAMPLES, config
 from tests.plugin import planted
 
@@ -104,6 +106,7 @@ def test_a_launcher_that_is_heard_of_no_more_is_ended(child: ChildProcess, monke
         ('#!/bin/sh\nexec "$@" </dev/null\n', "gives its process no stdin"),
         ("#!/bin/sh\nshift 2\nexec python3 /nowhere/tasks/interpreter.py\n", "before a Python answered"),
         ('#!/bin/sh\ncat >/dev/null & echo /nowhere/token | "$@"\n', "is not: share it there"),
+        ('#!/bin/sh\nPYTHONPATH=${0%/*} exec "$@"\n', "to where no temporary file can be written: give it a folder"),
         ("#!/bin/sh\nexec sleep 1000\n", "has not answered in 2 s"),
     ],
 )
@@ -112,6 +115,8 @@ def test_a_launcher_that_cannot_serve_is_one_line_with_the_fix(
 ) -> None:
     monkeypatch.setattr(existing_interpreter, "LAUNCH_S", 2.0 if "sleep" in launcher else 60.0)
     path = script(tmp_path / "launch", launcher)
+    # Where a launcher makes Python look here first, there is no folder for temporary files: a root that is read-only.
+    (tmp_path / "sitecustomize.py").write_text("import tempfile\ntempfile._candidate_tempdir_list = list\n")
     with pytest.raises(EnvError) as caught:
         behind([str(path)], tmp_path / "cache")
     said = str(caught.value)
@@ -126,6 +131,17 @@ def test_a_launcher_that_is_not_there_and_a_folder_that_it_does_not_see(tmp_path
     path = script(tmp_path / "launch", '#!/bin/sh\necho "cannot open $2: No such file" >&2\nexit 2\n')
     with pytest.raises(EnvError, match="leads to where the cache .* is not: share it there under the same path"):
         behind([str(path)], tmp_path / "cache")
+
+
+def test_a_launcher_that_ends_before_its_process_is_one_line_with_the_fix(tmp_path: Path) -> None:
+    """Having shown an interpreter, it does not run what the farm starts with it."""
+    path = script(tmp_path / "launch", '#!/bin/sh\ncase "$2" in *relay.py) exit 9;; esac\nexec "$@"\n')
+    spec = BackendSpec.parse("ort-cpu", launcher=(str(path),))
+    said = refusal_of(probe_backends([spec], tmp_path / "cache")["ort-cpu"])
+    assert said.startswith(f"the launcher {path} ended (exit code 9) before its process began") and "\n" not in said
+    assert said.endswith(
+        f"it has to run until its process ends, and to pass on all that is said; by hand: {path} {sys.executable} -V"
+    )
 
 
 def test_every_fault_is_blamed_behind_a_launcher_as_without_one(stand_in: Path, tmp_path: Path) -> None:
@@ -168,6 +184,11 @@ def test_an_old_python_is_named(tmp_path: Path) -> None:
     path = script(tmp_path / "python", f"#!/bin/sh\necho 'farm-interpreter {answer}'\n")
     with pytest.raises(EnvError, match=r"is Python 3\.8, and tasks needs 3\.9 or later: name a later one"):
         envs.build_interpreter(Environment((), str(path)), tmp_path)
+
+
+def test_a_folder_is_no_interpreter(tmp_path: Path) -> None:
+    with pytest.raises(EnvError, match=r"cannot be started \(Permission denied\): name the interpreter in it"):
+        envs.build_interpreter(Environment((), str(tmp_path)), tmp_path)
 
 
 def test_an_interpreter_of_another_machine_is_named(tmp_path: Path) -> None:
