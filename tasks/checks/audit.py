@@ -277,13 +277,10 @@ class _AuditedCalls:
             self.program.abandon()
 
     def of_values(self) -> Iterator[Asked]:
-        """After a call with the own values: values change under one pointer, all and one of them, and pointers under the
-        same values."""
+        """After a call with the own values: values change under one pointer, and pointers under the same values."""
         other = self.names.index(OTHER) if OTHER in self.names else 0
         yield Asked(other, Placing(same=True))
         yield Asked(0, Placing(same=True))
-        if CHANGED in self.names:
-            yield Asked(self.names.index(CHANGED), Placing(same=True))
         yield Asked(other)
         yield Asked(0)
 
@@ -299,13 +296,15 @@ class _AuditedCalls:
                 yield Asked(given, Placing(fill=fill, spoil=True, counted=given > 1))
 
     def of_order(self) -> Iterator[Asked]:
-        """All sets as cases of their own, each beside one that is nearly the same, then backwards in the same memory, in
-        new memory and so on, until the calls are made or their time is up. A kernel that counts its calls has counted
-        those of other checks too."""
+        """One value changed under one pointer; all sets as cases of their own, each beside one that is nearly the same,
+        then backwards in the same memory, in new memory and so on, until the calls are made or their time is up. A
+        kernel that counts its calls has counted those of other checks too."""
         begin, measure_spent = time.perf_counter(), self._start_clock()
         beside = [self.names.index(x) for x in _BESIDE if x in self.names]
         order = [*(k for k in range(len(self.names)) if k not in beside), *beside]
         count, before = len(order), self.program.called + 4
+        if CHANGED in self.names:  # where the own values have lain; not before what it does is counted
+            yield Asked(self.names.index(CHANGED), Placing(same=True))
         for k in itertools.count():
             taken, (turn, place) = measure_spent(), divmod(k, count)
             late = taken > 20 * REPEATS_S or time.perf_counter() - begin > WAIT_S

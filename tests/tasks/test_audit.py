@@ -579,7 +579,7 @@ def _above(rows: int) -> Callable[[Array], Array]:
         ("kept by content", _keeping_last(lambda a, b: (a[0, :8] == b[0, :8]).all())),
         ("kept by content", _keeping_last(lambda a, b: (a[-1, -8:] == b[-1, -8:]).all())),
         ("kept by content", _keeping_last(lambda a, b: abs(a.sum() - b.sum()) < 1e-4)),
-        ("kept by content", _keeping(lambda x: (x.ctypes.data % 64, x[0, :8].tobytes(), x[-1, -8:].tobytes()))),
+        ("kept by content", _keeping(lambda x: (x[0, :8].tobytes(), x[-1, -8:].tobytes()))),
         ("first calls", _in_turn(lambda call: call > 40)),
         ("unsteady", _in_turn(lambda call: call % 2 == 0)),
         ("made for inputs", _above(3)),
