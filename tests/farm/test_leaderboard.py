@@ -17,6 +17,7 @@ from farm.commands.run import main
 from farm.exits import BAD_INPUT, FOUND, OK
 from farm.plan import published, submissions
 from farm.plan.config import ConfigError
+from farm.report.faces.leaderboard import print_leaderboard
 from farm.report.tables.submissions import summarise_submission, view_leaderboard
 from farm.report.tables.view import Report
 from tasks.catalogs import user_definitions
@@ -416,9 +417,11 @@ def test_a_time_with_what_may_be_hidden_counted_in_is_ranked_and_says_so() -> No
     assert (both["speedup"], both["time_doubt"]) == (1.5, "unseen")
 
 
-def test_a_board_says_what_its_machine_could_not_deny() -> None:
+def test_a_board_says_what_its_machine_could_not_deny(capsys: pytest.CaptureFixture[str]) -> None:
     run = {"config": {"backends": [{"name": "a", "kernel": "a.py"}]}, "run_id": "r1"}
     for flags, said in (("unconfined=network,shm", "network (the kernel's process has the network); shm ("), ("", "")):
         rows = frame(make_row(backend="a", op="user:double", flags=flags))
         view = view_leaderboard(Report(rows, run))
         assert said in " ".join(view.notes) and bool(view.notes) is bool(said)
+        print_leaderboard(Report(rows, run))
+        assert ("Not denied" in capsys.readouterr().out) is bool(said)
