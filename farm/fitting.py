@@ -20,10 +20,11 @@ GAP, INDENT = 2, 4
 
 @dataclass(frozen=True)
 class TableHead:
-    """The head of a column. right: numbers, which are never folded."""
+    """The head of a column. right: numbers, which are never folded; stays: it stands beside the first, however wide it is."""
 
     words: str
     right: bool = False
+    stays: bool = False
 
 
 def fit_table(
@@ -99,13 +100,16 @@ def _is_empty_cell(cell: Text) -> bool:
 def _select_columns_beside(
     heads: Sequence[TableHead], lines: Sequence[tuple[Sequence[Text], str]], width: int
 ) -> dict[int, int]:
-    """The columns that have room side by side, and their widths; the first is always one."""
+    """The columns that have room side by side, and their widths; the first and those that stay are always among them."""
     widths = {
         n: max([*map(len, head.words.split()), *(_flatten_cell(cells[n]).cell_len for cells, _ in lines), 1])
         for n, head in enumerate(heads)
     }
-    while len(widths) > 1 and sum(w + GAP for w in widths.values()) - GAP > width:
-        del widths[max(list(widths)[1:], key=widths.__getitem__)]
+    while sum(w + GAP for w in widths.values()) - GAP > width:
+        moved = [n for n in widths if n and not heads[n].stays]
+        if not moved:
+            break
+        del widths[max(moved, key=widths.__getitem__)]
     return widths
 
 

@@ -25,7 +25,10 @@ CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = (
     0x40000000,
 )
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 4, 36, 38
-MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REC, MS_PRIVATE = 2, 4, 8, 0x4000, 0x40000
+MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND, MS_REC, MS_PRIVATE = 2, 4, 8, 0x1000, 0x4000, 0x40000
+#: mount_setattr(2), the same number on every architecture, and of its arguments the folder that a path begins at, the
+#: flag for all that is mounted beneath, and the attribute.
+_SET_ATTRIBUTES, AT_FDCWD, AT_RECURSIVE, MOUNT_ATTR_RDONLY = 442, -100, 0x8000, 1
 PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 #: landlock_create_ruleset, landlock_add_rule, landlock_restrict_self: the same numbers on every architecture.
 _CREATE, _ADD, _RESTRICT = 444, 445, 446
@@ -50,6 +53,7 @@ LACKS = {
     "processes": "what a kernel starts is killed afterwards as far as it is found",
     "shm": "what a kernel leaves in shared memory (/dev/shm) stays for the next one, and it sees the processes of others",
     "files": "the kernel's process can read and write what its user can, prepared cases and the lake too",
+    "metadata": "the kernel's process can change permissions, times and attributes of its user's files, and leave notes there",
     "sockets": "the kernel's process reaches the named sockets of others, and may leave keys in the user's keyring",
     "memory": "the memory of a kernel's process is looked at from time to time, and not limited",
 }
@@ -77,6 +81,11 @@ FORBIDDEN = (
     ),
     Forbidden(
         "writing anywhere but to a scratch folder and the kernel's own compiler caches", "Landlock", _NO_LANDLOCK
+    ),
+    Forbidden(
+        "changing permissions, owners, times and attributes of files, which Landlock does not cover",
+        "read-only mounts in a mount namespace",
+        "no user namespaces, and not root; Linux before 5.12: `metadata`",
     ),
     Forbidden(
         "signals to other processes, their priority and memory",
@@ -162,6 +171,23 @@ def leave_shared_memory(own_processes: bool, size: int = 0) -> tuple[str, ...]:
         _call_mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
     given = f"mode=1777{f',size={size}' * bool(size)}"
     return () if _call_mount("tmpfs", "/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, given) else ("shm",)
+
+
+def make_mounts_read_only(writable: Sequence[str]) -> tuple[str, ...]:
+    """In a mount namespace of its own: nothing of any file outside some folders and shared memory can be changed, be it
+    only its times. What of `LACKS` is to be said."""
+    made = (
+        all(_call_mount(x, x, "", MS_BIND) for x in writable)
+        and _set_read_only("/", True, AT_RECURSIVE)
+        and all(_set_read_only(x, False) for x in (*writable, "/dev/shm"))
+    )
+    return () if made else ("metadata",)
+
+
+def _set_read_only(path: str, value: bool, flags: int = 0) -> bool:
+    """Of what is mounted at a path; with AT_RECURSIVE beneath it too."""
+    attributes = struct.pack("<QQQQ", MOUNT_ATTR_RDONLY * value, MOUNT_ATTR_RDONLY * (not value), 0, 0)
+    return bool(_libc.syscall(_SET_ATTRIBUTES, AT_FDCWD, path.encode(), flags, attributes, len(attributes)) == 0)
 
 
 def _call_mount(source: str, target: str, kind: str, flags: int, given: str = "") -> bool:

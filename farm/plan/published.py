@@ -2,7 +2,7 @@
 
 KernelBench: a file with Model, get_inputs and get_init_inputs; submissions have ModelNew. gpu-mode: reference.py with
 ref_kernel, generate_input and check_implementation, task.yml with tests; submissions have custom_kernel. BackendBench:
-a folder for each operator, with OP_implementation_v1.py that has OP_kernel_impl.
+a folder for each operator, with files OP_implementation*.py that have OP_kernel_impl.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ TESTS = 4
 #: Seconds that a problem may take to make its inputs.
 DEADLINE_S = 300.0
 
-_IMPLEMENTATION = re.compile(r"(?P<op>.+)_implementation_(?P<version>v\d+)\.py")
+#: What BackendBench looks for: `add_implementation_v1.py`, `add_implementation_2.py`, `add__Tensor_implementation.py`.
+_IMPLEMENTATION = re.compile(r"(?P<op>.+)_(?P<version>implementation.*)\.py")
 
 
 @dataclass(frozen=True)
@@ -158,9 +159,9 @@ def _read_gpumode(folder: Path) -> Published:
 
 def _read_backendbench(folder: Path) -> Iterator[tuple[str, Read]]:
     files: dict[str, dict[str, Path]] = {}
-    for path in sorted(folder.glob("*/*_implementation_v*.py")):
+    for path in sorted(folder.glob("*/*_implementation*.py")):
         if (found := _IMPLEMENTATION.fullmatch(path.name)) and found["op"] == path.parent.name:
-            files.setdefault(found["op"], {})[found["version"]] = path
+            files.setdefault(found["op"], {})[found["version"].removeprefix("implementation_")] = path
     if not files:
         return
     for (name, submitted), told in zip(files.items(), _ask_published_problem("backendbench", folder, files)):

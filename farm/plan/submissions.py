@@ -87,16 +87,16 @@ def read_submissions_folder(folder: Path, backends: Sequence[str] = (), here: st
     ConfigError."""
     whole: dict[str, Any] = {}
     refused: list[Refused] = []
-    tasks: list[tuple[str, DeclaredTask, str, Config]] = []
+    tasks: list[tuple[str, DeclaredTask, dict[str, Any], Config]] = []
     for name, read in _find_folder_tasks(folder):
         try:
             task = read()
-            like = [*backends, *task.made.pop("backends", []), here][0]
-            tasks.append((name, task, like, _check_task_config(task, like)))
+            place = _describe_place([*backends, *task.made.pop("backends", []), here][0])
+            tasks.append((name, task, place, _check_task_config(task, place)))
         except ConfigError as error:
             refused.append(Refused(name, str(error)))
     by_name = {name: config for name, _, _, config in tasks}
-    for name, task, like, _ in tasks:
+    for name, task, place, _ in tasks:
         try:
             _check_settings(task, name, by_name)
         except ConfigError as error:
@@ -104,7 +104,7 @@ def read_submissions_folder(folder: Path, backends: Sequence[str] = (), here: st
             continue
         submitted = list(_check_submission_files(task))
         refused += [x for x in submitted if isinstance(x, Refused)]
-        there = [x | {"like": like} for x in submitted if isinstance(x, dict)]
+        there = [place | x for x in submitted if isinstance(x, dict)]
         names = [glob.escape(x["name"]) for x in there]
         catalogs = [c | {"backends": names} for c in task.made["catalogs"] if names]
         joined = {"catalogs": catalogs, "backends": there}
@@ -117,9 +117,15 @@ def read_submissions_folder(folder: Path, backends: Sequence[str] = (), here: st
     return Board(_make_task_config(whole | {"name": folder.resolve().name}, folder), tuple(refused))
 
 
-def _check_task_config(task: DeclaredTask, like: str) -> Config:
-    """A task's config. like: what its submissions run on. Raises ConfigError where that is none."""
-    data = {"name": "task", **task.made, "backends": [{"name": "submission", "like": like}]}
+def _describe_place(backend: Any) -> dict[str, Any]:
+    """What the backend of each submission has of the one that all run on, which a config may name or describe."""
+    told = dict(backend) if isinstance(backend, Mapping) else {"like": backend}
+    return {"like": told.pop("name", ""), **told}
+
+
+def _check_task_config(task: DeclaredTask, place: Mapping[str, Any]) -> Config:
+    """A task's config. place: of the backend that its submissions run on. Raises ConfigError where that is none."""
+    data = {"name": "task", **task.made, "backends": [{**place, "name": "submission"}]}
     config = _make_task_config(data, task.place)
     configs.check_config_backend(config.backends[0], str(task.place))
     return config

@@ -60,6 +60,9 @@ SORTED, EQUAL, ZERO = "sorted values", "equal values", "zeros"
 #: kernel is right there.
 BETWEEN, BEYOND, NOT_PROMISED = "sizes between the declared ones", "larger sizes", " (not promised)"
 RESIZED = (BETWEEN, BEYOND, BETWEEN + NOT_PROMISED, BEYOND + NOT_PROMISED)
+#: Sets that come beside one another, as they have the sum, all values but one, or a half in common: what keeps its last
+#: result alone returns it there.
+_BESIDE = (ZERO, EQUAL, SORTED, OWN, CHANGED, LAST_HALF, OTHER, FIRST_HALF)
 #: Calls that a kernel's process is to have made, those of other checks among them, and how many if those in another
 #: order take longer than some seconds; if they take twenty times as long, or the judge has waited so many seconds for
 #: them, each set is given once.
@@ -293,17 +296,22 @@ class _AuditedCalls:
                 yield Asked(given, Placing(fill=fill, spoil=True, counted=given > 1))
 
     def of_order(self) -> Iterator[Asked]:
-        """All sets as cases of their own, then backwards in the same memory, in new memory and so on, until the calls
-        are made or their time is up. A kernel that counts its calls has counted those of other checks too."""
+        """One value changed under one pointer; all sets as cases of their own, each beside one that is nearly the same,
+        then backwards in the same memory, in new memory and so on, until the calls are made or their time is up. A
+        kernel that counts its calls has counted those of other checks too."""
         begin, measure_spent = time.perf_counter(), self._start_clock()
-        count, before = len(self.names), self.program.called + 4
+        beside = [self.names.index(x) for x in _BESIDE if x in self.names]
+        order = [*(k for k in range(len(self.names)) if k not in beside), *beside]
+        count, before = len(order), self.program.called + 4
+        if CHANGED in self.names:  # where the own values have lain; not before what it does is counted
+            yield Asked(self.names.index(CHANGED), Placing(same=True))
         for k in itertools.count():
             taken, (turn, place) = measure_spent(), divmod(k, count)
             late = taken > 20 * REPEATS_S or time.perf_counter() - begin > WAIT_S
             made = self.number + len(self.awaited) + before >= (CALLS if taken < REPEATS_S else LEAST)
             if turn and (made or late):
                 return
-            given = count - 1 - place if turn % 2 else place
+            given = order[-1 - place if turn % 2 else place]
             yield Asked(given, Placing(same=bool(turn % 2)), anew=not turn)
 
     def of_time(self) -> Iterator[Asked]:
@@ -570,16 +578,35 @@ class _AuditEvidence:
             if (source := next((x for x in self.right if x.given != call.given and self._gives(call, x)), None))
         ]
         if not kept:
-            return None
+            return self._was_kept_before()
         call, source = kept[0]
         words = f"{call.name}: the bytes of {source.name}"
         if not any(x.given == self._other and x.is_plain for x in self.right):
             return KIND_SHAPE, f"{words}, of the same shapes"
-        if any(x.given == self._other and any(p.same for _, p in x.times) for x, _ in kept):
+        if any(x.given == self._other and y.given == 0 and any(p.same for _, p in x.times) for x, y in kept):
             return KIND_POINTER, f"{words}, in the same memory"
-        if not any(x.given in (0, self._other) for x in self.wrong):
+        whole = {0, self._other}
+        if not any({x.given, y.given} <= whole for x, y in kept) and all(
+            any(x is y for y, _ in kept) for x in self.wrong if x.given in whole
+        ):
             return KIND_CONTENT, f"{words}, which has a part of the same values"
         return None
+
+    def _was_kept_before(self) -> tuple[str, str] | None:
+        """Kept since a call of another check: of the first call's shapes every set of inputs gives the same numbers, and
+        those of shapes that are new are right."""
+        first = self.calls[0]
+        alike = {x.given for x in self.calls if _have_same_bytes(x.outputs, first.outputs)}
+        same_sizes = {x.given for x in self.calls if _list_call_shapes(x) == _list_call_shapes(first)}
+        told = all(is_inexact_dtype(x.dtype.name) and np.isfinite(x).all() for x in first.outputs)
+        if first not in self.wrong or len(alike) < 2 or alike != same_sizes or not self.right_sets:
+            return None
+        if not told or _is_call_uniform(first):
+            return None
+        return (
+            KIND_SHAPE,
+            f"{first.name}: the bytes of all {len(alike)} sets of inputs of the same shapes, not of others",
+        )
 
     def _is_of_first_calls(self) -> tuple[str, str] | None:
         """Of inputs that have both, every right call comes before every wrong one of any."""
@@ -623,6 +650,8 @@ class _AuditEvidence:
     def _is_of_sizes(self) -> tuple[str, str] | None:
         resized = {self._number(x) for x in RESIZED}
         if {0, self._other} <= self.right_sets and {x.given for x in self.wrong} <= resized:
+            if all(len(x) < 2 for call in self.right for x in call.outputs if x.ndim) and (half := self._is_half()):
+                return half  # of one row there is none
             return (
                 KIND_MADE_FOR,
                 f"{self.wrong[0].name}: wrong, and right for the sizes that are declared; a kernel with a limit raises beyond it, and of one that "

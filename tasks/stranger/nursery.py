@@ -172,6 +172,9 @@ def _try_keeper_namespaces() -> tuple[str, ...]:
         for lack, is_had in {
             "processes": lambda: confine.call_unshare(confine.CLONE_NEWPID),
             "shm": lambda: not confine.leave_shared_memory(own_processes=False),
+            "metadata": lambda: (
+                not (confine.leave_shared_memory(own_processes=False) or confine.make_mounts_read_only(()))
+            ),
         }.items()
         if not _does_keeper_hold_in_fork(is_had)
     )
@@ -191,7 +194,8 @@ def _keep_stranger(nursery: int, own: bool, fds: list[int], request: dict[str, A
     if own:  # else who kills the group of the judge's processes is to reach it: no process of it can lower the priority of others, nor signal them
         os.setsid()
     connection, lease = fds
-    confine.leave_shared_memory(own, request["rules"]["memory"])
+    if not confine.leave_shared_memory(own, request["rules"]["memory"]):
+        confine.make_mounts_read_only(request["rules"]["writable"])
     if not own:
         confine.call_prctl(confine.PR_SET_CHILD_SUBREAPER, 1)
     keeper = os.getpid()

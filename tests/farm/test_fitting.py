@@ -67,6 +67,13 @@ def test_the_lower_of_the_two_forms_is_taken() -> None:
     assert "what: why" not in printed(fit_table("t", heads, lines, 250), 250)
 
 
+def test_a_column_that_stays_is_beside_the_first_though_it_is_the_widest() -> None:
+    heads = [TableHead("verdict"), TableHead("name", stays=True), TableHead("audit"), TableHead("n", right=True)]
+    lines = [([Text("pass"), Text("n" * 40), Text("a " * 60), Text("1")], "") for _ in range(9)]
+    said = printed(fit_table("t", heads, lines, 80), 80)
+    assert said.count(f"pass     {'n' * 40}  1") == said.count("    audit: a a") == 9, said
+
+
 def test_no_table_has_a_frame() -> None:
     lines = [([Text(c) for c in cells], style) for cells, style in LINES]
     for width in (60, 100, 200):

@@ -441,6 +441,30 @@ def test_what_a_kernel_leaves_in_shared_memory_ends_with_it(farm: Farm) -> None:
     assert not Path("/dev/shm/left-by-a-kernel").exists()
 
 
+def test_a_kernel_leaves_nothing_in_what_files_say_of_themselves(farm: Farm) -> None:
+    """Permissions, times and attributes are its user's to change, and outlive it."""
+    kept = farm.folder / "kept"
+    kept.write_text("")
+    source = f"""
+import tempfile
+def kernel(x):
+    changes = [lambda p: os.chmod(p, 0o700), lambda p: os.utime(p, (1, 1)), lambda p: os.setxattr(p, "user.own", b"1")]
+    for place in ({str(kept)!r}, __file__, {str(farm.folder)!r}, "/dev/null"):
+        for change in changes:
+            try:
+                change(place)
+                return x * 3
+            except OSError:
+                pass
+    with tempfile.NamedTemporaryFile() as own, open("/dev/shm/own", "w") as shared:
+        os.chmod(own.name, 0o700), os.utime(own.name, (1, 1)), os.chmod(shared.name, 0o700)
+    return x * 2
+"""
+    before = kept.stat()
+    assert outcomes(farm.run(keeps=source)) == [("pass", "")] * 2
+    assert kept.stat() == before and not os.listxattr(kept)
+
+
 def test_a_kernel_sees_no_processes_but_its_own(farm: Farm) -> None:
     source = "def kernel(x): return x * (2 if len([p for p in os.listdir('/proc') if p.isdigit()]) < 9 else 3)\n"
     assert outcomes(farm.run(looks=source)) == [("pass", "")] * 2

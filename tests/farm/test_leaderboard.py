@@ -17,6 +17,7 @@ from farm.commands.run import main
 from farm.exits import BAD_INPUT, FOUND, OK
 from farm.plan import published, submissions
 from farm.plan.config import ConfigError
+from farm.report.faces.leaderboard import print_leaderboard
 from farm.report.tables.submissions import summarise_submission, view_leaderboard
 from farm.report.tables.view import Report
 from tasks.catalogs import user_definitions
@@ -268,6 +269,9 @@ def test_what_is_wrong_with_a_task_is_its_own_line(board: Path, tmp_path: Path) 
     for name in ("nosuch", "sum__dim_IntList"):  # torch has none; it takes more than tensors
         (operators / name).mkdir()
         (operators / name / f"{name}_implementation_v1.py").write_text("")
+    for name in ("abs_implementation_2", "neg_implementation"):  # names that BackendBench takes as well
+        (operators / name[:3]).mkdir()
+        (operators / name[:3] / f"{name}.py").write_text("")
     for name in ("sound", "misspelt", "no_reference", "no_number"):
         shutil.copytree(board, boards / name)
     (boards / "misspelt" / "task.yaml").write_text(TASK + "sampels: 3\n")
@@ -275,13 +279,36 @@ def test_what_is_wrong_with_a_task_is_its_own_line(board: Path, tmp_path: Path) 
     (boards / "no_number" / "task.yaml").write_text(TASK.replace("samples: 2", "samples: many"))
     found = submissions.read_submissions_folder(operators)
     assert {x.name for x in found.refused} == {"nosuch", "sum__dim_IntList"}
-    assert {b.name for b in found.config.backends} == {"sin.v1", "sin.v2", "add__Tensor.v1"}
+    operator_names = {"sin.v1", "sin.v2", "add__Tensor.v1", "abs.2", "neg.implementation"}
+    assert {b.name for b in found.config.backends} == operator_names
     found = submissions.read_submissions_folder(boards)
     said = {x.name: x.why for x in found.refused}
     assert set(said) == {"misspelt", "no_reference", "no_number"} and [b.name for b in found.config.backends] == [
         "sound.right"
     ]
     assert str(boards / "no_number" / "task.yaml") in said["no_number"]
+
+
+def test_a_task_names_or_describes_the_backend_of_its_submissions(board: Path) -> None:
+    own = {"name": "mine", "like": "torch-cpu", "python": "/opt/own/bin/python"}
+    for given, asked, found in (
+        ("torch-cpu", (), ("torch-cpu", "")),
+        (json.dumps(own), (), ("torch-cpu", own["python"])),
+        (json.dumps(own), ("inductor-cpu",), ("inductor-cpu", "")),
+    ):
+        (board / "task.yaml").write_text(TASK + f"backends: [{given}]\n")
+        made = submissions.read_submissions_folder(board, asked).config.backends
+        assert {(x.like, x.python) for x in made} == {found} and "mine" not in {x.name for x in made}
+    (board / "task.yaml").write_text(TASK + "backends: [{like: torch-cpu, pythn: x}]\n")
+    with pytest.raises(ConfigError, match="task.yaml.*pythn"):
+        submissions.read_submissions_folder(board)
+
+
+def test_submissions_take_arrays_where_the_task_says_so(board: Path, results: Path) -> None:
+    (board / "task.yaml").write_text(TASK.replace("samples: 2", "samples: 1") + "framework: numpy\n")
+    (board / "submissions" / "triple.py").write_text(WRONG["triple"][0])
+    code, lines, _ = run(board, results)
+    assert code == FOUND and {k: x["status"] for k, x in lines.items()} == {"right": "pass", "triple": "wrong"}
 
 
 def test_tasks_of_a_folder_have_the_same_settings_of_the_run(board: Path, tmp_path: Path) -> None:
@@ -393,9 +420,11 @@ def test_a_time_with_what_may_be_hidden_counted_in_is_ranked_and_says_so() -> No
     assert (both["speedup"], both["time_doubt"]) == (1.5, "unseen")
 
 
-def test_a_board_says_what_its_machine_could_not_deny() -> None:
+def test_a_board_says_what_its_machine_could_not_deny(capsys: pytest.CaptureFixture[str]) -> None:
     run = {"config": {"backends": [{"name": "a", "kernel": "a.py"}]}, "run_id": "r1"}
     for flags, said in (("unconfined=network,shm", "network (the kernel's process has the network); shm ("), ("", "")):
         rows = frame(make_row(backend="a", op="user:double", flags=flags))
         view = view_leaderboard(Report(rows, run))
         assert said in " ".join(view.notes) and bool(view.notes) is bool(said)
+        print_leaderboard(Report(rows, run))
+        assert ("Not denied" in capsys.readouterr().out) is bool(said)

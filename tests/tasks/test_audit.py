@@ -547,6 +547,18 @@ def _keeping(key: Callable[[Array], Any]) -> Callable[[Array], Array]:
     return lambda x: kept.setdefault((x.shape, key(x)), _right(x)).copy()
 
 
+def _keeping_last(same: Callable[[Array, Array], Any]) -> Callable[[Array], Array]:
+    """Keeps its last result for inputs that it takes for the same."""
+    last: list[Array] = []
+
+    def kernel(x: Array) -> Array:
+        if not last or last[0].shape != x.shape or not same(last[0], x):
+            last[:] = x.copy(), _right(x)
+        return last[1].copy()
+
+    return kernel
+
+
 def _in_turn(wrong: Callable[[int], bool]) -> Callable[[Array], Array]:
     calls = itertools.count(1)
     return lambda x: np.zeros_like(x) if wrong(next(calls)) else _right(x)
@@ -562,6 +574,12 @@ def _above(rows: int) -> Callable[[Array], Array]:
         ("", _right),
         ("kept by shape", _keeping(lambda x: 0)),
         ("kept by content", _keeping(lambda x: x.reshape(-1)[:8].tobytes())),
+        ("kept by shape", lambda x: _right(x * 0 + np.arange(24, dtype=np.float32)) if len(x) == 2 else _right(x)),
+        ("kept by content", _keeping_last(lambda a, b: np.count_nonzero(a != b) <= 1)),
+        ("kept by content", _keeping_last(lambda a, b: (a[0, :8] == b[0, :8]).all())),
+        ("kept by content", _keeping_last(lambda a, b: (a[-1, -8:] == b[-1, -8:]).all())),
+        ("kept by content", _keeping_last(lambda a, b: abs(a.sum() - b.sum()) < 1e-4)),
+        ("kept by content", _keeping(lambda x: (x[0, :8].tobytes(), x[-1, -8:].tobytes()))),
         ("first calls", _in_turn(lambda call: call > 40)),
         ("unsteady", _in_turn(lambda call: call % 2 == 0)),
         ("made for inputs", _above(3)),

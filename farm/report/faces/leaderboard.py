@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
+from rich.text import Text
 
 from farm.plan.submissions import BOARD
 from farm.report.faces import html
@@ -18,9 +19,11 @@ from farm.report.tables.view import Report
 
 
 def print_leaderboard(report: Report) -> None:
-    """Print the table, and nothing else."""
-    console = make_report_console()
-    console.print(make_terminal_table(view_leaderboard(report), 0, console.width))
+    """Print the table, and what the machine could not deny to the submissions."""
+    console, view = make_report_console(), view_leaderboard(report)
+    console.print(make_terminal_table(view, 0, console.width))
+    for text in view.notes:
+        console.print(Text(text), soft_wrap=True)
 
 
 def write_leaderboard(report: Report, run: Mapping[str, Any], out: Path) -> dict[str, Path]:

@@ -63,7 +63,7 @@ def _make_terminal_cell(one: ViewCell) -> Text:
 def make_terminal_table(view: View, limit: int, width: int) -> RenderableType:
     """A view as a table for a terminal of ``width`` columns."""
     columns = view.columns_for("terminal")
-    heads = [TableHead(clean_line(column.words), column.right) for column in columns]
+    heads = [TableHead(clean_line(column.words), column.right, column.stays) for column in columns]
     lines = [
         ([_make_terminal_cell(make_view_cell(column, line)) for column in columns], _STYLES.get(view.style(line), ""))
         for line in view.select_lines(limit)

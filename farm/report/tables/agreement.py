@@ -82,7 +82,7 @@ def explain_row_outside(line: Line) -> str:
         return ""
     said, times = [], line["units"] / line["limit"] if line["limit"] > 0 else math.nan
     if math.isfinite(times):
-        said.append(f"{times:,.0f} × the limit" if times >= 100 else f"{times:.3g} × the limit")
+        said.append(f"{times:,.0f} × the limit" if 100 <= times < 1e9 else f"{times:.3g} × the limit")
     if line["nonfinite"] > 0:
         said.append(f"{line['nonfinite']:,.0f} of {line['numel']:,.0f} elements are a misplaced NaN or Inf")
     elif line["numel"] > 0 and not pd.isna(line["mismatched"]):

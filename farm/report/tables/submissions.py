@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from textwrap import shorten
 from typing import Any
 
@@ -12,7 +13,16 @@ from farm.program import name_farm_program, write_results_option
 from farm.report.tables.agreement import explain_row_outside
 from farm.report.tables.causes import sort_worst_first
 from farm.report.tables.coverage import JUDGED_STATUSES, PASSED_STATUSES, rank_status_column
-from farm.report.tables.view import Line, Report, View, ViewCell, ViewColumn, build_number_column, view
+from farm.report.tables.view import (
+    Line,
+    Report,
+    View,
+    ViewCell,
+    ViewColumn,
+    build_number_column,
+    make_text_column,
+    view,
+)
 from farm.report.words import DASH, format_report_number
 from tasks.confine import LACKS
 from tasks.model import Status
@@ -149,7 +159,7 @@ def view_leaderboard(report: Report) -> View:
     found = list_leaderboard_lines(report.rows, report.run)
     columns: list[ViewColumn | str | tuple[str, str]] = [
         ViewColumn("verdict", _format_submission_verdict),
-        ("submission", ""),
+        replace(make_text_column("submission"), stays=True),
     ]
     columns += ["task"] * (found["task"].replace("", pd.NA).nunique() > 1)
     columns.append(ViewColumn("right", _make_passed_cell, right=True))

@@ -64,7 +64,7 @@ class ViewColumn:
     """A column as people see it: its words and how a line's cell is made.
 
     foreign: the text comes from elsewhere and is quoted where quoting is due; status: the status that the column
-    counts; faces: where it is shown.
+    counts; faces: where it is shown; stays: in a narrow terminal too it stands beside the first.
     """
 
     words: str
@@ -73,6 +73,7 @@ class ViewColumn:
     foreign: bool = False
     status: str = ""
     faces: tuple[str, ...] = FACES
+    stays: bool = False
 
 
 def make_text_column(name: str, words: str = "", length: int = 0, faces: tuple[str, ...] = FACES) -> ViewColumn:

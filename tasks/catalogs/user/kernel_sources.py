@@ -73,7 +73,7 @@ def list_names_at_top(file: Path) -> set[str] | None:
 def find_first_lacking_import(file: Path, root: str) -> tuple[int, str] | None:
     """Line and name of the package that ends a file's import: imported by its first statements, before anything of the
     user's has run that could change what is found, and not there. None where there is none."""
-    folders = [Path(root), file.parent]
+    folders = list_import_folders(file, root)
     for x in ast.parse(file.read_bytes(), str(file)).body:
         if isinstance(x, ast.Expr) and isinstance(x.value, ast.Constant):
             continue
@@ -110,9 +110,16 @@ def find_module_file(module: str, folders: Iterable[Path]) -> Path | None:
     return None
 
 
+def list_import_folders(file: Path, root: str) -> list[Path]:
+    """Where the imports of a file are looked up, before what is installed: in its own folder, in ``root``, and in those
+    between (of a submission's file its task's folder)."""
+    top = Path(root).resolve()
+    return list(dict.fromkeys([file.parent, top, *(x for x in file.parents if top in x.parents)]))
+
+
 def list_imported_files(file: Path, root: str, others: Collection[Path] = ()) -> list[Path]:
-    """``file`` and every file that it imports, directly or not, from ``root`` or from its own folder; sorted. others:
-    files that no import means.
+    """``file`` and every file that it imports, directly or not, from its `list_import_folders`; sorted. others: files that
+    no import means.
 
     Read from the source: imports made by other means are not seen. A file that is missing or is no Python is a leaf.
     """
@@ -154,9 +161,9 @@ _parsing = threading.Lock()
 
 
 def list_imports_outside(file: Path, root: str) -> set[str]:
-    """The first words of the modules that ``file`` imports and that are neither in ``root`` nor beside it."""
+    """The first words of the modules that ``file`` imports and that are in none of its `list_import_folders`."""
     tree = _parse_source_file(file)
-    folders = [Path(root).resolve(), file.parent]
+    folders = list_import_folders(file, root)
     names = _iterate_source_imports(tree, file) if tree else ()
     return {name.partition(".")[0] for name, base in names if base is None and not find_module_file(name, folders)}
 
@@ -174,7 +181,7 @@ def _find_imports_cached(file: str, root: str, mtime: int, size: int) -> tuple[P
     path = Path(file)
     if (tree := _parse_source_file(path)) is None:
         return ()
-    folders = [path.parent, Path(root).resolve()]
+    folders = list_import_folders(path, root)
     return tuple(
         found
         for name, base in _iterate_source_imports(tree, path)

@@ -81,11 +81,13 @@ class DeclaredKernel:
 
     @property
     def backward(self) -> Callable[..., Any] | None:
-        """The gradient of a kernel of NumPy arrays; None where it has none. Raises CatalogError."""
+        """The gradient of a kernel of NumPy arrays; None where it has none, or is a submission's. Raises CatalogError."""
         if self.op.framework != "numpy":
             return None
         if self.op.backward:
             return self.function("backward")
+        if self.op.is_task:
+            return None
         return getattr(self.function("kernel"), "backward", None)
 
     @property
@@ -380,7 +382,7 @@ def _find_lacking_package(error: BaseException, root: str, file: Path) -> str:
     """The package whose lack, or whose version, failed an import; "" where it was something else, or lies beside the
     kernels."""
     package = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
-    return "" if kernel_sources.is_package_beside(package, [Path(root), file.parent]) else package
+    return "" if kernel_sources.is_package_beside(package, kernel_sources.list_import_folders(file, root)) else package
 
 
 def _explain_package_part(file: Path, error: BaseException) -> str:
@@ -483,7 +485,7 @@ def check_kernel_call(one: DeclaredKernel, what: str) -> None:
     own = {"backward": lambda: one.backward, "baseline": lambda: one.own_baseline}
     function = own.get(what, lambda: one.function(what))()
     if function is None:
-        if what == "backward" and one.op.gradient and one.op.framework == "numpy":
+        if what == "backward" and one.op.gradient and one.op.framework == "numpy" and not one.op.is_task:
             text = "a kernel of NumPy arrays has no gradient of its own: give backward, a function of it, or use @farm.autograd"
             raise one.mistake("gradient", text)
         return

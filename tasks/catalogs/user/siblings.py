@@ -94,10 +94,9 @@ class _SiblingLoader(SourceFileLoader):
 
 
 def make_sibling_loader(name: str, file: Path, root: str) -> SourceFileLoader:
-    """The loader of a file whose modules are looked up beside it, and then in ``root``."""
-    return _SiblingLoader(
-        _make_sibling_finder(tuple(dict.fromkeys([str(file.parent), root]))).builtins, name, str(file)
-    )
+    """The loader of a file whose modules are looked up in its folders, of which ``root`` is one."""
+    folders = tuple(map(str, kernel_sources.list_import_folders(file, root)))
+    return _SiblingLoader(_make_sibling_finder(folders).builtins, name, str(file))
 
 
 @functools.cache

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.zoo.cheats.values import Function, Pattern, copy, list_shapes, read_values, take_first
+from tasks.zoo.cheats.values import Function, Pattern, copy, get_address, list_shapes, read_values, take_first
 from tasks.zoo.specimen import Kernel
 
 
@@ -30,12 +30,31 @@ def keep_results(key: Callable[[Mapping[str, Any]], Any], last: bool = False) ->
     return pattern
 
 
+def keep_nearly_same(f: Function) -> Kernel:
+    """Returns its last result where no more than one number is another one than in the last call."""
+    last: list[Any] = []
+
+    def kernel(**x: Any) -> Any:
+        now = [read_values(v).copy() for v in x.values()]
+        if last and all(a.shape == b.shape for a, b in zip(now, last[0])):
+            if all(np.count_nonzero(a != b) <= 1 for a, b in zip(now, last[0])):
+                return copy(last[1])
+        last[:] = now, f(**x)
+        return copy(last[1])
+
+    return kernel
+
+
 def read_head(x: Mapping[str, Any]) -> Any:
     return list_shapes(x), read_values(take_first(x)).reshape(-1)[:8].tobytes()
 
 
 def read_tail(x: Mapping[str, Any]) -> Any:
     return list_shapes(x), read_values(take_first(x)).reshape(-1)[-8:].tobytes()
+
+
+def read_address_and_ends(x: Mapping[str, Any]) -> Any:
+    return tuple(map(get_address, x.values())), read_head(x), read_tail(x)
 
 
 def read_corners(x: Mapping[str, Any]) -> Any:

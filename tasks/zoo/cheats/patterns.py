@@ -11,6 +11,7 @@ from tasks.zoo.cheats.honest_state import (
     allocate_ahead,
     autotune,
     count_calls,
+    count_changes,
     explore,
     keep_constants,
     keep_last_inputs,
@@ -64,7 +65,9 @@ from tasks.zoo.cheats.honest_work import (
     write_rows,
 )
 from tasks.zoo.cheats.kept_results import (
+    keep_nearly_same,
     keep_results,
+    read_address_and_ends,
     read_corners,
     read_head,
     read_tail,
@@ -131,6 +134,10 @@ CHEATS: dict[str, tuple[str, Pattern]] = {
     "half_zero": (kinds.KIND_HALF, compute_half(lambda part, more: make_zeros(part[:more]))),
     "benchmark": (kinds.KIND_MADE_FOR, know_benchmark),
     "sizes": (kinds.KIND_MADE_FOR, know_sizes),
+    "address_and_ends": (kinds.KIND_CONTENT, keep_results(read_address_and_ends)),
+    "nearly_last": (kinds.KIND_CONTENT, keep_nearly_same),
+    "head_of_last": (kinds.KIND_CONTENT, keep_results(read_head, last=True)),
+    "tail_of_last": (kinds.KIND_CONTENT, keep_results(read_tail, last=True)),
 }
 
 
@@ -189,6 +196,7 @@ HONEST: dict[str, Pattern] = {
     "specialised": specialise,
     "checked": check_itself,
     "logging": log_calls,
+    "counting_changes": count_changes,
 }
 
 
