@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import random
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -132,6 +133,27 @@ def test_fewer_bits_than_the_passport_has_are_wrong_and_as_many_imprecise(tmp_pa
         "sequential, in bfloat16" in twin.columns["cause"]
         and f"{ROWS * COLUMNS} of {ROWS * COLUMNS} results to the bit" in twin.columns["cause"]
     )
+
+
+def test_another_order_at_other_shapes_is_no_fault_and_another_rounding_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A device whose order depends on what its passport did not ask: columns, threads, addresses. Of 64 positive terms
+    one after the other leave more than the passport's pairs may."""
+    module, count, drawn = sys.modules[__name__], 64, factors
+    monkeypatch.setattr(module, "TERMS", count)
+    monkeypatch.setattr(module, "factors", lambda dtype, rows=ROWS: [np.abs(x) for x in drawn(dtype, rows)])
+    pairs = device(make_pairwise_tree(range(count)), 24, "float32", "truncated")
+    one_by_one = device(in_order(count), 24, "float32", "truncated")
+    readings = passport_of(pairs, "float32")
+    found = judge(tmp_path, one_by_one, "float32", readings, noise=1e6)
+    assert (found.status, found.kind) == (Status.PASS, "") and found.columns["own_units"] <= 1
+    assert "sequential, in float32 truncated" in found.columns["cause"] and not found.columns["error"]
+    gone = judge(tmp_path, one_by_one, "float32", readings, noise=1e6, asks=False)
+    assert (gone.status, gone.kind) == (Status.WRONG, KIND_ARITHMETIC)
+    nearest = passport_of(device(make_pairwise_tree(range(count)), 24, "float32"), "float32")
+    other = judge(tmp_path, one_by_one, "float32", nearest, noise=1e6)
+    assert (other.status, other.kind) == (Status.WRONG, KIND_ARITHMETIC)
 
 
 def test_of_a_device_that_is_not_there_its_passport_alone_tells(tmp_path: Path) -> None:
