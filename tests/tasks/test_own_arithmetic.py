@@ -25,7 +25,7 @@ from tasks.model.dtypes import get_numpy_dtype
 from tasks.model.kind import CAUSE_ORDER, KIND_ACCUMULATOR, KIND_ARITHMETIC
 from tasks.passport.adder import SumAdder
 from tasks.passport.bounds import bound_device_sums
-from tasks.passport.explain_sum import explain_sum_elements, read_located_sum
+from tasks.passport.explain_sum import explain_gated_sum, explain_sum_elements, read_located_sum
 from tasks.passport.known_passports import KnownSum, Passport, choose_passport
 from tasks.passport.locate_sum import locate_gated_product, locate_order_terms, locate_sum_terms
 from tasks.passport.own_arithmetic import OwnArithmetic, hold_to_bounds
@@ -417,6 +417,29 @@ def test_two_orders_are_named_only_where_they_give_both_results() -> None:
     spoilt = split(many)[0].copy()
     spoilt[0] *= np.float32(1 + 2.0**-18)
     assert explain(split, spoilt) == {}  # two orders, and not those of these results
+
+
+@pytest.mark.parametrize("fused", [range(1, TERMS, 2), range(TERMS), ()], ids=["every other", "all", "none"])
+def test_a_gated_product_is_explained_whichever_of_its_products_are_fused(fused: Sequence[int]) -> None:
+    model = SumModel(in_order(), SumAdder(NodeRule(24, "nearest even"), {}, tuple(fused)), "float32", "", TERMS)
+
+    def run(arrays: list[Any]) -> list[np.ndarray]:
+        x, w, v = (np.asarray(one, np.float64) for one in arrays)
+        gate, value = (
+            np.asarray(model.compute(*map(np.ascontiguousarray, np.broadcast_arrays(x[:, None, :], one.T[None]))))
+            for one in (w, v)
+        )
+        gate, value = gate.astype(np.float32), value.astype(np.float32)
+        with np.errstate(all="ignore"):
+            return [gate / (1 + np.exp(-gate)) * value]
+
+    x, w = factors("float32", 1)
+    arrays = [x, w, np.ascontiguousarray(w[::-1, ::-1])]
+    output = run(arrays)[0]
+    where = locate_gated_product(arrays, output)
+    assert where is not None
+    found = explain_gated_sum(run, arrays, output, where, 2, np.arange(COLUMNS))
+    assert found.count == COLUMNS and found.reading.kind == "sequential"
 
 
 def test_two_runs_that_differ_are_named_by_the_two_orders_between_which_the_device_changes() -> None:

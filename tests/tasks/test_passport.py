@@ -6,6 +6,7 @@ import functools
 import itertools
 import math
 import random
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -500,6 +501,18 @@ def test_groups_that_one_step_takes_are_groups_without_negative_terms_too() -> N
     tree = make_fused_tree(terms, 4)
     found = read_device_sum(make_positive(tree, rule=NodeRule(24, "truncated", 24, "truncated")))
     assert decode_tree(found.tree or ()) == order_tree(tree)
+
+
+def test_an_order_of_more_steps_than_python_has_levels_is_read() -> None:
+    """As XLA adds a softmax of 2,048."""
+    device = make_positive(make_pairwise_tree(range(1500)))
+    device._run = lambda given: [np.float32(1) / np.cumsum(np.exp(given[0]).astype(np.float32), dtype=np.float32)[-1:]]
+    limit = sys.getrecursionlimit()
+    try:
+        sys.setrecursionlimit(1000)
+        assert read_device_sum(device).kind_code == "sequential"
+    finally:
+        sys.setrecursionlimit(limit)
 
 
 def test_a_guess_is_confirmed_and_a_wrong_one_is_not_taken() -> None:

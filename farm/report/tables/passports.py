@@ -265,10 +265,23 @@ def view_passport(readings: pd.DataFrame) -> View:
         notes=(
             "Lanes: every k-th term is added by itself, then the lanes. Folded: the second half onto the first.",
             "To the bit: results on unseen inputs that a model of order and adder gave, of all asked.",
+            *_describe_asked_range(readings),
             *(f"{code}: {CODES[code]}." for code in dict.fromkeys(readings["code"]) if code in CODES),
             *(["Flushed: subnormal numbers become zero there."] if len(found) and found["flushes"].any() else []),
         ),
     )
+
+
+def _describe_asked_range(readings: pd.DataFrame) -> list[str]:
+    """With how many terms and rows sums were read, and what that leaves open."""
+    if readings.empty:
+        return []
+    terms, rows = readings["terms"], readings["rows"].dropna()
+    spans = [f"{int(x.min())} to {int(x.max())} {what}" for x, what in ((terms, "terms"), (rows, "rows")) if len(x)]
+    return [
+        f"Read with {' and '.join(spans)}, in one process, with one thread: a device may choose another order for longer sums, "
+        "more threads, or when it builds the program anew."
+    ]
 
 
 def explain_batch_failures(rows: pd.DataFrame, readings: pd.DataFrame) -> pd.DataFrame:
