@@ -278,10 +278,7 @@ def _describe_asked_range(readings: pd.DataFrame) -> list[str]:
         return []
     terms, rows = readings["terms"], readings["rows"].dropna()
     spans = [f"{int(x.min())} to {int(x.max())} {what}" for x, what in ((terms, "terms"), (rows, "rows")) if len(x)]
-    return [
-        f"Read with {' and '.join(spans)}, in one process, with one thread: a device may choose another order for longer sums, "
-        "more threads, or when it builds the program anew."
-    ]
+    return [f"Read with {' and '.join(spans)}, one thread, one process: not known beyond that."]
 
 
 def explain_batch_failures(rows: pd.DataFrame, readings: pd.DataFrame) -> pd.DataFrame:
