@@ -886,9 +886,24 @@ def prove_own_arithmetic(case: JudgedCase, found: Judgement) -> Judgement:
     cause = _make_cause_columns(diagnose.ErrorCause(words, CAUSE_ARITHMETIC))
     if error := case.own.describe_narrower(reading):
         return found.rule(Status.WRONG, KIND_ARITHMETIC, {**cause, "error": error})
+    if found.status is Status.WRONG and found.kind == KIND_ARITHMETIC:
+        return _acquit_other_order(case, found, reading).note(cause)
     if found.status is Status.WRONG and found.kind == "numbers":
         return found.rule(Status.IMPRECISE, KIND_ACCUMULATOR, cause)
     return found.note(cause)
+
+
+def _acquit_other_order(case: JudgedCase, found: Judgement, reading: SumReading) -> Judgement:
+    """What a result is that lies beyond the bound of the passport's order, and within that of another order of steps
+    that add alike, in which the device adds at these shapes: nobody promises an order."""
+    assert case.own is not None
+    held = _hold_to_bounds(case, reading) if reading.rule in {x.rule for x in case.own.readings} else None
+    if held is None or held.certain > 1:
+        return found
+    status, kind = case.verdict(found.metrics)
+    if status is Status.WRONG:
+        status, kind = Status.IMPRECISE, KIND_ACCUMULATOR
+    return _note_own_units(found, held).rule(status, kind, {"error": None})
 
 
 def _explain_part_of_formula(case: JudgedCase, found: Judgement, held: HeldSum) -> Judgement:

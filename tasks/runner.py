@@ -42,6 +42,7 @@ from tasks.model import (
     Status,
     Unsupported,
     Vacuous,
+    flags,
 )
 from tasks.model.errors import shorten_error
 from tasks.model.kind import KIND_ACCEPTED
@@ -440,8 +441,10 @@ class Runner:
             if not (own and found.status is Status.WRONG):
                 found = found.rule(Status.FALLBACK, "")
         if program is not None and program.explain is not None and case.item.asked.explained:
-            with contextlib.suppress(Exception):  # what it did not think of must not cost the finding
+            try:
                 program.columns = program.columns | dict(program.explain())
+            except Exception as error:  # what it did not think of must not cost the finding
+                program.flags = flags.join_row_flags(program.flags, unexplained=type(error).__name__)
         row, steps = self._row(case, found, run_ms), self._trace(case, of_steps)
         readings: tuple[Any, ...] = ()
         if program is not None:

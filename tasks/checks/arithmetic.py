@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -10,15 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from tasks.arrays.pack import ALIGN
 from tasks.checks.base import Observation, Scenario
 from tasks.checks.same_bytes import copy_program_outputs
 from tasks.model import Form, Program, Session, Unsupported, flags
-from tasks.passport import ARITHMETIC, SHAPES, DeviceSum, SumReading, SumTerms
+from tasks.passport import ADDRESS, ARITHMETIC, CODES, SHAPES, WARMED, DeviceSum, SumReading, SumTerms
 from tasks.passport.device_sum import ANOTHER_SHAPE
 from tasks.passport.read_sum import read_sums_alike
-
-#: Terms of a sum that a tree of Python's calls is made for.
-DEPTH = 10_000
 
 
 class Arithmetic(Scenario):
@@ -69,7 +66,6 @@ class Arithmetic(Scenario):
         again = program.again
         if again is None:
             raise Unsupported("the runtime takes the inputs of a program once")
-        sys.setrecursionlimit(max(sys.getrecursionlimit(), DEPTH))
         rows = first[0].shape[0] if np.ndim(first[0]) else None
         run: Any = again
         found: dict[int, SumReading] = {}
@@ -90,8 +86,35 @@ class Arithmetic(Scenario):
                 found[k] = replace(found[place], where=form.terms[k].where, calls=0, cpu_ms=0.0)
             read.append((form.op, found[place]))
         program.readings = tuple(found[place] for place in sorted(found))
+        if code := _find_other_dependence(run, form.arrays, first):
+            program.readings = tuple(
+                replace(x, code=x.code or code, words=x.words or CODES[code]) for x in program.readings
+            )
         known: Sequence[str] = sorted({x.kind or x.code for x in program.readings})
         program.flags = flags.join_row_flags(program.flags, sums=len(found), orders=len(known))
+
+
+def _find_other_dependence(run: Any, arrays: Sequence[Any], first: Sequence[Any]) -> str:
+    """The code of readings that hold for some calls only, as the results of the same inputs depend on where the arrays
+    begin, or are others now than in the first call; "" where neither is so."""
+
+    def digest(given: Sequence[Any]) -> list[bytes]:
+        return [np.asarray(x).tobytes() for x in run(list(given))]
+
+    at_lines, beside = (digest([_copy_to_address(x, past) for x in arrays]) for past in (False, True))
+    if at_lines != beside:
+        return ADDRESS
+    return WARMED if digest(arrays) != [np.asarray(x).tobytes() for x in first] else ""
+
+
+def _copy_to_address(array: Any, past: bool) -> np.ndarray:
+    """A copy that begins where a cache line does, or an element past it."""
+    own = np.asarray(array)
+    room = np.empty(own.nbytes + 2 * ALIGN, np.uint8)
+    begin = -room.ctypes.data % ALIGN + past * own.itemsize
+    made = room[begin : begin + own.nbytes].view(own.dtype).reshape(own.shape)
+    made[...] = own
+    return made
 
 
 def _make_device_sum(run: Any, form: Form, terms: SumTerms, beside: Sequence[int], together: bool) -> DeviceSum:

@@ -3,5 +3,15 @@
 It asks one thing of a device: the sum of some terms. It knows no runtime and no catalog.
 """
 
-from tasks.passport.device_sum import ARITHMETIC, CODES, SHAPES, DeviceSum, NotReadable, SumTerms, choose_sum_elements
+from tasks.passport.device_sum import (
+    ADDRESS,
+    ARITHMETIC,
+    CODES,
+    SHAPES,
+    WARMED,
+    DeviceSum,
+    NotReadable,
+    SumTerms,
+    choose_sum_elements,
+)
 from tasks.passport.sum_reading import SumReading

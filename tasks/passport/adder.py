@@ -49,8 +49,9 @@ class SumAdder:
 
     rule: that of most steps; others: those of single steps which differ, by place in `list_tree_nodes`; fused: terms whose
     product is not rounded before it is added. flushes: whether subnormal (inputs, results) become zero, None where it
-    is not known. specials: what Inf, Inf − Inf and NaN become ("inf nan nan" is as IEEE 754 has it). taken: bits that
-    are kept of a factor, 0 for all; taking: how the others are lost, of ROUNDINGS.
+    is not known. specials: what Inf, Inf − Inf and NaN become ("inf nan nan" is as IEEE 754 has it). overflow: what
+    becomes of sums beyond the largest number (`_measure_adder_overflow`). taken: bits that are kept of a factor, 0 for
+    all; taking: how the others are lost, of ROUNDINGS.
     """
 
     rule: NodeRule
@@ -58,6 +59,7 @@ class SumAdder:
     fused: tuple[int, ...] = ()
     flushes: tuple[bool | None, bool | None] = (None, None)
     specials: str = ""
+    overflow: str = ""
     taken: int = 0
     taking: str = ""
 
@@ -126,12 +128,20 @@ def confirm_adder(device: DeviceSum, tree: Tree, rule: NodeRule, fused: bool) ->
     found = None if node is None else _measure_adder_node(_AdderProbe(device), node, parent, rule)
     if found is None or replace(found, exponents=rule.exponents) != rule:
         return None
-    return measure_adder_ends(device, SumAdder(rule, {}, tuple(range(device.terms.products)) if fused else ()))
+    return measure_adder_ends(device, SumAdder(rule, {}, tuple(range(device.terms.products)) if fused else ()), tree)
 
 
-def measure_adder_ends(device: DeviceSum, adder: SumAdder) -> SumAdder:
-    """An adder with what becomes of subnormal numbers, Inf and NaN."""
-    return replace(adder, flushes=measure_adder_flushing(device), specials=_measure_adder_specials(device))
+def measure_adder_ends(device: DeviceSum, adder: SumAdder, tree: Tree) -> SumAdder:
+    """An adder with what becomes of subnormal numbers, Inf and NaN, and of sums beyond the largest number."""
+    node = next(list_tree_nodes(tree))  # the first step takes nothing but terms
+    i, j = (list_tree_terms(child)[0] for child in node[:2])
+    far = next((term for term in range(device.count) if term not in (i, j)), None)
+    return replace(
+        adder,
+        flushes=measure_adder_flushing(device, i, j),
+        specials=_measure_adder_specials(device),
+        overflow="" if far is None else _measure_adder_overflow(device, i, j, far),
+    )
 
 
 def measure_adder(device: DeviceSum, tree: Tree) -> SumAdder:
@@ -167,11 +177,11 @@ def measure_adder(device: DeviceSum, tree: Tree) -> SumAdder:
         raise NotReadable("too few values", "no step's bits lie within what the dtype can ask")
     usual = Counter(rules.values()).most_common(1)[0][0]
     others = {k: rule for k, rule in rules.items() if rule != usual}
-    fused = tuple(_list_fused_terms(probe, tree)) if device.weighted else ()
+    fused = tuple(list_fused_terms(device, tree)) if device.weighted else ()
     taken = measure_factor_bits(device) if device.weighted else 0
     if taken:  # nothing that so few bits show is rounded before it is added
         fused = tuple(range(device.terms.products))
-    return measure_adder_ends(device, SumAdder(usual, others, fused, taken=taken))
+    return measure_adder_ends(device, SumAdder(usual, others, fused, taken=taken), tree)
 
 
 def _measure_adder_node(
@@ -246,9 +256,8 @@ def measure_factor_bits(device: DeviceSum) -> int:
     return 0
 
 
-def _list_fused_terms(probe: _AdderProbe, tree: Tree) -> list[int]:
+def list_fused_terms(device: DeviceSum, tree: Tree) -> list[int]:
     """Terms whose product reaches the sum with more bits than the dtype has."""
-    device = probe.device
     terms = sorted(
         (term, list_tree_terms(next(x for x in node if x is not term))[0])
         for node in list_tree_nodes(tree)
@@ -280,28 +289,59 @@ def _sum_square_beside(device: DeviceSum, term: int, beside: int) -> list[Questi
     return asked
 
 
-def measure_adder_flushing(device: DeviceSum) -> tuple[bool | None, bool | None]:
-    """Whether subnormal (inputs, results) become zero."""
+def measure_adder_flushing(device: DeviceSum, i: int = 0, j: int = 1) -> tuple[bool | None, bool | None]:
+    """Whether subnormal (inputs, results) become zero, of either factor of a product. i, j: terms that meet before all
+    others."""
     row = TABLE[device.dtype]
     assert row.lowest is not None and row.digits is not None
     scale = device.terms.products if device.terms.divided else 1
-    tiny, one = 2.0 ** (row.lowest - 1), np.ones(device.count)
+    normal = 2.0**row.lowest
+    tiny = normal / 2
 
-    def only(value: float, factor: float) -> Question:
-        left, right = np.zeros(device.count), one.copy()
-        left[0], right[0] = value, factor
+    def give(values: Mapping[int, float], factors: Mapping[int, float]) -> Question:
+        left, right = np.zeros(device.count), np.zeros(device.count)
+        left[list(values)], right[list(factors)] = list(values.values()), list(factors.values())
         return left, right
 
     if scale > 1:
         return (None, None)
     if device.weighted:
-        asked = [only(tiny, 4.0), only(2.0**row.lowest, 0.5)]
-    else:
+        asked = [give({0: tiny}, {0: 4.0}), give({0: 4.0}, {0: tiny}), give({0: normal}, {0: 0.5})]
+        first, second, result = device.add_each(asked) == 0.0
+        return bool(first or second), bool(result)
+    # Beside a normal number no result is subnormal, unless the tiny one comes to a sum of nothing before.
+    beside = [give({one: normal, other: tiny}, {}) for one, other in ((i, j), (j, i))]
+    *sums, result = device.add_each([*beside, give({i: 1.5 * normal, j: -normal}, {})])
+    return all(x == normal for x in sums), bool(result == 0.0)
+
+
+#: Words for what a sum beyond the largest number becomes: the sum itself, and less, as where sums saturate.
+HELD, LESS = "held", "less"
+
+
+def _measure_adder_overflow(device: DeviceSum, i: int, j: int, far: int) -> str:
+    """What 2P becomes and what 2P − P is, P being the largest power of two of the dtype: "inf inf" where nothing larger
+    is held on the way either, "inf held" where it is, "less less" where sums saturate. i, j: terms that meet before the
+    one that is ``far``."""
+    row = TABLE[device.dtype]
+    assert row.largest is not None
+    top = 2.0 ** (math.frexp(row.largest)[1] - 1)
+    share = 1.0 / device.terms.products if device.terms.divided else 1.0
+    asked, expected = [], (2.0 * top * share, top * share)
+    for values in ({i: top, j: top}, {i: top, j: top, far: -top}):
         left = np.zeros(device.count)
-        left[0], left[1] = 2.0**row.lowest * 1.5, -(2.0**row.lowest)
-        asked = [only(tiny, 1.0), (left, one)]
-    inputs, results = device.add_each(asked) == 0.0
-    return bool(inputs), bool(results)
+        left[list(values)] = list(values.values())
+        asked.append((left, np.ones(device.count)))
+    near = 2.0**-row.digits if row.digits else 0.0  # a share of it is rounded
+    with np.errstate(all="ignore"):
+        found = device.add_each(asked)
+
+    def name(x: float, exact: float) -> str:
+        if not math.isfinite(x):
+            return f"{x:g}"
+        return HELD if abs(x - exact) <= (near * exact if share != 1.0 else 0.0) else LESS
+
+    return " ".join(name(float(x), exact) for x, exact in zip(found, expected))
 
 
 def _measure_adder_specials(device: DeviceSum) -> str:

@@ -30,6 +30,8 @@ SHAPES = ((8, 256), (8, 63), (8, 64), (8, 65), (8, 128), (8, 32), (1, 64), (2, 6
 ORDER_ALONE = "order alone"
 #: Of one whose result is none of the op's.
 ANOTHER_SHAPE = "another shape"
+#: Of readings of a program whose results depend on more than its inputs.
+ADDRESS, WARMED = "another address", "another first call"
 #: Why a sum is not read, or not all of it, by the code of its reading.
 CODES = {
     "not a sum": "ones do not add up to their number: the result is no sum of these terms (a running mean is none)",
@@ -41,6 +43,8 @@ CODES = {
     "too few terms": "the order of two terms is no question",
     "rounded away": "the result has fewer bits than the sum, so the sum's last bits do not show in it",
     "changes": "the order changes from run to run, as where threads race or an algorithm is chosen by stopwatch",
+    ADDRESS: "the order was read, and is another one for arrays that begin at another address",
+    WARMED: "the order was read, and the first call, as a program's own, gave other results: it may have added otherwise",
     "not predicted": "the order was read, and is not all of what is done",
     ORDER_ALONE: "the order was read; what else the op does (exponentials, roots) has no model, so no results are predicted",
 }

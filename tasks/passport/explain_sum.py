@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from tasks.passport.adder import list_fused_terms
 from tasks.passport.device_sum import DeviceSum, NotReadable, SumTerms
 from tasks.passport.locate_sum import GatedProduct, LocatedSum
 from tasks.passport.read_sum import make_sum_model, read_device_sum, read_sums_alike
 from tasks.passport.sum_reading import SumReading
+from tasks.passport.sum_trees import decode_tree
 
 #: Elements of an output that are computed again.
 ELEMENTS = 128
@@ -23,8 +24,6 @@ CALLS, TERMS = 30_000, 8192
 UNSEEN = 24
 #: Codes of readings of what is no sound sum of its terms; all others say that it cannot be told.
 UNSOUND = ("not a sum", "changes")
-#: Levels of Python's calls for a term: a sequence of n terms is a tree of n levels.
-LEVELS = 4
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,6 @@ def read_located_sum(
     """
     if where.terms > TERMS:
         raise NotReadable("too many terms", f"{where.terms} terms: no tree is made of more than {TERMS}")
-    sys.setrecursionlimit(max(sys.getrecursionlimit(), LEVELS * where.terms + 1000))
     try:
         terms, *beside = where.list_elements_beside(place, size, len(arrays), name)
     except ValueError as error:
@@ -129,26 +127,35 @@ def explain_gated_sum(
     asked = [np.array(one, order="C") for one in arrays]
     asked[where.x][...] = 1
     asked[where.w][...] = 0
-    asked[where.w][0] = OPEN
-    terms = SumTerms(place, (where.v, tuple((np.arange(count) * width + place % width).tolist())), where=name)
-    sys.setrecursionlimit(max(sys.getrecursionlimit(), LEVELS * count + 1000))
-    device = DeviceSum(
-        lambda given: [np.asarray(run(given)[0]) / np.asarray(OPEN, v.dtype)], asked, terms, v.dtype.name, CALLS
-    )
+
+    def run_open(given: list[Any]) -> list[Any]:
+        """Where one of the row's x is 1, that opens the gate."""
+        given = list(given)
+        at = np.flatnonzero(given[where.x].reshape(-1, count)[row] == 1)
+        given[where.w] = np.zeros_like(given[where.w])
+        given[where.w][at[:1]] = OPEN
+        return [np.asarray(run(given)[0]) / np.asarray(OPEN, v.dtype)]
+
+    left = (where.v, tuple((np.arange(count) * width + place % width).tolist()))
+    terms = SumTerms(place, left, where=name)
+    device = DeviceSum(run_open, asked, terms, v.dtype.name, CALLS)
     reading = read_device_sum(device, x.shape[0], unseen=UNSEEN)
     none = np.zeros(len(at), bool)
     if reading.bits is None:
         return SumExplanation(reading, at, none)
     found, best = np.asarray(output).reshape(-1)[at], none
-    left = np.broadcast_to(x.reshape(-1, count)[row].astype(np.float64), (len(at), count))
+    right = (where.x, tuple(range(row * count, (row + 1) * count)))
+    products = DeviceSum(run_open, asked, replace(terms, right=right), v.dtype.name, 2 * count)
+    fused_terms = tuple(list_fused_terms(products, decode_tree(reading.tree or ())))
+    factors_of_row = np.broadcast_to(x.reshape(-1, count)[row].astype(np.float64), (len(at), count))
     asked[where.x][...] = 0
     asked[where.x].reshape(-1, count)[:, 0] = 1
     asked[where.v][...] = 0
-    for fused in (tuple(range(count)), ()):
+    for fused in dict.fromkeys((fused_terms, tuple(range(count)), ())):
         model = make_sum_model(replace(reading, fused=fused), v.dtype.name, count)
         for number, factors in ((where.w, w), (where.v, v)):
             with np.errstate(all="ignore"):
-                made = model.compute(left, np.ascontiguousarray(factors[:, columns].T.astype(np.float64)))
+                made = model.compute(factors_of_row, np.ascontiguousarray(factors[:, columns].T.astype(np.float64)))
             asked[number][0, columns] = made.astype(v.dtype)
         same = np.asarray(run([one.copy() for one in asked])[0]).reshape(-1, width)[row, columns] == found
         if same.sum() > best.sum():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -153,7 +153,9 @@ def read_own_sum_again(
 def hold_to_sum_reading(
     own: OwnArithmetic, arrays: Sequence[Any], output: Any, exact: np.ndarray, reading: SumReading
 ) -> HeldSum | None:
-    """A formula held against a reading of its sum at these very shapes."""
+    """A sum, or a formula with one in it, held against a reading of that at these very shapes."""
+    if locate_sum_terms(arrays, exact, NEAR_EXACT) is not None:
+        return hold_to_bounds(replace(own, readings=(reading,)), arrays, output, exact)
     return _hold_to_composite(own, arrays, output, exact, [reading])
 
 

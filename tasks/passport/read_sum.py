@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import random
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -52,6 +53,8 @@ UNSEEN_ALIKE = 50
 MORE, DOUBTED = 200, 0.05
 #: Unseen results of each sum that is asked beside another one: fewer tell that it adds alike.
 TOLD = 8
+#: Levels of Python's calls for a term: a sequence of n terms is a tree of n levels.
+LEVELS = 4
 #: Where a bias is added.
 THEN_BIAS, FROM_BIAS, BIAS_WITHIN = "then the bias", "from the bias", "the bias within"
 
@@ -74,6 +77,7 @@ def read_device_sum(
     likeliest first: this one is taken to add as one of them, where its order and one step of it agree and unseen
     results tell that this is so. Raises Apart where the device's sums do not add alike."""
     began = time.process_time()
+    sys.setrecursionlimit(max(sys.getrecursionlimit(), LEVELS * device.count + 1000))
     found = _read_device_sum(device, rows, likes, seed, unseen)
     if not found.known or (found.bits or 0) > (TABLE[device.output].digits or 0) + 1:
         device.compare()  # each of two orders may be one that can be read; results of few bits do not tell them apart
@@ -191,7 +195,7 @@ def _list_models_alike(device: DeviceSum, tree: Tree, like: SumReading) -> list[
         return []
     if like.tree == tuple(encode_tree(tree)):
         model = make_sum_model(like, device.output, products)
-        return [replace(model, adder=measure_adder_ends(device, model.adder))]
+        return [replace(model, adder=measure_adder_ends(device, model.adder, tree))]
     if like.others or like.taken or 0 < fused < like.terms - 1:
         return []
     rule = like.rule
@@ -218,6 +222,7 @@ def _finish_sum_reading(known: Mapping[str, Any], model: SumModel, right: int, u
         flushes_inputs=adder.flushes[0],
         flushes_results=adder.flushes[1],
         specials=adder.specials,
+        overflow=adder.overflow,
         predicted=right,
         unseen=unseen,
     )

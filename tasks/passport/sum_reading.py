@@ -94,6 +94,11 @@ class SumReading:
     )
     flushes_results: bool | None = declare_row_column("bool", "outcome", "the same of results")
     specials: str | None = declare_row_column("string", "outcome", "what Inf, Inf − Inf and NaN become")
+    overflow: str | None = declare_row_column(
+        "string",
+        "outcome",
+        "what 2P becomes, and 2P − P, of the dtype's largest power of two P: inf, held (what it is), less (sums saturate)",
+    )
     predicted: int | None = declare_row_column(
         "int32", "metrics", "results on unseen inputs that the model gave to the bit", "1"
     )
@@ -108,7 +113,7 @@ class SumReading:
     @property
     def known(self) -> bool:
         """Whether its model gives the results."""
-        return bool(self.unseen) and (self.predicted or 0) >= KNOWN * (self.unseen or 0)
+        return not self.code and bool(self.unseen) and (self.predicted or 0) >= KNOWN * (self.unseen or 0)
 
     @property
     def adder(self) -> tuple[Any, ...]:

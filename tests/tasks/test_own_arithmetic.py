@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import random
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +25,7 @@ from tasks.model.dtypes import get_numpy_dtype
 from tasks.model.kind import CAUSE_ORDER, KIND_ACCUMULATOR, KIND_ARITHMETIC
 from tasks.passport.adder import SumAdder
 from tasks.passport.bounds import bound_device_sums
-from tasks.passport.explain_sum import explain_sum_elements, read_located_sum
+from tasks.passport.explain_sum import explain_gated_sum, explain_sum_elements, read_located_sum
 from tasks.passport.known_passports import KnownSum, Passport, choose_passport
 from tasks.passport.locate_sum import locate_gated_product, locate_order_terms, locate_sum_terms
 from tasks.passport.own_arithmetic import OwnArithmetic, hold_to_bounds
@@ -132,6 +133,27 @@ def test_fewer_bits_than_the_passport_has_are_wrong_and_as_many_imprecise(tmp_pa
         "sequential, in bfloat16" in twin.columns["cause"]
         and f"{ROWS * COLUMNS} of {ROWS * COLUMNS} results to the bit" in twin.columns["cause"]
     )
+
+
+def test_another_order_at_other_shapes_is_no_fault_and_another_rounding_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A device whose order depends on what its passport did not ask: columns, threads, addresses. Of 64 positive terms
+    one after the other leave more than the passport's pairs may."""
+    module, count, drawn = sys.modules[__name__], 64, factors
+    monkeypatch.setattr(module, "TERMS", count)
+    monkeypatch.setattr(module, "factors", lambda dtype, rows=ROWS: [np.abs(x) for x in drawn(dtype, rows)])
+    pairs = device(make_pairwise_tree(range(count)), 24, "float32", "truncated")
+    one_by_one = device(in_order(count), 24, "float32", "truncated")
+    readings = passport_of(pairs, "float32")
+    found = judge(tmp_path, one_by_one, "float32", readings, noise=1e6)
+    assert (found.status, found.kind) == (Status.PASS, "") and found.columns["own_units"] <= 1
+    assert "sequential, in float32 truncated" in found.columns["cause"] and not found.columns["error"]
+    gone = judge(tmp_path, one_by_one, "float32", readings, noise=1e6, asks=False)
+    assert (gone.status, gone.kind) == (Status.WRONG, KIND_ARITHMETIC)
+    nearest = passport_of(device(make_pairwise_tree(range(count)), 24, "float32"), "float32")
+    other = judge(tmp_path, one_by_one, "float32", nearest, noise=1e6)
+    assert (other.status, other.kind) == (Status.WRONG, KIND_ARITHMETIC)
 
 
 def test_of_a_device_that_is_not_there_its_passport_alone_tells(tmp_path: Path) -> None:
@@ -395,6 +417,29 @@ def test_two_orders_are_named_only_where_they_give_both_results() -> None:
     spoilt = split(many)[0].copy()
     spoilt[0] *= np.float32(1 + 2.0**-18)
     assert explain(split, spoilt) == {}  # two orders, and not those of these results
+
+
+@pytest.mark.parametrize("fused", [range(1, TERMS, 2), range(TERMS), ()], ids=["every other", "all", "none"])
+def test_a_gated_product_is_explained_whichever_of_its_products_are_fused(fused: Sequence[int]) -> None:
+    model = SumModel(in_order(), SumAdder(NodeRule(24, "nearest even"), {}, tuple(fused)), "float32", "", TERMS)
+
+    def run(arrays: list[Any]) -> list[np.ndarray]:
+        x, w, v = (np.asarray(one, np.float64) for one in arrays)
+        gate, value = (
+            np.asarray(model.compute(*map(np.ascontiguousarray, np.broadcast_arrays(x[:, None, :], one.T[None]))))
+            for one in (w, v)
+        )
+        gate, value = gate.astype(np.float32), value.astype(np.float32)
+        with np.errstate(all="ignore"):
+            return [gate / (1 + np.exp(-gate)) * value]
+
+    x, w = factors("float32", 1)
+    arrays = [x, w, np.ascontiguousarray(w[::-1, ::-1])]
+    output = run(arrays)[0]
+    where = locate_gated_product(arrays, output)
+    assert where is not None
+    found = explain_gated_sum(run, arrays, output, where, 2, np.arange(COLUMNS))
+    assert found.count == COLUMNS and found.reading.kind == "sequential"
 
 
 def test_two_runs_that_differ_are_named_by_the_two_orders_between_which_the_device_changes() -> None:

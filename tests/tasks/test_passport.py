@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 import random
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from tasks.catalogs.critical.sums import SCALE
+from tasks.checks.arithmetic import Arithmetic
 from tasks.matrix_units import UNITS, multiply
 from tasks.matrix_units.adders import TruncatingAdder
 from tasks.matrix_units.table import MatrixUnit
@@ -22,7 +27,7 @@ from tasks.passport.adder import SumAdder
 from tasks.passport.predict_sum import SumModel
 from tasks.passport.read_sum import make_sum_model, read_device_sum, read_sums_alike
 from tasks.passport.reveal_tree import reveal_sum_tree
-from tasks.passport.sum_reading import NodeRule
+from tasks.passport.sum_reading import NodeRule, SumReading
 from tasks.passport.sum_trees import (
     Tree,
     decode_tree,
@@ -217,6 +222,106 @@ def test_a_device_that_flushes_is_told_from_its_twin() -> None:
     assert flushing.tree == sound.tree and flushing.known and sound.known
 
 
+def flush(x: Any) -> np.ndarray:
+    return np.where(np.abs(x) < 2.0**-126, 0.0, x)
+
+
+def add_one_by_one(step: Any) -> Any:
+    """A sum that begins with nothing and takes one term after the other. step: the next sum."""
+    return lambda x: functools.reduce(step, x, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("run", "flushes"),
+    [
+        (lambda x: compute_in(SEQUENTIAL)(flush(x)), (True, False)),
+        (add_one_by_one(lambda a, b: float(flush(np.float32(a + b)))), (False, True)),
+        (add_one_by_one(lambda a, b: float(np.float32(a + b))), (False, False)),
+    ],
+    ids=["inputs", "results", "nothing"],
+)
+def test_of_a_plain_sum_it_is_told_whether_inputs_or_results_are_flushed(run: Any, flushes: tuple[bool, bool]) -> None:
+    found = read_device_sum(make_sum(run))
+    assert (found.flushes_inputs, found.flushes_results) == flushes and found.known
+
+
+@pytest.mark.parametrize(
+    ("inputs", "flushes"),
+    [((0,), (True, False)), ((1,), (True, False)), ((0, 1), (True, False)), ((), (False, False))],
+    ids=["left", "right", "both", "none"],
+)
+def test_a_device_that_flushes_one_of_two_factors_is_told(inputs: tuple[int, ...], flushes: tuple[bool, bool]) -> None:
+    device = device_of(PLANTED[1])
+    sound = device._run
+    device._run = lambda given: sound([flush(x) if k in inputs else x for k, x in enumerate(given)])
+    found = read_device_sum(device)
+    assert (found.flushes_inputs, found.flushes_results) == flushes and found.known
+
+
+def saturate(x: Any) -> Any:
+    """Huawei's and others' numbers beyond the largest: that itself; Inf stays Inf."""
+    return np.clip(x, -65504.0, 65504.0) if np.isfinite(x) else x
+
+
+@pytest.mark.parametrize(
+    ("run", "bits", "overflow"),
+    [
+        (add_one_by_one(lambda a, b: float(np.float16(a + b))), 11, "inf inf"),
+        (add_one_by_one(lambda a, b: float(np.float16(saturate(a + b)))), 11, "less less"),
+        (add_one_by_one(lambda a, b: float(np.float32(a + b))), 24, "inf held"),
+        (lambda x: saturate(add_one_by_one(lambda a, b: float(np.float32(a + b)))(x)), 24, "less held"),
+    ],
+    ids=["float16", "float16, saturating", "float32", "float32, the result saturating"],
+)
+def test_what_a_sum_beyond_the_largest_number_becomes_is_told(run: Any, bits: int, overflow: str) -> None:
+    """All of them give each of 100 unseen results."""
+    found = read_device_sum(make_sum(run, dtype="float16"))
+    assert (found.known, found.bits, found.overflow, found.specials) == (True, bits, overflow, "inf nan nan")
+
+
+def read_program_sums(add: Any, count: int = 64) -> tuple[SumReading, ...]:
+    """What the check arithmetic reads of a program that sums the rows of a matrix. add: of a row in float32, where it
+    begins in memory (bytes past a cache line), and the number of the call."""
+    calls = itertools.count()
+
+    def again(arrays: list[Any]) -> list[np.ndarray]:
+        number = next(calls)
+        with np.errstate(all="ignore"):
+            return [np.array([np.ravel(add(row, row.ctypes.data % 64, number))[0] for row in arrays[0]], np.float32)]
+
+    x = np.random.default_rng(3).standard_normal((8, count)).astype(np.float32)
+    terms = [
+        SumTerms(
+            k, (0, tuple(range(k * count, k * count + count))), fill=(1.0,), where={0: "first", 7: "last"}.get(k, "")
+        )
+        for k in range(8)
+    ]
+    form: Any = SimpleNamespace(arrays=[x], terms=terms, dtype="float32", op="critical:sum", summed_shape=(8,))
+    program: Any = SimpleNamespace(again=again, fallback=None, placement="", flags="", readings=())
+    session: Any = SimpleNamespace(step=lambda: again([x]))
+    assert len(list(Arithmetic().observe(session, program, form))) == 1
+    return tuple(program.readings)
+
+
+IN_A_ROW, IN_LANES = compute_in(make_sequential_tree(range(64))), compute_in(lanes(64, 4, make_folded_tree))
+
+
+@pytest.mark.parametrize(
+    ("add", "code"),
+    [
+        (lambda row, past, call: (IN_LANES if past % 16 else IN_A_ROW)(row.astype(np.float64)), "another address"),
+        (lambda row, past, call: (IN_LANES if call < 2 else IN_A_ROW)(row.astype(np.float64)), "another first call"),
+        (lambda row, past, call: IN_A_ROW(row.astype(np.float64)), ""),
+    ],
+    ids=["address", "first calls", "sound"],
+)
+def test_an_order_that_holds_for_some_calls_only_is_said(add: Any, code: str) -> None:
+    """As that of vectors which have to begin at whole lines, and of a kernel that a runtime compiles once it is hot."""
+    found = read_program_sums(add)
+    assert [x.code for x in found] == [code, code]
+    assert all(decode_tree(x.tree or ()) == make_sequential_tree(range(64)) and x.known == (not code) for x in found)
+
+
 def test_a_mean_is_told_by_its_division() -> None:
     add = compute_in(make_pairwise_tree(terms))
     found = read_device_sum(make_sum(lambda x: np.float32(add(x)) / np.float32(32), divided=True))
@@ -396,6 +501,18 @@ def test_groups_that_one_step_takes_are_groups_without_negative_terms_too() -> N
     tree = make_fused_tree(terms, 4)
     found = read_device_sum(make_positive(tree, rule=NodeRule(24, "truncated", 24, "truncated")))
     assert decode_tree(found.tree or ()) == order_tree(tree)
+
+
+def test_an_order_of_more_steps_than_python_has_levels_is_read() -> None:
+    """As XLA adds a softmax of 2,048."""
+    device = make_positive(make_pairwise_tree(range(1500)))
+    device._run = lambda given: [np.float32(1) / np.cumsum(np.exp(given[0]).astype(np.float32), dtype=np.float32)[-1:]]
+    limit = sys.getrecursionlimit()
+    try:
+        sys.setrecursionlimit(1000)
+        assert read_device_sum(device).kind_code == "sequential"
+    finally:
+        sys.setrecursionlimit(limit)
 
 
 def test_a_guess_is_confirmed_and_a_wrong_one_is_not_taken() -> None:

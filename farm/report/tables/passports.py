@@ -14,6 +14,7 @@ from farm.report.tables.view import Line, Report, View, ViewCell, ViewColumn, vi
 from tasks.checks.batch_invariance import BatchInvariance
 from tasks.model import label_op
 from tasks.passport import ARITHMETIC, CODES
+from tasks.passport.adder import LESS
 from tasks.passport.sum_trees import TreeKind, decode_tree, name_tree_kind
 
 #: What tells passports apart: whose arithmetic, of which versions, on which device.
@@ -33,6 +34,7 @@ COMPARED = {
     "flushes_inputs": "subnormal inputs are zero",
     "flushes_results": "subnormal results are zero",
     "specials": "Inf, Inf − Inf, NaN",
+    "overflow": "sums beyond the largest number",
     "code": "not read",
 }
 #: Orders that a line names before it counts the others.
@@ -121,6 +123,8 @@ def _describe_adder(line: Line) -> str:
         what += f", factors of {int(line['taken'])} bits"
     if line["others"]:
         what += f", {len(line['others']) // 2} steps in other bits"
+    if LESS in str(line["overflow"]).split():
+        what += ", saturating"
     return what + (", FMA" if line["fused"] and line["dtype"] in ("float32", "float64") else "")
 
 
@@ -261,10 +265,20 @@ def view_passport(readings: pd.DataFrame) -> View:
         notes=(
             "Lanes: every k-th term is added by itself, then the lanes. Folded: the second half onto the first.",
             "To the bit: results on unseen inputs that a model of order and adder gave, of all asked.",
+            *_describe_asked_range(readings),
             *(f"{code}: {CODES[code]}." for code in dict.fromkeys(readings["code"]) if code in CODES),
             *(["Flushed: subnormal numbers become zero there."] if len(found) and found["flushes"].any() else []),
         ),
     )
+
+
+def _describe_asked_range(readings: pd.DataFrame) -> list[str]:
+    """With how many terms and rows sums were read, and what that leaves open."""
+    if readings.empty:
+        return []
+    terms, rows = readings["terms"], readings["rows"].dropna()
+    spans = [f"{int(x.min())} to {int(x.max())} {what}" for x, what in ((terms, "terms"), (rows, "rows")) if len(x)]
+    return [f"Read with {' and '.join(spans)}, one thread, one process: not known beyond that."]
 
 
 def explain_batch_failures(rows: pd.DataFrame, readings: pd.DataFrame) -> pd.DataFrame:
