@@ -191,7 +191,8 @@ def view_last_run_changes(report: Report) -> View | None:
         turns="change",
         empty=f"{found.sentence}.",
         open=True,
-        faces=FACES if len(found.cells) else tuple(face for face in FACES if face != "page"),  # whose head says it
+        # The head of the page and the end of the terminal say that nothing did.
+        faces=FACES if len(found.cells) else tuple(face for face in FACES if face not in ("page", "terminal")),
     )
 
 
