@@ -14,9 +14,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from farm.command_names import LEAVES, PARTS, find_command_file
+from farm.command_names import LEAVES, PARTS, find_command_file, fold_help_table
 from farm.exits import BAD_INPUT, Main
-from farm.help import fold_help_table
 from tasks.cache import default_cache
 from tasks.model import Refusal
 from tasks.nearest import find_near_names
