@@ -147,9 +147,9 @@ def configured(of: str) -> str:
 
 
 def catalogs() -> str:
-    from tasks.catalogs import BUILT_IN, get_catalog
+    from tasks.catalogs import ABOUT
 
-    return table(["catalog", "what it has"], ([f"`{name}`", get_catalog(name).about] for name in BUILT_IN))
+    return table(["catalog", "what it has"], ([f"`{name}`", text] for name, text in ABOUT.items()))
 
 
 def checks() -> str:

@@ -7,7 +7,7 @@ import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 
-from farm.command_names import COMMANDS, DIVIDED, FORMER, GROUPS, MAKING, PARTS, find_command_file
+from farm.command_names import COMMANDS, DIVIDED, FORMER, GROUPS, MAKING, PARTS, find_command_file, fold_help_table
 from farm.exits import BAD_INPUT, HELP, OK, run_command, run_command_guarded
 
 
@@ -51,8 +51,6 @@ def _run_named_command(name: str, rest: Sequence[str]) -> int:
         print(f"error: farm {name} has no part {part!r}; did you mean {meant}? (a path is ./{part})", file=sys.stderr)
         return BAD_INPUT
     if part in ("", *HELP):
-        from farm.help import fold_help_table
-
         said = f"usage: farm {name} PART [-h] …\n\n{fold_help_table(parts, _count_terminal_columns())}"
         print(said, file=sys.stdout if part else sys.stderr)
         return OK if part else BAD_INPUT
@@ -90,7 +88,7 @@ def _count_terminal_columns() -> int:
 
 def _print_help(topic: str = "") -> int:
     """The list of commands, or what one topic of `farm.help` has to say."""
-    from farm.help import TOPICS, describe_help_topic, fold_help_table
+    from farm.help import TOPICS, describe_help_topic
 
     columns = _count_terminal_columns()
     if topic in TOPICS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib.util import find_spec
 
 #: What one wants to know → command → what it does.
@@ -81,3 +82,12 @@ def find_command_file(typed: str) -> str:
     """The file of `farm.options` and `farm.commands` of a leaf: `node` of "node detect", which is in its command's."""
     name, _, part = typed.partition(" ")
     return part if part and find_spec(f"farm.options.{part}") else name
+
+
+def fold_help_table(lines: Mapping[str, str], columns: int) -> str:
+    """Name and text a line, the text in a column of its own."""
+    import textwrap
+
+    width = max(map(len, lines))
+    fold = textwrap.TextWrapper(columns, subsequent_indent=" " * (width + 4), break_on_hyphens=False).fill
+    return "\n".join(fold(f"  {name:{width}}  {text}") for name, text in lines.items())

@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from farm.command_names import LEAVES, PARTS, find_command_file
+from farm.command_names import LEAVES, PARTS, find_command_file, fold_help_table
 from farm.exits import BAD_INPUT, Main
 from tasks.cache import default_cache
 from tasks.model import Refusal
@@ -100,9 +100,27 @@ def print_folded(line: str, indent: int) -> None:
     print(textwrap.fill(line, columns, subsequent_indent=" " * indent, break_on_hyphens=False, break_long_words=False))
 
 
+class _FoldedUsage(argparse.HelpFormatter):
+    """argparse keeps options that exclude each other on one line, however long: they are folded between two of them."""
+
+    def _format_usage(self, *arguments: Any) -> str:
+        return "".join(f"{self._fold(line)}\n" for line in super()._format_usage(*arguments).splitlines())
+
+    def _fold(self, line: str) -> str:
+        indent = " " * (len(line) - len(line.lstrip()))
+        words = re.sub(r"(?<!\|) (?!\[)", "\0", line.lstrip())
+        fold = textwrap.TextWrapper(
+            self._width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False
+        )
+        return fold.fill(words).replace("\0", " ")
+
+
 class CommandParser(argparse.ArgumentParser):
     """A parser whose list options (`add_list_option`) also take what follows them, up to the next option or config:
     --backends a b. Of an option that it does not have it names the nearest."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **{"formatter_class": _FoldedUsage, **settings})
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:  # type: ignore[override]
         """As argparse's."""
@@ -133,8 +151,11 @@ class CommandParser(argparse.ArgumentParser):
     def format_help(self) -> str:
         """As argparse's, with the parts of the command behind it."""
         parts = PARTS.get(self.prog.removeprefix("farm "), {})
-        lines = "".join(f"  {self.prog} {part:9}  {text}\n" for part, text in parts.items())
-        return super().format_help() + (f"\nparts, each with its own -h:\n{lines}" if lines else "")
+        lines = {f"{self.prog} {part}": text for part, text in parts.items()}
+        said = (
+            f"\nparts, each with its own -h:\n{fold_help_table(lines, self._get_formatter()._width)}\n" if lines else ""
+        )
+        return super().format_help() + said
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As argparse's."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable, Mapping
 
+from farm.command_names import fold_help_table
 from farm.exits import EXITS
 from farm.glossary import TERMS, UNITS
 from tasks.model.status import BY_SEVERITY
@@ -21,10 +21,3 @@ TOPICS: dict[str, tuple[str, Callable[[], Mapping[str, str]]]] = {
 def describe_help_topic(name: str, columns: int) -> str:
     """A topic's lines, folded to so many columns. Raises KeyError for a topic that does not exist."""
     return fold_help_table(TOPICS[name][1](), columns)
-
-
-def fold_help_table(lines: Mapping[str, str], columns: int) -> str:
-    """Name and text a line, the text in a column of its own."""
-    width = max(map(len, lines))
-    fold = textwrap.TextWrapper(columns, subsequent_indent=" " * (width + 4), break_on_hyphens=False).fill
-    return "\n".join(fold(f"  {name:{width}}  {text}") for name, text in lines.items())

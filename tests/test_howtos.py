@@ -24,12 +24,21 @@ CODE = re.compile(r"# exit code (\d)")
 
 
 def read_steps(page: Path) -> Iterator[tuple[str, str]]:
-    """What a reader does: ("write", the file with its name in front) or ("run", the command with its comment)."""
+    """What a reader does: ("write", the file with its name in front), ("change", its lines) or ("run", the command with
+    its comment)."""
     for language, block in re.findall(r"```(\w+)\n(.*?)```", page.read_text(), re.S):
         if language == "console":
             yield from (("run", line.removeprefix("$ ")) for line in block.splitlines())
         elif FILE.match(block):
-            yield "write", block
+            yield "change" if language == "diff" else "write", block
+
+
+def change_file(path: Path, block: str) -> None:
+    """Put the lines of a diff that begin with + in place of those that begin with -, which have to be there."""
+    lines = {sign: "".join(line[1:] for line in block.splitlines(True) if line[0] == sign) for sign in "-+"}
+    text = path.read_text()
+    assert text.count(lines["-"]) == 1, lines["-"]
+    path.write_text(text.replace(lines["-"], lines["+"]))
 
 
 def test_there_are_how_tos_for_five_questions() -> None:
@@ -43,12 +52,10 @@ def test_a_how_to_works_as_it_is_written(page: Path, tmp_path: Path) -> None:
     """Every command ends with the exit code that its comment says, 0 without one, and none with a traceback."""
     (tmp_path / "configs").symlink_to(ROOT / "configs")
     for kind, text in read_steps(page):
-        if kind == "write":
-            found = FILE.match(text)
-            assert found
+        if found := FILE.match(text):
             path = tmp_path / found[1]
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
+            change_file(path, text) if kind == "change" else path.write_text(text)
             continue
         if any(text.startswith(start) for start in NOT_RUN):
             continue

@@ -175,8 +175,8 @@ RECIPES: dict[str, list[Edit]] = {
             '    CLOSE = "close", Facts(\n'
             '        105, "passed", "~", "green", "#e5f3da #24421a", "#2a3f22 #c9e8b8", measured=True, finding=True,\n'
             '        meaning="It passed with less than three quarters of the limit to spare.")\n'
-            '    IMPRECISE = "imprecise"',
-            '    IMPRECISE = "imprecise"',
+            "    IMPRECISE = (",
+            "    IMPRECISE = (",
         ),
         Edit(
             "tasks/judge/policy.py",
@@ -188,14 +188,14 @@ RECIPES: dict[str, list[Edit]] = {
     "column": [
         Edit(
             "tasks/model/row.py",
-            '    highest: float | None = column("float64", "metrics", "largest |actual|", "as the output")\n'
+            '    highest: float | None = declare_row_column("float64", "metrics", "largest |actual|", "as the output")\n'
             "    max_rel: float | None",
             "    max_rel: float | None",
         ),
         Edit(
             "tasks/judging.py",
-            'columns: dict[str, Any] = {"highest": max(float(np.abs(a).max()) for a in case.outputs), "limit": case.limit, ',
-            'columns: dict[str, Any] = {"limit": case.limit, ',
+            'columns: dict[str, Any] = {\n        "highest": max(float(np.abs(a).max()) for a in case.outputs),\n        "limit": ',
+            'columns: dict[str, Any] = {\n        "limit": ',
         ),
     ],
     "check": [
@@ -226,10 +226,10 @@ RECIPES: dict[str, list[Edit]] = {
     "row of an ONNX operator": [
         Edit(
             "tasks/operators/table.py",
-            '    Operator(\n        "Swish",\n        ACTIVATES,\n'
-            "        lambda call: [call.inputs[0] * formulas.sigmoid(call.attributes.get('alpha', 1.0) * call.inputs[0])],\n"
+            '    OnnxOperator(\n        "Swish",\n        ACTIVATES,\n'
+            "        lambda call: [call.inputs[0] * formulas.compute_sigmoid(call.attributes.get('alpha', 1.0) * call.inputs[0])],\n"
             "        lambda o: o.t(0) * o('sigmoid', o.t(0)),\n        elementwise=1,\n    ),\n",
-            '    Operator("Swish", ACTIVATES),\n',
+            '    OnnxOperator("Swish", ACTIVATES),\n',
         )
     ],
     "dtype": [

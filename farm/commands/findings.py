@@ -21,6 +21,7 @@ from farm.options.findings import make_parser
 from farm.plan import match_known
 from farm.plan.config import load_known_failures
 from farm.plan.config_schema import KnownFailure
+from farm.program import name_farm_program, write_results_option
 from farm.report.faces import terminal
 from farm.report.tables.causes import count_with_noun
 from farm.report.tables.coverage import keep_distinct_rows, list_table_lines
@@ -142,7 +143,8 @@ def _print_findings_command(table: pd.DataFrame, left: pd.DataFrame, args: argpa
         print(f"{count_with_noun(count, 'more finding')} not counted against the backend: {WHOSE[fault]}")
     print(
         describe_defect_counts(table, left)
-        + (". To reduce one row of each of N groups: farm report findings --minimise N" if len(left) else "")
+        + f". To reduce a row of each: {name_farm_program()} report findings --minimise {len(left)}{write_results_option(args.results)}"
+        * bool(len(left))
     )
 
 

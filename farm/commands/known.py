@@ -22,6 +22,7 @@ from farm.plan import known_lists, match_known
 from farm.plan.config import load_known_failures
 from farm.plan.config_schema import ConfigError, KnownFailure
 from farm.plan.whose import FOLDER
+from farm.program import name_farm_program
 from farm.report.faces import terminal
 from farm.report.runs import load_rows_and_record
 from farm.report.tables import failures_alike
@@ -32,7 +33,7 @@ from farm.reproduction.find_case import find_row_of_key, parse_row_key
 from tasks.model import flags
 from tasks.model.failing import describe_failure_manner
 
-#: Entries that name no row, which are named themselves.
+#: Entries that name no row, which are named themselves where they are not more.
 _NAMED = 5
 
 
@@ -138,24 +139,25 @@ def _show_or_check_known(args: argparse.Namespace) -> int:
     place = _find_known_entries(args.lists or [Path(str(run.get("path") or ""))])
     frame = list_known_failures(rows, entries).assign(place=[str(place.get(_strip_known_seen(k), "")) for k in entries])
     checking = args.command == "check"
-    shown = (
-        frame[frame["state"].isin(BAD)]
-        if checking
-        else frame.iloc[(frame["state"] == NOT_TRIED).argsort(kind="stable")]
-    )
+    untried = frame["state"] == NOT_TRIED
+    shown = frame[frame["state"].isin(BAD)] if checking else frame.iloc[untried.argsort(kind="stable")]
+    if not args.lists and not checking and untried.sum() > _NAMED:
+        shown = frame[~untried]  # a config may name the lists of all runtimes there are
     title = f"Known failures and run {run.get('run_id')}"
     if len(shown):
         terminal.print_view(view_known_failures_life(shown, title), terminal.make_report_console(), len(shown))
-    if checking:
-        for line in frame[frame["state"] == NOT_TRIED].head(_NAMED).itertuples():
+    if checking and untried.sum() <= _NAMED:
+        for line in frame[untried].itertuples():
             print(f"{f'{line.place}: ' * bool(line.place)}{NOT_TRIED}: {line.op} on {line.backend}: {line.reason}")
     counts = frame["state"].value_counts()
     print(
         f"{count_with_noun(len(frame), 'known failure')}: "
         + ", ".join(f"{counts[x]:,} {x}" for x in STATES if x in counts)
+        + f" (shown where their list is named, and by --csv: {name_farm_program()} known list LIST)"
+        * (not checking and len(shown) < len(frame))
     )
     if args.csv:
-        write_asked_csv(shown, args.csv)
+        write_asked_csv(shown if checking else frame, args.csv)
     return FOUND if checking and len(shown) else OK
 
 

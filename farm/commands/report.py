@@ -23,6 +23,7 @@ from farm.report.faces.plot import draw_plot
 from farm.report.faces.terminal import (
     make_report_console,
     print_case_agreement,
+    print_conclusion,
     print_coverage,
     print_diff,
     print_verdict,
@@ -81,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         print_coverage(report, run)
         _tell_report_paths(write(report, run, _choose_output_folder(args, _find_asked_run_id(run, args))), args.files)
-        print_verdict(report.verdict, console)
+        print_conclusion(report, console)
         return 0
     except OSError as problem:
         raise Refusal(f"cannot write: {problem}; choose another place with --out") from problem

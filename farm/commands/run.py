@@ -48,7 +48,6 @@ from tasks.nearest import suggest_nearest_names
 if TYPE_CHECKING:
     from farm.fleet.inventory import BackendOffer
     from farm.report.exports import Report
-    from farm.report.tables.causes import RunVerdict
 
 #: A run of so many ops says what came of each backend and what failed: tables that compare backends, and their terms,
 #: are in its files.
@@ -66,10 +65,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         request = _make_run_request(args)
         if request.record and (rows := read_finished_run(request)) is not None:
-            from farm.report import verdict
+            from farm.report import Report
 
             console.print(f"run {request.record['run_id']} is finished: {len(rows)} rows, nothing left to resume")
-            return _print_run_verdict(verdict(rows, request.record), console)
+            return _print_run_verdict(Report.of(rows, request.record), console)
         if not request.submissions:
             config = request.config  # shown at once: the rest takes seconds
             ops = ", ".join(dict.fromkeys(c.name for c in config.catalogs))
@@ -321,12 +320,12 @@ def _run_planned_cells(plan: RunPlan, console: Console) -> int:
     if request.submissions:
         return FOUND if report.verdict.has_findings or run.record.get("refused") else OK
     if request.config.gate is None:
-        return _print_run_verdict(report.verdict, console)
-    from farm.report.faces.terminal import print_verdict
+        return _print_run_verdict(report, console)
+    from farm.report.faces.terminal import print_conclusion
     from farm.report.tables.gate import judge_run_gate
 
     found = judge_run_gate(report, request.config.gate)
-    print_verdict(report.verdict, console)
+    print_conclusion(report, console)
     say(f"{found.sentence} (exit code {found.code})")
     return found.code
 
@@ -341,12 +340,13 @@ def _load_report() -> None:
     compile_templates()
 
 
-def _print_run_verdict(verdict: RunVerdict, console: Console) -> int:
+def _print_run_verdict(report: Report, console: Console) -> int:
     """Print the verdict on a complete run; its exit code."""
-    from farm.report.faces.terminal import print_verdict
+    from farm.report.faces.terminal import print_conclusion
 
-    print_verdict(verdict, console, f" (exit code {FOUND})" * verdict.has_findings)
-    return FOUND if verdict.has_findings else OK
+    code = FOUND if report.verdict.has_findings else OK
+    print_conclusion(report, console, f" (exit code {FOUND})" * (code == FOUND))
+    return code
 
 
 def _print_run_leaderboard(run: LaunchedRun, report: Report, say: Callable[[str], None]) -> None:

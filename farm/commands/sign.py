@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 
 from farm import lake as lakes
@@ -9,6 +10,7 @@ from farm.commandline import refuse_in_a_line
 from farm.exits import OK
 from farm.lake import manifest
 from farm.options.sign import make_parser
+from farm.program import name_farm_program, write_results_option
 
 
 @refuse_in_a_line
@@ -18,6 +20,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.new_key:
         public = manifest.write_manifest_key(args.new_key)
         print(f"written: {args.new_key} (keep it private) and {public} (give it to verifiers)")
+        print(
+            f"now sign: {name_farm_program()} verify sign --key {shlex.quote(str(args.new_key))}{write_results_option(args.results)}"
+        )
         return OK
     opened = lakes.open_lake(args.results)
     run_id = lakes.list_known_runs(opened)[-1] if args.run == "last" else args.run

@@ -18,6 +18,7 @@ from farm.fitting import TableHead, fit_table
 from farm.plan import request as requests
 from farm.plan.config import ConfigError
 from farm.policies.rejudge import rejudge_rows
+from farm.report.tables.causes import count_with_noun
 from farm.report.tables.coverage import write_reproduce_command
 from farm.report.words import format_percent, format_report_number
 from farm.work.launch import LaunchedRun, ready_run_plan
@@ -114,7 +115,10 @@ def select_planted_faults(globs: Sequence[str]) -> dict[str, zoo.Fault]:
 def run_planted_faults(faults: Mapping[str, zoo.Fault], results: str, how: str) -> pd.DataFrame | None:
     """The rows of a run of the faults and their twins; None for an incomplete run, whose output is then shown."""
     right, classes = list_fault_twins(faults), {fault.kind for fault in faults.values()}
-    print(f"{len(faults)} faults of {len(classes)} classes in {len(right)} ops, each beside its right twin")
+    print(
+        f"{count_with_noun(len(faults), 'fault')} of {len(classes)} class{'es' * (len(classes) != 1)} in "
+        f"{count_with_noun(len(right), 'op')}, each beside its right twin"
+    )
     some = faults.keys() < zoo.faults().keys()
     ops = [f"user:{name}" for name in (*faults, *right)] if some else []
     # Of a few, what judges them and no more: each check of the config would else be asked of each of them.

@@ -173,6 +173,7 @@ def list_package_releases(package: str) -> list[str]:
         ) from None
     listed = re.search(r"^Available versions: (.*)$", done.stdout, re.MULTILINE)
     if done.returncode or not listed:
-        words = " ".join(done.stderr.split())[-300:]
+        said = done.stderr.split("\n")  # what it warns of besides says nothing of the package
+        words = " ".join(line for line in said if line.startswith("ERROR: ")) or " ".join(done.stderr.split())[-300:]
         raise ReproduceError(f"pip lists no releases of {package}: {words}; name the versions one by one")
     return [v.strip() for v in listed[1].split(",")]

@@ -47,6 +47,7 @@ def write_call_script(
     lines = [
         f"import torch  # {versions}",
         *(x for x in setup if x != "import torch"),
+        *_list_kernel_imports(ast.parse(program)),
         "",
         *given,
         f"print({call})",
@@ -72,11 +73,28 @@ def _find_program_expression(module: ast.Module, count: int) -> str | None:
     plain = (
         isinstance(made, ast.Return) and isinstance(made.value, ast.ListComp) and isinstance(made.value.elt, ast.Call)
     )
-    if not plain or ast.unparse(made.value.elt.func) not in _MADE or len(program.body) != 1:  # type: ignore[attr-defined]
+    if not plain or ast.unparse(made.value.elt.func) not in _MADE:  # type: ignore[attr-defined]
         return None
-    if not isinstance(body, ast.Return) or body.value is None:
+    if (called := _find_kernel_call(program)) is None and (len(program.body) != 1 or not isinstance(body, ast.Return)):
         return None
-    return ast.unparse(_Inlined(op, _name_script_inputs(count)).visit(body.value))
+    value = called or body.value  # type: ignore[attr-defined]
+    return None if value is None else ast.unparse(_Inlined(op, _name_script_inputs(count)).visit(value))
+
+
+def _find_kernel_call(program: ast.FunctionDef) -> ast.expr | None:
+    """The call of a kernel, which a program keeps as ``found`` to see whether it is one result or several."""
+    first = program.body[0]
+    kept = isinstance(first, ast.Assign) and ast.unparse(first.targets[0]) == "found"
+    return first.value if kept and isinstance(first, ast.Assign) else None
+
+
+def _list_kernel_imports(module: ast.Module) -> list[str]:
+    """Import lines of the files that a program calls a kernel of."""
+    programs = [x for x in module.body if isinstance(x, ast.FunctionDef) and x.name == "program"]
+    if not any(map(_find_kernel_call, programs)):
+        return []
+    lines = [ast.unparse(x) for x in module.body if isinstance(x, ast.Import)]
+    return [line for line in lines if line not in ("import torch", "import os")]
 
 
 class _Inlined(ast.NodeTransformer):

@@ -133,7 +133,8 @@ class _FindingFolder:
         self.files[CASE] = self._pack_npz(arrays)
         self.files[COMPARE] = self._compare(check).encode()
         self.files[RUN] = self._run(recipe, form, check, former).encode()
-        if recipe.run is torch_run.run_program and not earlier and set(self.files) == {CASE, COMPARE, RUN, PROGRAM}:
+        plain = DEFINITION not in self.files and all(name.endswith(".py") for name in set(self.files) - {CASE})
+        if recipe.run is torch_run.run_program and not earlier and plain:
             if call := self._call(recipe, list(inputs.values())):
                 self.files[CALL] = call.encode()
         return self.files

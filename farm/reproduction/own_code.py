@@ -14,9 +14,11 @@ from tasks.catalogs.models.own_models import OwnModelFile
 from tasks.catalogs.user import functions, kernel_sources, load_kernels
 from tasks.model import FORWARD, Form, Group
 
-#: In place of the farm's package: of it, a kernel's file needs the decorators alone, and these say nothing of how it
+#: In place of the farm's packages: of them, a kernel's file needs the decorators alone, and these say nothing of how it
 #: computes.
-_TASKS = b'''"""Stands in for the validation farm's decorators."""
+_STAND_IN = b'''"""Stands in for the validation farm: its decorators leave a function as it is, all else of it does nothing."""
+
+import unittest.mock
 
 
 def op(*args, **kwargs):
@@ -25,6 +27,12 @@ def op(*args, **kwargs):
 
 
 autograd = op
+
+
+def __getattr__(name):
+    if name.startswith("__"):
+        raise AttributeError(name)
+    return unittest.mock.MagicMock()
 '''
 
 _INTERPRETED = """import os
@@ -65,9 +73,8 @@ def define_kernel_program(form: Form, group: Group) -> tuple[list[str], dict[str
         raise NoProgram(f"no folder: autograd does not know the gradient of {group.op}, a kernel of NumPy arrays")
     files, module = _copy_kernel_files(file, one.root)
     asked = one.outside()
-    if "tasks" in asked:
-        files["tasks.py"] = _TASKS
-    parts = [*[_INTERPRETED] * ("triton" in asked), _write_farm_stand_in(asked), f"import {module}"]
+    files |= {f"{name}.py": _STAND_IN for name in ("farm", "tasks") if name in asked}
+    parts = [*[_INTERPRETED] * ("triton" in asked), f"import {module}"]
     called = f"{module}.{name}"
     if one.op.framework == "numpy":
         if any(x.dtype.name in torch_tree.AS_INTEGER for x in form.arrays):
@@ -79,15 +86,6 @@ def define_kernel_program(form: Form, group: Group) -> tuple[list[str], dict[str
         parts.append(f"def kernel(**x):\n    return {called}.apply({positions})")
         called = "kernel"
     return [*parts, _TENSORS.strip().format(call=f"{called}({write_torch_arguments(form)})")], files
-
-
-def _write_farm_stand_in(asked: set[str]) -> str:
-    """Lines without which a file that imports the farm itself cannot be imported."""
-    return (
-        "import sys\nimport unittest.mock\n\nsys.modules.setdefault('farm', unittest.mock.MagicMock())"
-        if "farm" in asked
-        else ""
-    )
 
 
 def _copy_kernel_files(file: str, root: str) -> tuple[dict[str, bytes], str]:

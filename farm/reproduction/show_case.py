@@ -84,10 +84,11 @@ def _describe_trace_of_case(steps: Sequence[TraceStep]) -> str:
 
 
 def _find_known_cause(case: StoredCase) -> str:
-    """The reason of the known failure of the run's config that covers the stored outcome."""
+    """The reason of the known failure of the run's config that covers the stored outcome; of a new one, the error model
+    that explains it."""
     entry = find_known_failure_of_case(case)
     if entry is None:
-        return "new: no known failure of the run's config covers it"
+        return f"{f'{cause}; ' if (cause := case.row.get('cause')) else ''}new: no known failure of the run's config covers it"
     first = "" if was_known_seen_on(entry, str(case.row["backend"])) else "first seen here: "
     return first + entry.reason + f" ({WHOSE.get(entry.fault)})" * (entry.fault in WHOSE)
 

@@ -284,7 +284,7 @@ class Backend:
     def recipe(self, form: Form) -> ProgramRecipe:
         """How a program of its own calls the runtime with a form; it is run before anybody sees it. Raises
         NoProgram."""
-        raise NoProgram(f"no folder: none is known for {self.name}")
+        raise NoProgram(f"no folder: the class of {self.name} does not say how a script calls it (`recipe`)")
 
     def levels(self) -> Mapping[str, Backend]:
         """The same backend at each of its levels of optimisation, by name, the least first and itself last.

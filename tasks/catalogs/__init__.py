@@ -26,6 +26,24 @@ BUILT_IN = {
     "training": "tasks.catalogs.training.catalog:Training",
     "user": "tasks.catalogs.user.catalog:User",
 }
+#: What a catalog has: known without importing it.
+ABOUT = {
+    "torch": "PyTorch's own op samples",
+    "onnx": "ONNX's own node tests",
+    "onnx-1.16": "the node tests of ONNX 1.16, opset 21",
+    "onnx-1.13": "the node tests of ONNX 1.13, opset 18",
+    "critical": "what current models need",
+    "collective": "what several ranks compute together",
+    "engine": "what an engine that serves decoders is asked",
+    "gemm": "matrix products at the edges of tiles",
+    "casts": "conversions of all dtypes, and quantising",
+    "models": "whole networks",
+    "nodes": "nodes of models, with their own tensors",
+    "fuzz": "generated cases of ONNX operators",
+    "serving": "what engines compute that serve decoders",
+    "training": "steps of a training run",
+    "user": "your own kernels",
+}
 
 
 def list_catalogs() -> dict[str, PluginPart]:

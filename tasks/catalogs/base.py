@@ -193,8 +193,6 @@ class Catalog:
     """
 
     name: str = ""
-    #: What its ops are, in a few words that reports show.
-    about: str = ""
     forms: tuple[str, ...] = ()
     exports: tuple[str, ...] = ()
     imports: tuple[str, ...] = ()

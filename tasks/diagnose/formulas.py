@@ -33,7 +33,9 @@ def models(inputs: Sequence[np.ndarray], result: WrongResult, alone: bool = Fals
 def _list_right_formulas(
     floats: Sequence[np.ndarray], names: Sequence[str], result: WrongResult
 ) -> Iterator[WrongFormula]:
-    yield from elementwise.formulas(floats, result.dtype)
+    # Half of the functions of one number give 0, 1 or -1 of some large one: which it is, that does not tell.
+    if not np.isin(result.exact, (-1, 0, 1)).all():
+        yield from elementwise.formulas(floats, result.dtype)
     yield from sums.formulas(floats, result.dtype, result.exact.shape)
     adders = accumulators.list_accumulators_for_factors([x for x in names if is_inexact_dtype(x)])
     yield from products.formulas(floats, result.dtype, result.exact, adders)

@@ -56,6 +56,20 @@ def test_a_call_is_a_screen_that_gives_what_the_case_gives() -> None:
     assert run(text) == f"{torch.log_softmax(torch.from_numpy(X), 2)}\n"
 
 
+def test_a_call_of_a_kernel_imports_its_file() -> None:
+    kernel = PROGRAM.replace("op = torch.log_softmax", "import kernels").replace(
+        "    return op(x[0], 2)",
+        "    found = kernels.softmax(x=x[0], dim=2)\n    several = (found,)\n    return [y for y in several if y is not None]",
+    )
+    assert write(kernel).splitlines()[:4] == [
+        "import torch  # torch==2.13.0",
+        "import kernels",
+        "",
+        "x = torch.tensor([[[-8.0, 0.1]]], dtype=torch.float16)",
+    ]
+    assert "print(kernels.softmax(x=x, dim=2))" in write(kernel)
+
+
 def test_a_call_names_its_device_and_what_compiles_it() -> None:
     assert "device='cuda')" in write(device="cuda")
     compiled = write(compiled={"dynamic": False})

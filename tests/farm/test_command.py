@@ -78,11 +78,14 @@ def test_a_reader_that_leaves_changes_no_exit_code(arguments: list[str], tmp_pat
 
 
 @pytest.mark.parametrize("name", LEAVES)
-def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_explains_itself_in_eighty_columns(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     with pytest.raises(SystemExit) as ended:
         main([*name.split(), "--help"])
     said = capsys.readouterr().out
-    assert ended.value.code == OK
+    assert ended.value.code == OK and max(map(len, said.splitlines())) <= 80
     assert said.startswith(f"usage: farm {name}")
     for word in (" anew", "go on with", " alone "):  # translated English
         assert word not in said

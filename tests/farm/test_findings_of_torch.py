@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -210,6 +212,40 @@ def test_a_kernel_of_ones_own_is_written_down(op: str, check: str, kind: str, sa
         )
         (row,) = [done.row.values() for done in runner.run([make_item_of_whole_group(made)])]
         assert (row["status"], row["kind"]) == ("wrong", kind)
+
+
+@pytest.mark.parametrize(("op", "says"), [("right", 0), ("numbers", 1)])
+@pytest.mark.parametrize("package", ["farm", "tasks"])
+def test_a_finding_calls_the_kernel_whatever_decorates_it(
+    package: str, op: str, says: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a process of its own, where neither the farm nor tasks is: what stands in for them leaves the kernel as it
+    is."""
+    source = f"""
+import {package}
+
+@{package}.op(reference=lambda x: 2 * x, inputs={{"x": ["n"]}}, dims={{"n": [3]}})
+def right(x):
+    return 2 * x
+
+@{package}.op(reference=lambda x: 2 * x, inputs={{"x": ["n"]}}, dims={{"n": [3]}})
+def numbers(x):
+    return 3 * x
+
+if False:
+    {package}.fuzz(right)
+"""
+    (tmp_path / "decorated.py").write_text(source)
+    given = {"at": 0, "root": str(tmp_path), "modules": ["decorated.py"], "kernels": []}
+    monkeypatch.setattr(user_definitions, "_told", [json.dumps({"deadline_s": 60, "sources": [given]})])
+    group = Group(f"user:{op}", "", "float32", 1)
+    _, made = prepare_group(group, tmp_path / "cache")
+    folder = tmp_path / "finding"
+    folder.mkdir()
+    for name, data in written(made.samples[0], group, {"kind": "numbers"}).items():
+        (folder / name).write_bytes(data)
+    done = subprocess.run([sys.executable, "-I", folder / "run.py"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == says and "got float32 (3,)" in done.stdout, done.stdout + done.stderr
 
 
 def test_findings_of_kernels_of_arrays_and_of_those_that_may_write(

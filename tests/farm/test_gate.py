@@ -124,6 +124,15 @@ def test_a_failure_is_quarantined_by_evidence_alone_and_never_silently(
     assert "failed in 3 of 6 runs of the same inputs and version, and passed 2 times in between" in " ".join(
         markdown.read_text().split()
     )
+    assert "| quarantined |" in markdown.read_text()
+    plain = made(
+        tmp_path / "d", on(0, "wrong", cause="scaled by 0.99", error_units=5e6, limit=32.0, op_class="reduction")
+    )
+    assert main(["--results", plain, "--markdown", str(markdown)]) == 1
+    # A reader of a pull request is told what is wrong.
+    assert "`scaled by 0.99; numbers; 5e+06 units, limit 32" in markdown.read_text()
+    assert "| quarantined |" not in markdown.read_text()
+    capsys.readouterr()
     only = made(tmp_path / "b", *rows[:6], gate={"flaky": {"times": 2, "of": 6}})
     assert main(["--results", only]) == 0 and "1 flaky cell in quarantine" in capsys.readouterr().out
     strict = made(tmp_path / "c", *rows[:6], gate={"flaky": {"times": 3, "of": 6}})

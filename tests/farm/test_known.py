@@ -191,6 +191,24 @@ def test_check_ends_with_1_for_what_somebody_has_to_look_at(tmp_path: Path, caps
     assert "more.yaml:1:4: ops: unknown key; did you mean op?" in capsys.readouterr().err
 
 
+def test_of_the_lists_of_a_run_what_nothing_tried_is_counted_not_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A config may name the lists of all runtimes there are: what was met stands on the screen."""
+    many = [{"op": f"nowhere{k}", "reason": "untried"} for k in range(30)]
+    results = made(tmp_path, row("wrong"), known_failures=[{"op": "add", "reason": "sums"}, *many])
+    csv = tmp_path / "all.csv"
+    assert main(["list", "--results", results, "--csv", str(csv)]) == 0
+    said = capsys.readouterr().out
+    assert "sums" in said and "untried" not in said and len(said.splitlines()) < 12
+    assert "31 known failures: 1 met, 30 not tried (shown where their list is named" in said
+    assert len(pd.read_csv(csv)) == 31
+    (tmp_path / "many.yaml").write_text(yaml.safe_dump(many))
+    assert main(["list", str(tmp_path / "many.yaml"), "--results", results]) == 0
+    assert "nowhere29" in capsys.readouterr().out
+    assert main(["check", "--results", results]) == 0 and "untried" not in capsys.readouterr().out
+
+
 def test_a_generated_failure_is_known_by_what_is_left_of_it(tmp_path: Path) -> None:
     """Whatever graph it is found in: by the ops of its minimal case, and the words of its flags."""
     graph = {"catalog": "fuzz", "op": "fuzz:graph", "variant": "g1"}

@@ -42,6 +42,16 @@ def test_the_furthest_apart_come_first_with_where_and_in_both_units() -> None:
     assert (far["compared"], far["same"], far["units"], far["diff"]) == (1, 0, 8.0, 2.5)
 
 
+def test_what_is_within_its_limit_has_no_signature_and_lies_apart_all_the_same() -> None:
+    """A signature is kept of what is far off alone: the other one's distance from the reference tells."""
+    far, near = row("a", "x", 5e6, 0.01), row("b", "y", 1.0, 0.0, signature=None)
+    (line,) = list_backend_pairs(frame(far, near)).to_dict("records")
+    assert line["units"] == 5e6 - 1
+    other = row("b", "y", 1.0, 0.0, signature=None, compute_precision="tf32")
+    (line,) = list_backend_pairs(frame(far, other)).to_dict("records")
+    assert pd.isna(line["units"]), "in units of another precision"
+
+
 def test_other_bytes_are_not_compared_and_what_is_not_known_is_no_number() -> None:
     rows = frame(row("a", "x", 1.0, 0.5), row("b", "y", 1.0, 0.5, digest="other"))
     assert list_backend_pairs(rows).empty and view_backend_pairs(rows).empty

@@ -352,7 +352,7 @@ def test_where_oracles_disagree_is_said_with_both_numbers_and_blames_nobody() ->
     ).iloc[0]
     assert elementary["units"] == 3
     for text in (printed(rows, RUN), write_markdown_report(rows, RUN), render_page_of_run(rows, RUN)):
-        assert "Oracles disagree: 1 ops and dtypes, no backend is blamed" in text
+        assert "Oracles disagree: 1 op and dtype, no backend is blamed" in text
         assert all(words in text for words in ("torch:special.zeta", "float64 and scipy", "77", "0.25", "76.5"))
     assert "<b>" not in render_page_of_run(rows, RUN).partition("Oracles disagree")[2]
     assert coverage(rows).loc["torch-cpu", "failed"] == 0

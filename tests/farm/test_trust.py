@@ -37,7 +37,8 @@ def test_a_signed_run_shows_what_was_changed_and_by_whom_it_was_signed(
 ) -> None:
     ours, other = tmp_path / "ours.pem", tmp_path / "other.pem"
     for key in (ours, other):
-        assert sign.main(["--new-key", str(key)]) == 0
+        assert sign.main(["--new-key", str(key), "--results", "a lake"]) == 0
+        assert f"farm verify sign --key {key} --results 'a lake'\n" in capsys.readouterr().out
     assert ours.stat().st_mode & 0o077 == 0, "nobody else reads a private key"
     assert sign.main(["--new-key", str(ours)]) == 2, "a key is never overwritten"
     where = ["--results", str(results)]

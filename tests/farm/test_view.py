@@ -56,6 +56,22 @@ def test_a_view_is_asked_of_reports_that_have_something_for_it(monkeypatch: pyte
     assert asked == ["forward,opsets"]
 
 
+@pytest.mark.parametrize(
+    ("unit", "one"),
+    [
+        ("cells", "cell"),
+        ("known failures", "known failure"),
+        ("groups of similar failures", "group of similar failures"),
+        ("ops and dtypes, a pass is no evidence", "op and dtype, a pass is no evidence"),
+        ("ops, dtypes and backends, which pass", "op, dtype and backend, which pass"),
+    ],
+)
+def test_one_line_is_counted_as_one(unit: str, one: str) -> None:
+    rows = pd.DataFrame({"op": ["a", "b"]})
+    assert View("v", "Shown", rows, unit=unit, counted=True).title(9) == f"Shown: 2 {unit}"
+    assert View("v", "Shown", rows[:1], unit=unit, counted=True).title(9) == f"Shown: 1 {one}"
+
+
 def test_a_view_needs_its_place() -> None:
     with pytest.raises(TypeError, match=r"write @view\(PLACE\)"):
         view.view(lambda report: None)  # type: ignore[arg-type]

@@ -113,7 +113,7 @@ AFFINE = [*values((33, 40), low=-0.01, high=0.01), *values((40,), (40,))]
 SMALL = [np.ldexp(GRID[0], -127)]
 TINY = [np.ldexp(GRID[0], -14)]
 OFFSET = values((30, 64), low=99, high=101)
-HUGE = values((12, 50), low=0, high=300)
+HUGE, ONE = values((12, 50), low=0, high=300), values((1, 1), low=300, high=400)
 
 PLANTED = {
     "sum_bfloat16": Planted("accumulated in bfloat16", REDUCTION, total, lambda x: narrow_sum(x, BF16), LONG),
@@ -199,6 +199,9 @@ PLANTED = {
         "without a shift", REDUCTION, logsumexp, lambda x: x.exp().sum(-1).log(), values((12, 50), low=-300, high=80)
     ),
     "softmax": Planted("without a shift", NORM, softmax, lambda x: x.exp() / x.exp().sum(-1, keepdim=True), HUGE),
+    "softmax_of_one": Planted(  # 1, as tanh of a large number is
+        "exp without a shift by the maximum, in float32", NORM, softmax, lambda x: x.exp() / x.exp().sum(-1, True), ONE
+    ),
     "log_softmax": Planted(
         "log of the softmax",
         NORM,
@@ -299,7 +302,7 @@ def case_of(planted: Planted) -> tuple[Inputs, Leaf, list[torch.Tensor]]:
 
 
 def test_planted_error_models_are_named() -> None:
-    assert len(PLANTED) == 42
+    assert len(PLANTED) == 43
     found = {}
     for name, planted in PLANTED.items():
         arrays, leaf, given = case_of(planted)

@@ -23,6 +23,7 @@ from farm.report.tables.causes import RunVerdict
 from farm.report.tables.changes import view_diff
 from farm.report.tables.findings import OF_EACH
 from farm.report.tables.overview import describe_run_name, list_quarantine_lines, list_run_remarks
+from farm.report.tables.since_last_run import since
 from farm.report.tables.view import Report, View, ViewCell, make_view_cell
 from tasks.model import Status
 
@@ -171,6 +172,13 @@ def print_verdict(verdict: RunVerdict, console: Console, also: str = "") -> None
     """Print what to conclude of a run, the last line of its report; ``also``: words behind the conclusion."""
     said = f"{verdict.conclusion}{also}{verdict.ending}"
     console.print(_make_terminal_text(said, _TONES.get(verdict.tone, "bold")), soft_wrap=True)
+
+
+def print_conclusion(report: Report, console: Console, also: str = "") -> None:
+    """Print what changed since the last run, in a line, and the verdict: the end of a report."""
+    if found := since(report):
+        console.print(_make_terminal_text(found.short_sentence if len(found.cells) else found.sentence), soft_wrap=True)
+    print_verdict(report.verdict, console, also)
 
 
 def print_case_agreement(found: pd.DataFrame, console: Console) -> None:

@@ -138,17 +138,14 @@ def _list_cause_columns() -> tuple[ViewColumn, ...]:
 
 def _find_example_command(report: Report, known: pd.DataFrame) -> list[tuple[str, str]]:
     """The command that shows the commonest cause whose backend can be run here at once."""
-    lines, built = (
-        list_table_lines(known),
-        {name: _has_backend_environment(report, name) for name in known["backend"].unique()},
-    )
-    line = next((line for line in lines if built[line["backend"]]), next(iter(lines), None))
-    if line is None:
+    lines = {line["backend"]: line for line in reversed(list_table_lines(known))}  # the commonest cause of each
+    names = known["backend"].drop_duplicates()
+    if names.empty:
         return []
-    first = f" (builds {clean_line(line['backend'])}'s environment first, a minute or more)" * (
-        not built[line["backend"]]
-    )
-    return [(f"reproduce one{first}", line["reproduce"])]
+    here = next((name for name in names if _has_backend_environment(report, name)), "")
+    name = here or names.iloc[0]
+    first = f" (builds {clean_line(name)}'s environment first, a minute or more)" * (not here)
+    return [(f"reproduce one{first}", lines[name]["reproduce"])]
 
 
 def _has_backend_environment(report: Report, backend: str) -> bool:
@@ -191,7 +188,8 @@ def view_last_run_changes(report: Report) -> View | None:
         turns="change",
         empty=f"{found.sentence}.",
         open=True,
-        faces=FACES if len(found.cells) else tuple(face for face in FACES if face != "page"),  # whose head says it
+        # The head of the page and the end of the terminal say that nothing did.
+        faces=FACES if len(found.cells) else tuple(face for face in FACES if face not in ("page", "terminal")),
     )
 
 
@@ -213,9 +211,8 @@ def view_nobodys_causes(report: Report) -> View:
 
 
 def _describe_catalog_ops(catalog: str) -> str:
-    """What its ops are; a report imports no plug-in to know it."""
-    about = catalogs.get_catalog(catalog).about if catalog in catalogs.BUILT_IN else ""
-    return f" ({about})" * bool(about)
+    """What its ops are; a report imports no catalog to know it."""
+    return f" ({catalogs.ABOUT[catalog]})" if catalog in catalogs.ABOUT else ""
 
 
 #: What the columns of a ranking count.

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pydantic
 
 from farm import lake as lakes
+from farm.commandline import clean_line
 from farm.exits import FOUND, INCOMPLETE, OK
 from farm.lake.store import keep_unique_rows
 from farm.plan import match_known
@@ -31,6 +32,7 @@ from farm.report.tables.coverage import (
     rank_status_column,
 )
 from farm.report.tables.known_failures import BAD, list_known_failures
+from farm.report.tables.overview import describe_finding_size
 from farm.report.tables.since_last_run import since
 from farm.report.tables.view import Report, View, ViewColumn, make_op_column, make_status_column, make_text_column
 from farm.report.words import format_percent, format_report_number
@@ -354,8 +356,9 @@ def view_gate(found: JudgedGate) -> list[View]:
     items = pd.DataFrame([vars(item) for item in found.items])
     shown = (make_text_column("state"), make_text_column("asked"), make_text_column("said", "found"))
     columns = (
-        make_status_column(), make_op_column(), make_text_column("backend"), make_text_column("dtype"), make_text_column("kind"),
-        ViewColumn("quarantined", lambda line: line["evidence"], foreign=True), make_text_column("error", length=80),
+        make_status_column(), make_op_column(), make_text_column("dtype"), make_text_column("backend"),
+        *[ViewColumn("quarantined", lambda line: line["evidence"], foreign=True)] * bool((found.new["evidence"] != "").any()),
+        ViewColumn("what (worst case)", lambda line: clean_line(describe_finding_size(line), 300), foreign=True),
     )  # fmt: skip
     return [
         View("gate", "Gate", items, shown, unit="items", counted=True, lead=[found.sentence]),

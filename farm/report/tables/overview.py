@@ -95,7 +95,7 @@ def describe_best_backends(report: Report) -> str:
     first = list_table_lines(ranked.drop_duplicates("vendor"))
     if len(first) < 2:
         return ""
-    of = f"catalog {_NEEDED} ({catalogs.get_catalog(_NEEDED).about}), right of the {count_with_noun(first[0]['cells'], 'cell')} given to all"
+    of = f"catalog {_NEEDED} ({catalogs.ABOUT[_NEEDED]}), right of the {count_with_noun(first[0]['cells'], 'cell')} given to all"
     named = ", ".join(
         f"{clean_line(line['backend'])} ({clean_line(line['vendor'])}) {line['right']:,}" for line in first
     )

@@ -60,7 +60,7 @@ def _compare_backend_pair(one: str, other: str, these: pd.DataFrame, those: pd.D
     differ = both[~same].reset_index(drop=True)
     units = pd.Series(
         [
-            measure_rows_apart(line, {name: line.get(f"{name}_other", line.get(name)) for name in _READ})
+            _measure_pair_apart(line, {name: line.get(f"{name}_other", line.get(name)) for name in _READ})
             for line in list_table_lines(differ)
         ],
         dtype="float64",
@@ -74,6 +74,17 @@ def _compare_backend_pair(one: str, other: str, these: pd.DataFrame, those: pd.D
             nothing = 0.0 if same.all() else math.nan
             told |= {name: nothing, f"{name}_op": "", f"{name}_dtype": ""}
     return told
+
+
+def _measure_pair_apart(one: Line, other: Line) -> float:
+    """How far two results of a case are apart at least, in error units: where a signature is missing, as of one within
+    its limit, what their distances from the reference differ by."""
+    least, a, b = measure_rows_apart(one, other), one["error_units"], other["error_units"]
+    if least == least or one["compute_precision"] != other["compute_precision"]:
+        return least
+    return (
+        abs(a - b) if math.isfinite(a) and math.isfinite(b) else math.inf if math.isinf(a) != math.isinf(b) else least
+    )
 
 
 def _make_distance_column(name: str, words: str) -> ViewColumn:

@@ -50,6 +50,11 @@ class SinceLastRun:
         judged = f"; judged by farm {self.farms[0]} then, {self.farms[1]} now" if self.farms else ""
         return f"Since {self.run_id}, the last run of this config: {self.sums.sentence(self.known)}{judged}"
 
+    @property
+    def short_sentence(self) -> str:
+        """The counts alone, for the end of an output whose table says which run it was."""
+        return f"Since the last run: {self.sums.sentence(self.known)}"
+
 
 @once
 def since(report: Report) -> SinceLastRun | None:

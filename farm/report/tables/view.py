@@ -170,7 +170,8 @@ class View:
         if not self.counted:
             return self.caption
         many, shown = len(self.all_lines()), self.most or limit
-        unit = re.sub(r"^(\w+)s(?= of |$)", r"\1", self.unit) if many == 1 else self.unit
+        noun, of, more = re.match(r"(.*?)( of |, which |, an? |, no |$)(.*)", self.unit).groups()  # type: ignore[union-attr]
+        unit = re.sub(r"s\b", "", noun) + of + more if many == 1 else self.unit
         return f"{self.caption}: {many} {unit}" + (f", {shown} shown" if many > shown else "")
 
     def columns_for(self, face: str) -> list[ViewColumn]:

@@ -49,7 +49,6 @@ class Casts(Catalog):
     of SHAPES. Values of which nobody has said what they become are 1, or 0."""
 
     name = "casts"
-    about = "conversions of all dtypes, and quantising"
     forms = ("torch", "onnx")
 
     def version(self) -> str:

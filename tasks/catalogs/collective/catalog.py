@@ -41,7 +41,6 @@ class Collective(Catalog):
     """The data of a rank is a row of a sample's one array, and so is what it is to receive."""
 
     name = "collective"
-    about = "what several ranks compute together"
     forms = ("collective",)
 
     def version(self) -> str:

@@ -38,7 +38,6 @@ class Critical(Catalog):
     streams."""
 
     name = "critical"
-    about = "what current models need"
     forms = ("torch",)
     exports = ("onnx",)
     #: By name; another table's in a catalog that makes its samples in the same way.

@@ -48,7 +48,6 @@ class Engines(Catalog):
     `Decoder.weight_shapes`."""
 
     name = "engine"
-    about = "what an engine that serves decoders is asked"
     forms = ("engine",)
     case_worth = 100.0  # a second of a core: 96 cases on two engines took 107 s
     lacking: Mapping[str, str] = {"forward": "an engine is asked by the check serving"}

@@ -46,7 +46,6 @@ class Fuzz(GeneratingCatalog):
     dtype and n. With the variant `make_variant_of_choices` some choices, sample 0 is made of them."""
 
     name = GENERATED
-    about = "generated cases of ONNX operators"
     forms = ("onnx",)
     imports = ("onnx.checker",)
 

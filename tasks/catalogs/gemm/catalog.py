@@ -123,7 +123,6 @@ class Gemm(Catalog):
     given as it is stored, and the call transposes it."""
 
     name = "gemm"
-    about = "matrix products at the edges of tiles"
     forms = ("torch", "onnx")
 
     def version(self) -> str:

@@ -28,7 +28,6 @@ class Models(Catalog):
     """
 
     name = "models"
-    about = "whole networks"
     forms = ("onnx", "torch")
     exports = ("onnx",)
 

@@ -28,7 +28,6 @@ class Nodes(Catalog):
     instance: that with the largest numbers, or that which cancels most. One sample each; a group's seed is ignored."""
 
     name = "nodes"
-    about = "nodes of models, with their own tensors"
     forms = ("onnx",)
 
     def version(self) -> str:

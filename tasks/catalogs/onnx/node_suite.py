@@ -50,7 +50,6 @@ class OnnxNode(Catalog):
     """
 
     name = "onnx"
-    about = "ONNX's own node tests"
     forms = ("onnx",)
     imports = (f"{__name__}:_import_node_suite",)
 

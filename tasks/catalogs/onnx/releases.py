@@ -72,7 +72,6 @@ class OnnxRelease(OnnxNode):
 
 class Onnx113(OnnxRelease):
     name = "onnx-1.13"
-    about = "the node tests of ONNX 1.13, opset 18"
     wheel = wheels.PinnedWheel(
         f"onnx-1.13.1-{_PLATFORM}", "fb7951ed7c13383223bc57c4aacd2c07f3b35c8e6b3959c0e56b19f4bf22d193", "Apache-2.0"
     )
@@ -80,7 +79,6 @@ class Onnx113(OnnxRelease):
 
 class Onnx116(OnnxRelease):
     name = "onnx-1.16"
-    about = "the node tests of ONNX 1.16, opset 21"
     wheel = wheels.PinnedWheel(
         f"onnx-1.16.2-{_PLATFORM}", "7b98aa9733bd4b781eb931d33b4078ff2837e7d68062460726d6dd011f332bd4", "Apache-2.0"
     )

@@ -11,5 +11,4 @@ class Serving(Critical):
     `critical`."""
 
     name = "serving"
-    about = "what engines compute that serve decoders"
     ops = OPS

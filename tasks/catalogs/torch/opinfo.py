@@ -56,7 +56,6 @@ DTYPES = (
 
 class TorchOpInfo(Catalog):
     name = "torch"
-    about = "PyTorch's own op samples"
     forms = ("torch",)
     exports = ("onnx",)
     imports = ("torch", f"{__name__}:_load_op_db")

@@ -43,7 +43,6 @@ class Training(Catalog):
     float32."""
 
     name = "training"
-    about = "steps of a training run"
     forms = ("torch", "jax")
     imports = ("torch",)
     # Thirteen steps: their reference takes 5 to 15 s of a core, a case on eager torch half a second to a second, on

@@ -89,7 +89,6 @@ class User(Catalog):
     """
 
     name = "user"
-    about = "your own kernels"
     forms = ("torch",)
     exports = ("onnx",)
     lacking = dict.fromkeys(
