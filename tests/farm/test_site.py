@@ -412,6 +412,21 @@ def test_a_defects_page_says_what_it_is_where_since_when_and_how_to_see_it() -> 
         assert any(link.startswith("../defect/numbers-gelu") for link in Links(back).found), "and back"
 
 
+def test_a_defect_of_two_configs_is_shown_as_the_newest_run_of_each_has_it() -> None:
+    """A later run of another config hides neither that it is new in the first nor where."""
+    new = summarise_run_rows(failing(run_id="r5"), run_of(5, **LISTED))
+    elsewhere = failing(run_id="r6")
+    elsewhere["backend"] = elsewhere["backend"].replace("good-cpu", "other-cpu")
+    other = summarise_run_rows(elsewhere, run_of(6, name="other"))
+    text = one_page(told_of([new, other]), "defect/numbers-gelu")
+    assert "New: no known failure covers it." in text and "6 rows, 6 cases" in text
+    assert "farm reproduce 'r5:forward/torch:gelu/float32/0:good-cpu'" in text
+    assert "torch:gelu of float32 on good-cpu and other-cpu: wrong" in text
+    mended = source().to_pandas().assign(run_id="r7", runtime_version="1.3")
+    text = one_page(told_of([new, other, summarise_run_rows(mended, run_of(7, **LISTED))]), "defect/numbers-gelu")
+    assert "torch:gelu of float32 on other-cpu: wrong" in text and "3 rows, 3 cases" in text
+
+
 def test_a_defects_page_shows_the_minimal_case_that_its_lake_has() -> None:
     record = {
         "run_id": "r5",

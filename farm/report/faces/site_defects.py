@@ -46,11 +46,13 @@ class SiteMinimal:
 @dataclass(frozen=True)
 class SiteDefect:
     """What failures of one or several runs are put down to. seen: by place of a run, the oldest first, its lines of
-    `CAUSE`; places: of the runs that could have had it, those of the same configs."""
+    `CAUSE`; places: of the runs that could have had it, those of the same configs; shown: of the newest run of each of
+    these configs that has it there, the first one where it is new, or of the last run that had it."""
 
     reason: str
     seen: Mapping[int, Sequence[Mapping[str, Any]]]
     places: Sequence[int]
+    shown: Sequence[int]
 
     @property
     def first(self) -> int:
@@ -64,26 +66,32 @@ class SiteDefect:
 
     @property
     def line(self) -> Mapping[str, Any]:
-        """What the last run that had it says of it."""
-        return self.seen[self.last][0]
+        """What the first of the shown runs says of it, a new one before all others."""
+        lines = self.seen[self.shown[0]]
+        return next((line for line in lines if line["standing"] == NEW), lines[0])
 
     @property
     def labels(self) -> list[str]:
-        """The ops of the last run that had it, with their variants."""
+        """The ops of the shown runs, with their variants."""
         return self._names("labels")
 
     @property
     def backends(self) -> list[str]:
-        """The backends of the last run that had it."""
+        """The backends of the shown runs."""
         return self._names("backends")
 
     @property
     def dtypes(self) -> list[str]:
-        """The dtypes of the last run that had it."""
+        """The dtypes of the shown runs."""
         return self._names("dtypes")
 
     def _names(self, name: str) -> list[str]:
-        return list(dict.fromkeys(one for line in self.seen[self.last] for one in line[name].split(", ")))
+        lines = (line for at in self.shown for line in self.seen[at])
+        return list(dict.fromkeys(one for line in lines for one in line[name].split(", ")))
+
+    def count_now(self, name: str = "rows") -> int:
+        """Its rows in the shown runs, or another count."""
+        return sum(self.count(at, name) for at in self.shown)
 
     def count(self, at: int, name: str = "rows") -> int:
         """Its rows in a run, or another count."""
@@ -143,11 +151,14 @@ def collect_site_defects(runs: Sequence[RunSummary]) -> list[SiteDefect]:
         for line in one.causes:
             reason = line["reason"] or f"{line['status']} {line['all_ops']}"
             seen.setdefault(reason, {}).setdefault(at, []).append(line)
-    found = []
+    found, newest = [], {one.facts["name"]: at for at, one in enumerate(runs)}
     for reason, by_run in seen.items():
         configs = {runs[at].facts["name"] for at in by_run}
-        found.append(SiteDefect(reason, by_run, [at for at, one in enumerate(runs) if one.facts["name"] in configs]))
-    return sorted(found, key=lambda one: (-one.last, one.line["standing"] != NEW, -one.count(one.last)))
+        places = [at for at, one in enumerate(runs) if one.facts["name"] in configs]
+        shown = [at for at in by_run if at in newest.values()] or [max(by_run)]
+        new = {at for at in shown if runs[at].facts["listed"] and any(x["standing"] == NEW for x in by_run[at])}
+        found.append(SiteDefect(reason, by_run, places, sorted(shown, key=lambda at: (at not in new, -at))))
+    return sorted(found, key=lambda one: (-one.last, one.line["standing"] != NEW, -one.count_now()))
 
 
 def view_site_defects(
@@ -164,7 +175,7 @@ def view_site_defects(
         make_link_column("defect", "reason", "defect", up, length=120),
         make_status_column("status", "how"),
         ViewColumn("standing", standing),
-        ViewColumn("failures", lambda line: f"{line['one'].count(line['one'].last):,}", right=True),
+        ViewColumn("failures", lambda line: f"{line['one'].count_now():,}", right=True),
         ViewColumn("backends", lambda line: clean_line(", ".join(line["one"].backends), 80), foreign=True),
         ViewColumn("dtypes", lambda line: clean_line(", ".join(line["one"].dtypes), 80), foreign=True),
         ViewColumn("first seen", lambda line: dates[line["one"].first], right=True),
@@ -178,7 +189,7 @@ def view_site_defects(
 
 def say_defect_standing(one: SiteDefect, runs: Sequence[RunSummary]) -> str:
     """Whether a known failure covers it; "" where the config lists none."""
-    return str(one.line["standing"]) if runs[one.last].facts["listed"] else ""
+    return str(one.line["standing"]) if runs[one.shown[0]].facts["listed"] else ""
 
 
 def describe_site_defect(
@@ -190,13 +201,13 @@ def describe_site_defect(
     backends: Set[str],
 ) -> SiteTold:
     """What the page of a defect says. labels, backends: those that have pages."""
-    line, facts = one.line, runs[one.last].facts
+    line, facts = one.line, runs[one.shown[0]].facts
     told: list[tuple[str, Sequence[Part]]] = [
         ("ops", _link_defect_names(one.labels, labels, "op")),
         ("dtypes", [(clean_line(", ".join(one.dtypes), 200), "")]),
         ("backends", _link_defect_names(one.backends, backends, "backend")),
         ("versions", [(clean_line(_say_defect_versions(one, runs), 300) or DASH, "")]),
-        ("failures", [(f"{one.count(one.last):,} rows, {one.count(one.last, 'cases'):,} cases", "")]),
+        ("failures", [(f"{one.count_now():,} rows, {one.count_now('cases'):,} cases", "")]),
         ("first seen", [_link_defect_date(one.first, runs, dates)]),
         ("last seen", [_link_defect_date(one.last, runs, dates)]),
         ("seen in", [(f"{len(one.seen)} of {count_with_noun(len(one.places), 'run')}", "")]),
@@ -249,7 +260,7 @@ def _say_defect_versions(one: SiteDefect, runs: Sequence[RunSummary]) -> str:
 
 def _say_whose_defect(one: SiteDefect, runs: Sequence[RunSummary]) -> str:
     """Whether it is known, and whose it is."""
-    if not runs[one.last].facts["listed"]:
+    if not runs[one.shown[0]].facts["listed"]:
         return "The config lists no known failures."
     if one.line["standing"] == NEW:
         return "New: no known failure covers it."
