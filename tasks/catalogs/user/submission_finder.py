@@ -8,38 +8,40 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
-
-#: The submissions by the name that a module of theirs would have.
-_hidden: dict[str, set[Path]] = {}
+from typing import ClassVar
 
 
 class FinderWithoutSubmissions(PathFinder):
-    """Python's finder of files, for which submissions are not there."""
+    """Python's finder of files, for which submissions are not there. hidden: these by the name that a module of theirs
+    would have; replaced as a whole, as other threads may be importing."""
+
+    hidden: ClassVar[Mapping[str, set[Path]]] = {}
 
     @classmethod
     def find_spec(
         cls, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         word = fullname.rpartition(".")[2]
-        if word in _hidden:
+        if word in cls.hidden:
             path = [x for x in (sys.path if path is None else path) if not is_submission(Path(x), word)]
         return PathFinder.find_spec(fullname, path, target)
 
 
 def hide_submissions_from_imports(submissions: Iterable[str]) -> None:
     """From now on no import of this process finds these files and folders; what was hidden before is found again."""
-    _hidden.clear()
+    found: dict[str, set[Path]] = {}
     for path in map(Path, submissions):
-        _hidden.setdefault(path.parent.name if path.name == "__init__.py" else path.stem, set()).add(path)
-    if _hidden and PathFinder in sys.meta_path:
+        found.setdefault(path.parent.name if path.name == "__init__.py" else path.stem, set()).add(path)
+    FinderWithoutSubmissions.hidden = found
+    if found and PathFinder in sys.meta_path:
         sys.meta_path[sys.meta_path.index(PathFinder)] = FinderWithoutSubmissions
 
 
 def is_submission(folder: Path, name: str) -> bool:
     """Whether what a folder has under the name of a module is a submission."""
-    there = _hidden.get(name, ())
+    there = FinderWithoutSubmissions.hidden.get(name, ())
     return any(Path(os.path.realpath(folder / x)) in there for x in (f"{name}.py", name, f"{name}/__init__.py"))
