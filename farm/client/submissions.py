@@ -109,18 +109,18 @@ def _find_submission_config(task: Task, backend: str, samples: int) -> tuple[Con
     """The config of a task, with one backend that has no kernel yet, and the submissions that its folder has. Raises
     ConfigError, ClientError."""
     asked = {"samples": samples} if samples else {}
-    others: list[str] = []
+    others, place = list[str](), Path("backend")
     if isinstance(task, Path) or (isinstance(task, str) and (":" not in task or Path(task).exists())):
         path = Path(task)
         declared = submissions.declare_task(path / submissions.TASK if path.is_dir() else path, asked=asked)
-        made, others = declared.made, submissions.list_submitted_paths(declared)
+        made, others, place = declared.made, submissions.list_submitted_paths(declared), declared.place
     else:
         made = _plan_submission_op(task, asked)
-    on = [backend, *made.pop("backends", [])]
-    made["backends"] = [next((name for name in on if name), "") or detect_vendors.find_eager_backend()]
+    on = [x for x in (backend, *made.pop("backends", [])) if x] or [detect_vendors.find_eager_backend()]
+    made["backends"] = [{"name": "submission", **on[0]} if isinstance(on[0], Mapping) else on[0]]
     made.setdefault("race_s", RACE_S)
-    config = Config.model_validate({"name": "judge", **made})
-    configs.check_config_backend(config.backends[0], "backend")
+    config = submissions.make_task_config({"name": "judge", **made}, place)
+    configs.check_config_backend(config.backends[0], str(place))
     return config, others
 
 

@@ -146,8 +146,8 @@ def _show_or_check_known(args: argparse.Namespace) -> int:
     title = f"Known failures and run {run.get('run_id')}"
     if len(shown):
         terminal.print_view(view_known_failures_life(shown, title), terminal.make_report_console(), len(shown))
-    if checking and untried.sum() <= _NAMED:
-        for line in frame[untried].itertuples():
+    if checking and (args.lists or untried.sum() <= _NAMED):
+        for line in frame[untried].head(_NAMED).itertuples():
             print(f"{f'{line.place}: ' * bool(line.place)}{NOT_TRIED}: {line.op} on {line.backend}: {line.reason}")
     counts = frame["state"].value_counts()
     print(

@@ -114,7 +114,7 @@ def read_submissions_folder(folder: Path, backends: Sequence[str] = (), here: st
         if not whole:
             none = f"no task: there is no {TASK}, which declares the reference and the inputs (docs/leaderboards.md)"
         raise ConfigError("\n".join(dict.fromkeys(x.why for x in refused)) or f"{folder}: {none}")
-    return Board(_make_task_config(whole | {"name": folder.resolve().name}, folder), tuple(refused))
+    return Board(make_task_config(whole | {"name": folder.resolve().name}, folder), tuple(refused))
 
 
 def _describe_place(backend: Any) -> dict[str, Any]:
@@ -126,7 +126,7 @@ def _describe_place(backend: Any) -> dict[str, Any]:
 def _check_task_config(task: DeclaredTask, place: Mapping[str, Any]) -> Config:
     """A task's config. place: of the backend that its submissions run on. Raises ConfigError where that is none."""
     data = {"name": "task", **task.made, "backends": [{**place, "name": "submission"}]}
-    config = _make_task_config(data, task.place)
+    config = make_task_config(data, task.place)
     configs.check_config_backend(config.backends[0], str(task.place))
     return config
 
@@ -147,7 +147,7 @@ def _check_settings(task: DeclaredTask, name: str, by_name: Mapping[str, Config]
             )
 
 
-def _make_task_config(data: Mapping[str, Any], place: Path) -> Config:
+def make_task_config(data: Mapping[str, Any], place: Path) -> Config:
     """The config of a task, or of all in a folder. Raises ConfigError, at the task's own key where place is its
     file."""
     try:

@@ -89,12 +89,13 @@ def _find_kernel_call(program: ast.FunctionDef) -> ast.expr | None:
 
 
 def _list_kernel_imports(module: ast.Module) -> list[str]:
-    """Import lines of the files that a program calls a kernel of."""
+    """Lines without which the files that a program calls a kernel of cannot be imported: Triton asks for a variable."""
     programs = [x for x in module.body if isinstance(x, ast.FunctionDef) and x.name == "program"]
     if not any(map(_find_kernel_call, programs)):
         return []
-    lines = [ast.unparse(x) for x in module.body if isinstance(x, ast.Import)]
-    return [line for line in lines if line not in ("import torch", "import os")]
+    variables = [ast.unparse(x) for x in module.body if isinstance(x, ast.Expr) and "os.environ" in ast.unparse(x)]
+    imports = [ast.unparse(x) for x in module.body if isinstance(x, ast.Import)]
+    return ["import os", *variables] * bool(variables) + [x for x in imports if x not in ("import torch", "import os")]
 
 
 class _Inlined(ast.NodeTransformer):

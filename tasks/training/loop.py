@@ -211,8 +211,9 @@ class TrainingLoop:
             torch.nn.utils.clip_grad_norm_(list(self.named.values()), self.recipe.clip)
 
     def set_rate(self, number: int) -> None:
+        trained = set(map(id, self.named.values()))  # a script's optimiser may hold frozen parameters as well
         for group in self.optimiser.param_groups:
-            for own, _ in self._part_by_group(group["params"][:1]):
+            for own, _ in self._part_by_group([p for p in group["params"] if id(p) in trained]):
                 group["lr"] = own.rate_at(number)
 
     def apply_optimiser(self, number: int) -> None:

@@ -29,11 +29,12 @@ class ParameterGroup:
     momentum: float
     betas: tuple[float, float]
     eps: float
+    nesterov: bool
 
     @classmethod
     def of(cls, names: Sequence[str], recipe: TrainingRecipe) -> ParameterGroup:
         """Parameters that are stepped by a recipe."""
-        return cls(tuple(names), recipe.rate, recipe.decay, recipe.momentum, recipe.betas, recipe.eps)
+        return cls(tuple(names), recipe.rate, recipe.decay, recipe.momentum, recipe.betas, recipe.eps, recipe.nesterov)
 
 
 @dataclass(frozen=True)

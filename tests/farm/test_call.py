@@ -68,6 +68,9 @@ def test_a_call_of_a_kernel_imports_its_file() -> None:
         "x = torch.tensor([[[-8.0, 0.1]]], dtype=torch.float16)",
     ]
     assert "print(kernels.softmax(x=x, dim=2))" in write(kernel)
+    interpreted = 'os.environ.setdefault("TRITON_INTERPRET", str(int(not torch.accelerator.is_available())))'
+    lines = write(kernel.replace("import kernels", f"import os\n\n{interpreted}\nimport kernels")).splitlines()
+    assert lines[1:4] == ["import os", interpreted.replace('"', "'"), "import kernels"]
 
 
 def test_a_call_names_its_device_and_what_compiles_it() -> None:

@@ -185,6 +185,13 @@ def test_a_device_that_flushes_is_told_from_its_twin(kept: Path) -> None:
     assert set(compare_two_passports(sound, flushing)["what"]) == {"subnormal inputs are zero"}
 
 
+def test_what_an_older_farm_did_not_ask_is_no_difference(kept: Path) -> None:
+    readings = load_passport_readings(str(kept))
+    held, saturating, before = (readings.assign(overflow=x) for x in ("inf inf", "less less", None))
+    assert compare_two_passports(held, before).empty
+    assert set(compare_two_passports(held, saturating)["what"]) == {"sums beyond the largest number"}
+
+
 def test_sums_whose_order_alone_is_read_stand_beside_the_others(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a softmax the bits are read, and nothing of how a step aligns."""
     found = lake.read_passports(str(kept))

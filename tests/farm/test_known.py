@@ -204,6 +204,8 @@ def test_of_the_lists_of_a_run_what_nothing_tried_is_counted_not_shown(
     assert "31 known failures: 1 met, 30 not tried (shown where their list is named" in said
     assert len(pd.read_csv(csv)) == 31
     (tmp_path / "many.yaml").write_text(yaml.safe_dump(many))
+    main(["check", str(tmp_path / "many.yaml"), "--results", results])
+    assert "many.yaml:1: not tried: nowhere0" in capsys.readouterr().out, "of a list that is named the first are"
     assert main(["list", str(tmp_path / "many.yaml"), "--results", results]) == 0
     assert "nowhere29" in capsys.readouterr().out
     assert main(["check", "--results", results]) == 0 and "untried" not in capsys.readouterr().out

@@ -299,9 +299,14 @@ def test_a_task_names_or_describes_the_backend_of_its_submissions(board: Path) -
         (board / "task.yaml").write_text(TASK + f"backends: [{given}]\n")
         made = submissions.read_submissions_folder(board, asked).config.backends
         assert {(x.like, x.python) for x in made} == {found} and "mine" not in {x.name for x in made}
+    (board / "task.yaml").write_text(TASK + "backends: [{like: torch-cpu}]\n")
+    (alone,) = client._find_submission_config(board, "", 0)[0].backends
+    assert alone.like == "torch-cpu"
     (board / "task.yaml").write_text(TASK + "backends: [{like: torch-cpu, pythn: x}]\n")
     with pytest.raises(ConfigError, match="task.yaml.*pythn"):
         submissions.read_submissions_folder(board)
+    with pytest.raises(farm.ClientError, match="task.yaml.*pythn"):
+        farm.judge(board, RIGHT)
 
 
 def test_submissions_take_arrays_where_the_task_says_so(board: Path, results: Path) -> None:

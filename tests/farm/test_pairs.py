@@ -50,6 +50,12 @@ def test_what_is_within_its_limit_has_no_signature_and_lies_apart_all_the_same()
     other = row("b", "y", 1.0, 0.0, signature=None, compute_precision="tf32")
     (line,) = list_backend_pairs(frame(far, other)).to_dict("records")
     assert pd.isna(line["units"]), "in units of another precision"
+    for unknown in (row("b", "y", math.nan, 0.0, signature=None), row("b", "y", math.inf, 0.0, signature=None)):
+        (line,) = list_backend_pairs(frame(row("a", "x", math.inf, 0.01), unknown)).to_dict("records")
+        assert pd.isna(line["units"]), "both are off by what has no number"
+    drawn = (row(name, name, units, 0.1, op_class="random", signature=None) for name, units in (("a", 0.2), ("b", 0.9)))
+    (line,) = list_backend_pairs(frame(*drawn)).to_dict("records")
+    assert pd.isna(line["units"]), "statistics are no distance"
 
 
 def test_other_bytes_are_not_compared_and_what_is_not_known_is_no_number() -> None:

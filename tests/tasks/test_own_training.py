@@ -17,6 +17,7 @@ from tasks.judge import policy_files
 from tasks.model import Group, RuntimeInfo
 from tasks.prepare.cases import prepare_group
 from tasks.runner import Runner, make_item_of_whole_group
+from tasks.training.hooked import HookedLoop
 from tasks.training.loop import TrainingLoop
 from tasks.training.phases import FIRST, WEIGHTS
 from tasks.training.recipe import FLOAT8
@@ -103,6 +104,13 @@ def grouped(optimiser=torch.optim.AdamW, **more):
 
 def one_with_momentum():
     return grouped(torch.optim.SGD, momentum=0.9)
+
+def one_nesterov():
+    module = net()
+    for p in module[0].parameters():
+        p.requires_grad_(False)
+    rest = {"params": [*module[0].parameters(), module[3].weight], "nesterov": True, "lr": 0.05}
+    return module, data(), torch.optim.SGD([{"params": [module[3].bias]}, rest], 0.01, 0.9), cross_entropy
 
 def nesterov():
     module = net()
@@ -213,6 +221,7 @@ def test_an_optimiser_that_keeps_no_moments_is_judged_without_any(
     [
         ("grouped", {"groups": ()}, "0.bias"),
         ("frozen", {"groups": ()}, None),
+        ("one_nesterov", {"groups": ()}, "3.weight"),
         ("nesterov", {"nesterov": False}, "3.bias"),
     ],
 )
@@ -237,6 +246,18 @@ def test_an_optimiser_is_judged_by_its_groups_and_options(
     found, _ = judge_form(sample, backend, form)
     blamed = (found.status.value, found.kind, found.columns.get("culprit"))
     assert blamed == (("wrong", WEIGHTS, culprit) if culprit else ("pass", "", None)), found.columns
+
+
+def test_a_scripts_optimiser_may_hold_frozen_parameters(root: Path) -> None:
+    """Its groups get the rates of what is trained in them."""
+    training = OwnTraining("one_nesterov", "mine.py:one_nesterov", str(root))
+    network = training.network()
+    module, _, optimiser, _ = training._call()[:4]
+    loop = HookedLoop(module, optimiser, network.loss, network.recipe, "")
+    loop.start("cpu")
+    optimiser.param_groups[0]["lr"] = optimiser.param_groups[1]["lr"] = 0.0
+    loop.set_rate(3)
+    assert [group["lr"] for group in optimiser.param_groups] == [0.01, 0.05]
 
 
 def test_what_is_done_about_dropout_is_said(root: Path) -> None:

@@ -22,11 +22,12 @@ from farm.report.tables.view import (
     view,
 )
 from farm.report.words import DASH, format_percent, format_report_number
+from tasks.model import OpClass
 
 #: Of each row what is compared, and what is said of the case that is furthest apart.
 _READ = [
     *("case_id", "digest", "label", "dtype", "output_digest", "signature", "error_units", "max_diff"),
-    "compute_precision",
+    *("compute_precision", "op_class"),
 ]
 _TOLD = ["one", "other", "compared", "same", "units", "units_op", "units_dtype", "diff", "diff_op", "diff_dtype"]
 
@@ -80,11 +81,10 @@ def _measure_pair_apart(one: Line, other: Line) -> float:
     """How far two results of a case are apart at least, in error units: where a signature is missing, as of one within
     its limit, what their distances from the reference differ by."""
     least, a, b = measure_rows_apart(one, other), one["error_units"], other["error_units"]
-    if least == least or one["compute_precision"] != other["compute_precision"]:
+    alike = one["compute_precision"] == other["compute_precision"] and one["op_class"] != OpClass.RANDOM
+    if least == least or not alike or math.isnan(a) or math.isnan(b):
         return least
-    return (
-        abs(a - b) if math.isfinite(a) and math.isfinite(b) else math.inf if math.isinf(a) != math.isinf(b) else least
-    )
+    return least if math.isinf(a) and math.isinf(b) else abs(a - b)
 
 
 def _make_distance_column(name: str, words: str) -> ViewColumn:
