@@ -112,6 +112,10 @@ def one_nesterov():
     rest = {"params": [*module[0].parameters(), module[3].weight], "nesterov": True, "lr": 0.05}
     return module, data(), torch.optim.SGD([{"params": [module[3].bias]}, rest], 0.01, 0.9), cross_entropy
 
+def decoupled():
+    module = net()
+    return module, data(), torch.optim.Adam(module.parameters(), weight_decay=0.3, decoupled_weight_decay=True), cross_entropy
+
 def nesterov():
     module = net()
     return module, data(), torch.optim.SGD(module.parameters(), 0.05, 0.9, weight_decay=0.1, nesterov=True), cross_entropy
@@ -150,6 +154,8 @@ def test_a_training_is_read_from_its_function(root: Path) -> None:
     assert (recipe.optimiser, recipe.rate, recipe.clip, recipe.accumulate) == ("adamw", 0.01, 0.0, 1)
     assert [x.shape for x in batch] == [(4, 6), (4,)]
     assert network.build()[2].p == 0  # each device would draw another mask
+    decoupled = OwnTraining("decoupled", "mine.py:decoupled", str(root)).network().recipe
+    assert (decoupled.optimiser, decoupled.decay) == ("adamw", 0.3), "as torch.optim.Adam decays so"
 
 
 @pytest.mark.parametrize(

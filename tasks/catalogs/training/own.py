@@ -176,9 +176,10 @@ def read_optimiser_recipe(optimiser: Any, module: Any, source: str) -> TrainingR
             f"{source}: {foreign} of the optimiser's parameters are not the module's: make them a part of it"
         )
     recipes = [_read_group_recipe(kind, type(optimiser).__name__, group, source) for group in optimiser.param_groups]
-    if len({(recipe.way, recipe.has_first) for recipe in recipes}) > 1:
+    if len({(recipe.optimiser, recipe.way, recipe.has_first) for recipe in recipes}) > 1:
         raise GivenError(
-            f"{source}: give all groups of parameters the same `fused` and `foreach`, and momentum to all or to none"
+            f"{source}: give all groups of parameters the same `fused`, `foreach` and `decoupled_weight_decay`, and momentum to "
+            "all or to none"
         )
     groups = [
         ParameterGroup.of([names[id(p)] for p in group["params"] if p.requires_grad], own)
@@ -193,6 +194,8 @@ def _read_group_recipe(kind: str, optimiser: str, group: Mapping[str, Any], sour
     odd = [name for name in ("amsgrad", "maximize", "dampening") if group.get(name)]
     if odd:
         raise GivenError(f"{source}: {odd[0]} of {optimiser} is not known: leave it out")
+    if group.get("decoupled_weight_decay"):
+        kind = "adamw"
     way = "fused" if group.get("fused") else "foreach" if group.get("foreach") else ""
     common: dict[str, Any] = {"rate": float(group["lr"]), "decay": float(group["weight_decay"]), "way": way}
     if kind == "sgd":
