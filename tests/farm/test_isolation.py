@@ -413,6 +413,32 @@ def test_what_python_has_compiled_of_a_reference_is_hidden_and_a_library_is_not(
     assert shown_definitions.list_hidden_files(json.dumps(told)) == []
 
 
+def test_a_submission_is_shown_nothing_of_a_reference_for_naming_it(tmp_path: Path) -> None:
+    """What its task declares for both is shown to it, and what that is made of."""
+    folder = tmp_path / "problem"
+    (folder / "submissions").mkdir(parents=True)
+    sources = {
+        "utils.py": "",
+        "problem/task.py": "import kinds\n",
+        "problem/kinds.py": "",
+        "problem/helper.py": "def exact(x): return x\n",
+        "problem/reference.py": "import utils\nfrom helper import exact\nfrom task import kinds\n",
+        "problem/submissions/names.py": "import helper, reference\n",
+        "problem/submissions/right.py": "import utils\nfrom task import kinds\n",
+    }
+    for name, source in sources.items():
+        (tmp_path / name).write_text(source)
+
+    def hide(name: str) -> set[str]:
+        op = {"name": "op", "kernel": "x.py:kernel", "reference": "problem/reference.py:reference"}
+        told = {"sources": [{"at": 0, "root": str(tmp_path), "modules": [], "kernels": [op]}]}
+        text = user_definitions.put_kernel_in_definitions(json.dumps(told), str(folder / "submissions" / name))
+        return {Path(x).name for x in shown_definitions.list_hidden_files(text)}
+
+    assert hide("names.py") >= {"reference.py", "helper.py"}
+    assert hide("right.py") == {"reference.py", "helper.py"}
+
+
 def test_a_stranger_is_shown_its_own_kernel_alone(farm: Farm) -> None:
     text = farm.define(one=SOUND, two=SOUND)
     (kernel,) = json.loads(shown_definitions.show_definitions_to_kernel(text, "user:two"))["sources"][0]["kernels"]
