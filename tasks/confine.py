@@ -175,12 +175,14 @@ def leave_shared_memory(own_processes: bool, size: int = 0) -> tuple[str, ...]:
 
 def make_mounts_read_only(writable: Sequence[str]) -> tuple[str, ...]:
     """In a mount namespace of its own: nothing of any file outside some folders and shared memory can be changed, be it
-    only its times. What of `LACKS` is to be said."""
-    made = (
-        all(_call_mount(x, x, "", MS_BIND) for x in writable)
-        and _set_read_only("/", True, AT_RECURSIVE)
-        and all(_set_read_only(x, False) for x in (*writable, "/dev/shm"))
-    )
+    only its times. A folder that cannot be mounted is none of these. What of `LACKS` is to be said."""
+    real = {os.path.realpath(x) for x in writable}
+    # Of folders in one another the outer one alone: between mounts nothing can be renamed or linked.
+    outer = [x for x in sorted(real) if not any(str(y) in real for y in Path(x).parents)]
+    kept = [*(x for x in outer if _call_mount(x, x, "", MS_BIND)), "/dev/shm"]
+    # First tried with each: where this cannot be done, a stranger could write nowhere in the end.
+    can_undo = all(_set_read_only(x, False) for x in kept)
+    made = can_undo and _set_read_only("/", True, AT_RECURSIVE) and all([_set_read_only(x, False) for x in kept])
     return () if made else ("metadata",)
 
 

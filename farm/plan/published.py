@@ -23,6 +23,7 @@ from typing import Any
 from farm.plan.config import ConfigError, read_config_yaml
 from farm.plan.task_files import TaskFiles, find_task_files, list_files_of_others, list_submission_files
 from tasks.cache import default_cache
+from tasks.catalogs.user.kernel_sources import TASK_TYPES
 from tasks.catalogs.user.ops import UserOp
 from tasks.catalogs.user.published import SIZES
 from tasks.importing import make_module_command
@@ -150,7 +151,7 @@ def _read_gpumode(folder: Path) -> Published:
         )
     # Its utils.py is copied beside it when it is run, from the folder above.
     root = folder if (folder / "utils.py").is_file() or not (folder.parent / "utils.py").is_file() else folder.parent
-    known = [folder / x for x in ("reference.py", "utils.py", "task.py", "eval.py", "template.py")]
+    known = [folder / x for x in ("reference.py", "utils.py", TASK_TYPES, "eval.py", "template.py")]
     own = find_task_files(folder, known, str(root))
     told = _ask_published_problem("gpumode", reference, tests[:TESTS], list_files_of_others(folder, own.own))
     name = folder.resolve().name

@@ -21,7 +21,7 @@ from farm.plan import config as configs
 from farm.plan import kernels
 from farm.plan.config_schema import CatalogConfig, Config, ConfigError
 from farm.plan.published import Read, find_published_tasks
-from farm.plan.task_files import SUBMISSIONS, TaskFiles, find_task_files, list_submission_files
+from farm.plan.task_files import TaskFiles, find_task_files, list_submission_files
 from tasks import checks
 from tasks.catalogs.user import declaration_keys, kernel_sources
 from tasks.catalogs.user.ops import UserOp
@@ -110,7 +110,7 @@ def read_submissions_folder(folder: Path, backends: Sequence[str] = (), here: st
         joined = {"catalogs": catalogs, "backends": there}
         whole = {**(whole or task.made), **{key: [*whole.get(key, ()), *joined[key]] for key in joined}}
     if not whole.get("backends"):
-        none = f"no submission: put files of Python beside the task, or into {SUBMISSIONS}/"
+        none = f"no submission: put files of Python beside the task, or into {kernel_sources.SUBMISSIONS}/"
         if not whole:
             none = f"no task: there is no {TASK}, which declares the reference and the inputs (docs/leaderboards.md)"
         raise ConfigError("\n".join(dict.fromkeys(x.why for x in refused)) or f"{folder}: {none}")

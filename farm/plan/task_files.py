@@ -10,11 +10,8 @@ from dataclasses import dataclass, field
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from tasks.catalogs.user.kernel_sources import list_imported_files
+from tasks.catalogs.user.kernel_sources import SUBMISSIONS, list_imported_files
 from tasks.packages import list_library_folders
-
-#: The folder that a task's submissions may be in instead of beside it.
-SUBMISSIONS = "submissions"
 
 
 @dataclass(frozen=True)

@@ -194,8 +194,8 @@ def _keep_stranger(nursery: int, own: bool, fds: list[int], request: dict[str, A
     if own:  # else who kills the group of the judge's processes is to reach it: no process of it can lower the priority of others, nor signal them
         os.setsid()
     connection, lease = fds
-    if not confine.leave_shared_memory(own, request["rules"]["memory"]):
-        confine.make_mounts_read_only(request["rules"]["writable"])
+    lacks = confine.leave_shared_memory(own, request["rules"]["memory"])
+    lacks = (*lacks, "metadata") if lacks else confine.make_mounts_read_only(request["rules"]["writable"])
     if not own:
         confine.call_prctl(confine.PR_SET_CHILD_SUBREAPER, 1)
     keeper = os.getpid()
@@ -203,7 +203,7 @@ def _keep_stranger(nursery: int, own: bool, fds: list[int], request: dict[str, A
     if pid == 0:
         with socket.socket(fileno=lease) as said:
             said.send(ENDED.pack(0))  # with its number
-        _run_as_other_process(lambda: _begin_stranger(keeper, connection, request, main))
+        _run_as_other_process(lambda: _begin_stranger(keeper, connection, request, main, lacks))
     os.close(connection)
     given_up = socket.socket(fileno=lease)
     ended: Any = os.pidfd_open(pid)  # from Linux 5.3 on, as the fork server
@@ -253,8 +253,11 @@ def find_parent_process(pid: int) -> int:
         return pid
 
 
-def _begin_stranger(keeper: int, connection: int, request: dict[str, Any], main: Main) -> None:
-    """The stranger, before it serves: what is forbidden, it cannot allow itself any more."""
+def _begin_stranger(
+    keeper: int, connection: int, request: dict[str, Any], main: Main, keeper_lacks: Sequence[str]
+) -> None:
+    """The stranger, before it serves: what is forbidden, it cannot allow itself any more. keeper_lacks: what its keeper
+    could not forbid."""
     confine.end_with_parent(keeper)
     given: dict[str, Any] = {k: tuple(x) if isinstance(x, list) else x for k, x in request.pop("rules").items()}
     rules = Rules(**given)
@@ -264,6 +267,7 @@ def _begin_stranger(keeper: int, connection: int, request: dict[str, Any], main:
     os.dup2(null, 0)
     os.close(null)
     lacks = [
+        *keeper_lacks,
         *confine.limit_resources(rules),
         *confine.shut_in_process(rules),
         *([] if system_calls.deny_system_calls() else ["sockets"]),

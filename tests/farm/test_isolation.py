@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
+import shutil
 import socket
 import sys
 from collections.abc import Callable, Iterator
@@ -15,16 +17,18 @@ from typing import Any
 import pytest
 
 from farm.fleet.child_process import ChildDeath, ChildProcess, Limits
-from tasks import wire
+from tasks import confine, wire
 from tasks.aside import ask_aside
 from tasks.backends import BackendSpec
 from tasks.catalogs import user_definitions
 from tasks.catalogs.user import shown_definitions
+from tasks.confine import Rules
 from tasks.judge import policy_files
 from tasks.model import Group
 from tasks.model.row import Row
 from tasks.prepare.cases import PreparedGroup, prepare_group
 from tasks.runner import make_item_of_whole_group
+from tasks.stranger.nursery import Nursery
 from tests.farm.test_resume import wait_for
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are shut in on Linux")
@@ -409,6 +413,32 @@ def test_what_python_has_compiled_of_a_reference_is_hidden_and_a_library_is_not(
     assert shown_definitions.list_hidden_files(json.dumps(told)) == []
 
 
+def test_a_submission_is_shown_nothing_of_a_reference_for_naming_it(tmp_path: Path) -> None:
+    """What its task declares for both is shown to it, and what that is made of."""
+    folder = tmp_path / "problem"
+    (folder / "submissions").mkdir(parents=True)
+    sources = {
+        "utils.py": "",
+        "problem/task.py": "import kinds\n",
+        "problem/kinds.py": "",
+        "problem/helper.py": "def exact(x): return x\n",
+        "problem/reference.py": "import utils\nfrom helper import exact\nfrom task import kinds\n",
+        "problem/submissions/names.py": "import helper, reference\n",
+        "problem/submissions/right.py": "import utils\nfrom task import kinds\n",
+    }
+    for name, source in sources.items():
+        (tmp_path / name).write_text(source)
+
+    def hide(name: str) -> set[str]:
+        op = {"name": "op", "kernel": "x.py:kernel", "reference": "problem/reference.py:reference"}
+        told = {"sources": [{"at": 0, "root": str(tmp_path), "modules": [], "kernels": [op]}]}
+        text = user_definitions.put_kernel_in_definitions(json.dumps(told), str(folder / "submissions" / name))
+        return {Path(x).name for x in shown_definitions.list_hidden_files(text)}
+
+    assert hide("names.py") >= {"reference.py", "helper.py"}
+    assert hide("right.py") == {"reference.py", "helper.py"}
+
+
 def test_a_stranger_is_shown_its_own_kernel_alone(farm: Farm) -> None:
     text = farm.define(one=SOUND, two=SOUND)
     (kernel,) = json.loads(shown_definitions.show_definitions_to_kernel(text, "user:two"))["sources"][0]["kernels"]
@@ -463,6 +493,70 @@ def kernel(x):
     before = kept.stat()
     assert outcomes(farm.run(keeps=source)) == [("pass", "")] * 2
     assert kept.stat() == before and not os.listxattr(kept)
+
+
+def change_files(own: socket.socket, request: dict[str, Any]) -> None:
+    """A stranger: the names of what it could do, and what it is told that nobody could forbid."""
+    scratch, within, kept = map(Path, request["places"])
+
+    def move() -> None:
+        (scratch / "made").write_text("")
+        (scratch / "made").rename(within / "made")
+        os.link(within / "made", scratch / "linked")
+        shutil.rmtree(within)
+
+    tries = {
+        "write": lambda: (scratch / "made").write_text(""),
+        "share": lambda: Path("/dev/shm/own").write_text(""),
+        "move": move,
+        "touch": lambda: os.utime(kept),
+    }
+    done = []
+    for name, one in tries.items():
+        with contextlib.suppress(OSError):
+            one()
+            done.append(name)
+    own.sendall(json.dumps([done, request["lacks"]]).encode())
+    own.close()
+
+
+def ask_stranger(tmp_path: Path, within: Path) -> Any:
+    kept, scratch = tmp_path / "kept", tmp_path / "scratch"
+    kept.write_text("")
+    scratch.mkdir()
+    if within.parent == scratch:
+        within.mkdir()
+    nursery = Nursery(change_files)
+    rules = vars(Rules(writable=(str(scratch), str(within))))
+    own, _lease, _ = nursery.fork({"rules": rules, "places": [str(scratch), str(within), str(kept)]})
+    try:
+        return json.loads(own.makefile().read())
+    finally:
+        nursery.close()
+
+
+def test_a_kernel_moves_files_between_its_folders(tmp_path: Path) -> None:
+    """A submission's compilers have a folder within its scratch folder: no mount of its own."""
+    assert ask_stranger(tmp_path, tmp_path / "scratch" / "kernels") == [["write", "share", "move"], []]
+
+
+def test_a_folder_that_is_not_there_leaves_no_file_to_be_changed(tmp_path: Path) -> None:
+    assert ask_stranger(tmp_path, tmp_path / "nowhere") == [["write", "share"], []]
+
+
+@pytest.mark.parametrize("failing", ["own", "all"])
+def test_what_could_not_be_read_only_is_said_and_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    set_read_only = confine._set_read_only
+
+    def fail(path: str, value: bool, flags: int = 0) -> bool:
+        refused = path == "/" if failing == "all" else path.startswith(str(tmp_path))
+        return not refused and set_read_only(path, value, flags)
+
+    monkeypatch.setattr(confine, "_set_read_only", fail)
+    done, lacks = ask_stranger(tmp_path, tmp_path / "scratch" / "kernels")
+    assert "metadata" in lacks and done == ["write", "share", "move", "touch"]
 
 
 def test_a_kernel_sees_no_processes_but_its_own(farm: Farm) -> None:

@@ -242,6 +242,16 @@ def test_layouts_of_other_benchmarks(folder: str, right: list[str], wrong: list[
     ), lines
 
 
+def test_a_gpumode_submission_in_a_folder_of_its_own_finds_the_tasks_types(tmp_path: Path, results: Path) -> None:
+    shutil.copytree(PUBLISHED / "gpumode", tmp_path / "problems")
+    folder = tmp_path / "problems" / "vectoradd"
+    (folder / "submissions").mkdir()
+    for name in ("right.py", "wrong.py"):
+        (folder / name).rename(folder / "submissions" / name)
+    _, lines, _ = run(folder, results)
+    assert {name: line["status"] for name, line in lines.items()} == {"right": "pass", "wrong": "wrong"}, lines
+
+
 @pytest.mark.parametrize(
     ("files", "said"),
     [

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from farm.fleet.child_process import link_tasks_folder
+from tasks.catalogs.base import CatalogError
+from tasks.catalogs.user import kernel_sources
 from tasks.catalogs.user.load_kernels import resolve_user_name
 from tests.conftest import here
 
@@ -75,6 +77,42 @@ def test_a_package_beside_finds_its_own_modules(tmp_path: Path) -> None:
             "def kernel():\n    return base.BASE, VALUE, parts_of_mine.deep.values.VALUE\n"
         )
     assert [resolve_user_name(f"{x}/k.py:kernel", str(tmp_path))() for x in "ab"] == [(10, 11, 11), (20, 22, 22)]
+
+
+def test_a_package_between_a_kernel_and_its_root_hides_nothing_installed(tmp_path: Path) -> None:
+    """Kernels lie in packages called as what they are written in; a plain folder of a lacking package's name is none."""
+    for name in ("", "torch", "cuda"):
+        (tmp_path / "kernels" / name).mkdir()
+        (tmp_path / "kernels" / name / "__init__.py").write_text("")
+    (tmp_path / "kernels" / "lacking_package").mkdir()
+    for file, module in (("torch/mine", "torch"), ("cuda/other", "torch"), ("cuda/lacks", "lacking_package")):
+        source = f"import {module}\ndef kernel():\n    return {module}.relu\n"
+        (tmp_path / "kernels" / f"{file}.py").write_text(source)
+    mine, lacks = (tmp_path / "kernels" / x for x in ("torch/mine.py", "cuda/lacks.py"))
+    for name in ("torch/mine.py", "cuda/other.py"):
+        assert resolve_user_name(f"kernels/{name}:kernel", str(tmp_path))().__name__ == "relu"
+    assert kernel_sources.list_imported_files(mine, str(tmp_path)) == [mine]
+    assert kernel_sources.list_imports_outside(mine, str(tmp_path)) == {"torch"}
+    assert kernel_sources.find_first_lacking_import(lacks, str(tmp_path)) == (1, "lacking_package")
+    with pytest.raises(CatalogError) as raised:
+        resolve_user_name("kernels/cuda/lacks.py:kernel", str(tmp_path))
+    assert raised.value.lacks == "lacking_package"
+
+
+def test_a_submission_finds_in_its_tasks_folder_what_is_nowhere_else(tmp_path: Path) -> None:
+    """The root is above: there lies what several tasks share."""
+    folder = tmp_path / "problem" / "submissions"
+    folder.mkdir(parents=True)
+    for name in ("types_of_mine", "numpy", "shared_by_tasks"):
+        (tmp_path / "problem" / f"{name}.py").write_text("WHERE = 'task'\n")
+    (tmp_path / "shared_by_tasks.py").write_text("WHERE = 'root'\n")
+    file = folder / "right.py"
+    file.write_text(
+        "import numpy, shared_by_tasks, types_of_mine\n"
+        "def kernel():\n    return types_of_mine.WHERE, shared_by_tasks.WHERE, hasattr(numpy, 'WHERE')\n"
+    )
+    assert kernel_sources.find_first_lacking_import(file, str(tmp_path)) is None
+    assert resolve_user_name(f"{file}:kernel", str(tmp_path))() == ("task", "root", False)
 
 
 def test_a_file_called_as_a_module_of_python_hides_it_from_nobody(tmp_path: Path) -> None:

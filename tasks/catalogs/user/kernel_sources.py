@@ -12,6 +12,11 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
+#: The folder that a task's submissions may be in instead of beside it.
+SUBMISSIONS = "submissions"
+#: The file of a gpu-mode task that its reference and its submissions import.
+TASK_TYPES = "task.py"
+
 
 def locate_module_source(module: str, root: str) -> Path | None:
     """The source file of a module ("pkg.kernels", or a path ending in .py), looked up in ``root`` and in sys.path.
@@ -91,7 +96,7 @@ def find_first_lacking_import(file: Path, root: str) -> tuple[int, str] | None:
             except (ImportError, ValueError):
                 return None
             if spec is None:
-                return x.lineno, package
+                return None if find_module_file(package, list_last_folders(file, root)) else (x.lineno, package)
     return None
 
 
@@ -111,15 +116,20 @@ def find_module_file(module: str, folders: Iterable[Path]) -> Path | None:
 
 
 def list_import_folders(file: Path, root: str) -> list[Path]:
-    """Where the imports of a file are looked up, before what is installed: in its own folder, in ``root``, and in those
-    between (of a submission's file its task's folder)."""
-    top = Path(root).resolve()
-    return list(dict.fromkeys([file.parent, top, *(x for x in file.parents if top in x.parents)]))
+    """Where the imports of a file are looked up, before what is installed: in its own folder, and in ``root``."""
+    return list(dict.fromkeys([file.parent, Path(root).resolve()]))
 
 
-def list_imported_files(file: Path, root: str, others: Collection[Path] = ()) -> list[Path]:
-    """``file`` and every file that it imports, directly or not, from its `list_import_folders`; sorted. others: files that
-    no import means.
+def list_last_folders(file: Path, root: str) -> list[Path]:
+    """Where the imports of a file are looked up that are found nowhere else: of a submission's its task's folder, where
+    that is below ``root``. Not in every folder between: kernels lie in packages called as what they are written in."""
+    apart = next((x for x in file.resolve().parents if x.name == SUBMISSIONS), None)
+    return [apart.parent] if apart and Path(root).resolve() in apart.parent.parents else []
+
+
+def list_imported_files(file: Path, root: str, others: Collection[Path] = (), late: bool = True) -> list[Path]:
+    """``file`` and every file that it imports, directly or not, from its `list_import_folders` and, with ``late``, its
+    `list_last_folders`; sorted. others: files that no import means.
 
     Read from the source: imports made by other means are not seen. A file that is missing or is no Python is a leaf.
     """
@@ -129,7 +139,7 @@ def list_imported_files(file: Path, root: str, others: Collection[Path] = ()) ->
         path = left.pop()
         if path not in found and path not in others:
             found.add(path)
-            left += find_source_imports(path, root)
+            left += find_source_imports(path, root, late)
     return sorted(found)
 
 
@@ -148,12 +158,12 @@ def sign_source_files(files: Iterable[Path]) -> tuple[object, ...]:
     return tuple(map(describe, (*files, *folders)))
 
 
-def find_source_imports(file: Path, root: str) -> list[Path]:
+def find_source_imports(file: Path, root: str, late: bool = True) -> list[Path]:
     try:
         stat = file.stat()
     except OSError:
         return []
-    return list(_find_imports_cached(str(file), root, stat.st_mtime_ns, stat.st_size))
+    return list(_find_imports_cached(str(file), root, late, stat.st_mtime_ns, stat.st_size))
 
 
 #: CPython 3.11 counts the depth of the trees of all threads in one place: two at a time end in a SystemError.
@@ -177,11 +187,11 @@ def _parse_source_file(path: Path) -> ast.AST | None:
 
 
 @functools.lru_cache(maxsize=4096)
-def _find_imports_cached(file: str, root: str, mtime: int, size: int) -> tuple[Path, ...]:
+def _find_imports_cached(file: str, root: str, late: bool, mtime: int, size: int) -> tuple[Path, ...]:
     path = Path(file)
     if (tree := _parse_source_file(path)) is None:
         return ()
-    folders = list_import_folders(path, root)
+    folders = [*list_import_folders(path, root), *(list_last_folders(path, root) if late else ())]
     return tuple(
         found
         for name, base in _iterate_source_imports(tree, path)

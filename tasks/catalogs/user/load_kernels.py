@@ -382,7 +382,9 @@ def _find_lacking_package(error: BaseException, root: str, file: Path) -> str:
     """The package whose lack, or whose version, failed an import; "" where it was something else, or lies beside the
     kernels."""
     package = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
-    return "" if kernel_sources.is_package_beside(package, kernel_sources.list_import_folders(file, root)) else package
+    beside = kernel_sources.is_package_beside(package, kernel_sources.list_import_folders(file, root))
+    found = package and kernel_sources.find_module_file(package, kernel_sources.list_last_folders(file, root))
+    return "" if beside or found else package
 
 
 def _explain_package_part(file: Path, error: BaseException) -> str:

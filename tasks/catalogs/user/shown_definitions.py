@@ -49,7 +49,7 @@ def list_hidden_files(text: str) -> list[str]:
             needed |= _list_files_of_definition(source, module)
             kernels |= _list_files_of_definition(source, module)
         for kernel in source["kernels"]:
-            needed |= _list_files_of_definition(source, kernel.get("kernel")) | _list_files_of_definition(
+            needed |= _list_needed_files(source, kernel.get("kernel")) | _list_needed_files(
                 source, kernel.get("backward")
             )
             references |= _list_files_of_definition(source, kernel.get("reference"))
@@ -113,6 +113,18 @@ def _list_files_of_definition(source: Mapping[str, Any], given: Any) -> set[Path
         for file in _find_file_of_definition(source, given)
         for x in kernel_sources.list_imported_files(file, source["root"])
     }
+
+
+def _list_needed_files(source: Mapping[str, Any], given: Any) -> set[Path]:
+    """The files that a kernel is made of and is shown for that, be a reference made of them too. In its task's folder
+    these are a submission's only as far as the task declares them for both: else it need only name what is hidden."""
+    found, root = set[Path](), source["root"]
+    for file in _find_file_of_definition(source, given):
+        found.update(kernel_sources.list_imported_files(file, root, late=False))
+        declared = {x / kernel_sources.TASK_TYPES for x in kernel_sources.list_last_folders(file, root)}
+        for x in declared.intersection(kernel_sources.list_imported_files(file, root)):
+            found.update(kernel_sources.list_imported_files(x, root))
+    return found
 
 
 def _find_file_of_definition(source: Mapping[str, Any], given: Any) -> set[Path]:

@@ -29,14 +29,16 @@ _OF_PYTHON: Collection[str] = getattr(sys, "stdlib_module_names", sys.builtin_mo
 
 
 class _SiblingFinder(MetaPathFinder):
-    """The folders in which a file's modules are looked up, as a package whose modules they are."""
+    """The folders in which a file's modules are looked up, as a package whose modules they are. last: those for what is
+    found nowhere else."""
 
-    def __init__(self, folders: Sequence[str]) -> None:
-        self._folders = [Path(x) for x in folders]
+    def __init__(self, first: Sequence[str], last: Sequence[str]) -> None:
+        self._first, self._last = [Path(x) for x in first], [Path(x) for x in last]
+        folders = [*first, *last]
         self.name = _PREFIX + hashlib.sha256("\0".join(folders).encode()).hexdigest()[:10]
         self.builtins = vars(builtins) | {"__import__": self._import}
         package = ModuleType(self.name)
-        package.__path__ = list(folders)
+        package.__path__ = folders
         sys.modules[self.name] = package
         sys.meta_path.insert(0, self)
 
@@ -67,9 +69,11 @@ class _SiblingFinder(MetaPathFinder):
     def _has_namesake(self, first: str) -> bool:
         """Whether a module of this name lies here and the usual way leads to another one. The standard library's come
         first, as everywhere in the process that has imported them."""
-        folders = [x for x in self._folders if not is_submission(x, first)]
-        own = kernel_sources.find_module_file(first, folders)
-        if own is None or first in _OF_PYTHON:
+        own, late = (
+            kernel_sources.find_module_file(first, [x for x in folders if not is_submission(x, first)])
+            for folders in (self._first, self._last)
+        )
+        if not (own or late) or first in _OF_PYTHON:
             return False
         if f"{self.name}.{first}" in sys.modules:
             return True
@@ -77,7 +81,9 @@ class _SiblingFinder(MetaPathFinder):
         try:
             spec = there.__spec__ if there is not None else importlib.util.find_spec(first)
         except (ImportError, ValueError, AttributeError):
-            return True
+            return own is not None
+        if own is None:
+            return there is None and spec is None
         return spec is None or spec.origin is None or not _is_same_module(spec.origin, own)
 
 
@@ -95,13 +101,13 @@ class _SiblingLoader(SourceFileLoader):
 
 def make_sibling_loader(name: str, file: Path, root: str) -> SourceFileLoader:
     """The loader of a file whose modules are looked up in its folders, of which ``root`` is one."""
-    folders = tuple(map(str, kernel_sources.list_import_folders(file, root)))
-    return _SiblingLoader(_make_sibling_finder(folders).builtins, name, str(file))
+    first, last = kernel_sources.list_import_folders(file, root), kernel_sources.list_last_folders(file, root)
+    return _SiblingLoader(_make_sibling_finder(tuple(map(str, first)), tuple(map(str, last))).builtins, name, str(file))
 
 
 @functools.cache
-def _make_sibling_finder(folders: tuple[str, ...]) -> _SiblingFinder:
-    return _SiblingFinder(folders)
+def _make_sibling_finder(first: tuple[str, ...], last: tuple[str, ...]) -> _SiblingFinder:
+    return _SiblingFinder(first, last)
 
 
 def _is_same_module(origin: str, own: Path) -> bool:
