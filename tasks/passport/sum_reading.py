@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tasks.model.row import declare_row_column
@@ -126,6 +126,16 @@ class SumReading:
         return NodeRule(
             self.bits or 0, self.rounding or "", self.aligned or 0, self.alignment or "", self.exponents or ""
         )
+
+    @property
+    def rules(self) -> frozenset[NodeRule]:
+        """How its steps add, each of them."""
+        return frozenset([self.rule, *(replace(self.rule, bits=bits) for bits in (self.others or ())[1::2])])
+
+    @property
+    def least_bits(self) -> int:
+        """Bits that the narrowest of its steps keeps of its result; 0 where none were read."""
+        return min(x.bits for x in self.rules)
 
     def describe(self) -> str:
         """The order and the width in a few words; why there are none of what could not be read."""
