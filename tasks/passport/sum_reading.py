@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tasks.model.row import declare_row_column
-from tasks.passport.device_sum import CODES
+from tasks.passport.device_sum import ADDRESS, CODES, WARMED
 
 #: Share of unseen results that a model must give to the bit to be called known.
 KNOWN = 0.99
@@ -113,7 +113,19 @@ class SumReading:
     @property
     def known(self) -> bool:
         """Whether its model gives the results."""
-        return not self.code and bool(self.unseen) and (self.predicted or 0) >= KNOWN * (self.unseen or 0)
+        return self.has_known_adder and self.keeps_order
+
+    @property
+    def keeps_order(self) -> bool:
+        """Whether nothing tells that its order is another one in other calls."""
+        return self.code not in (ADDRESS, WARMED)
+
+    @property
+    def has_known_adder(self) -> bool:
+        """Whether its model gives the results of the calls that it was read in: how its steps add is known, and in what
+        order unless that is another one in other calls."""
+        is_read = self.code in ("", ADDRESS, WARMED)
+        return is_read and bool(self.unseen) and (self.predicted or 0) >= KNOWN * (self.unseen or 0)
 
     @property
     def adder(self) -> tuple[Any, ...]:

@@ -23,6 +23,7 @@ from tasks.judging import Judgement, judge_outputs
 from tasks.model import EPS, Flushes, Form, Group, Leaf, OpClass, RuntimeInfo, Status
 from tasks.model.dtypes import get_numpy_dtype
 from tasks.model.kind import CAUSE_ORDER, KIND_ACCUMULATOR, KIND_ARITHMETIC
+from tasks.passport import ADDRESS, WARMED
 from tasks.passport.adder import SumAdder
 from tasks.passport.bounds import bound_device_sums
 from tasks.passport.explain_sum import explain_gated_sum, explain_sum_elements, read_located_sum
@@ -161,6 +162,25 @@ def test_another_order_at_other_shapes_is_no_fault_and_another_rounding_is(
     nearest = passport_of(device(make_pairwise_tree(range(count)), 24, "float32"), "float32")
     other = judge(tmp_path, one_by_one, "float32", nearest, noise=1e6)
     assert (other.status, other.kind) == (Status.WRONG, KIND_ARITHMETIC)
+
+
+@pytest.mark.parametrize("code", [ADDRESS, WARMED])
+def test_a_passport_whose_order_is_that_of_some_calls_still_tells_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str
+) -> None:
+    """A narrower device is wrong as with any passport; the order, which may be another one, is held against nothing."""
+    unsure = KnownSum("matmul", "bfloat16", replace(*passport_of(WIDE, "bfloat16"), code=code, words="x"))
+    readings = Passport("run", "1", "", "", "cpu", (unsure,)).find("critical:matmul", "bfloat16")
+    fault = judge(tmp_path, NARROW, "bfloat16", readings, noise=0.002)
+    assert (fault.status, fault.kind) == (Status.WRONG, KIND_ARITHMETIC)
+    assert "in 8 bits, and its passport says 24" in fault.columns["error"]
+    module, count, drawn = sys.modules[__name__], 64, factors
+    monkeypatch.setattr(module, "TERMS", count)
+    monkeypatch.setattr(module, "factors", lambda dtype, rows=ROWS: [np.abs(x) for x in drawn(dtype, rows)])
+    one_by_one = device(in_order(count), 24, "float32", "truncated")
+    (pairs,) = passport_of(device(make_pairwise_tree(range(count)), 24, "float32", "truncated"), "float32")
+    for given, status in ((pairs, Status.WRONG), (replace(pairs, code=code, words="x"), Status.PASS)):
+        assert judge(tmp_path, one_by_one, "float32", (given,), noise=1e6, asks=False).status is status
 
 
 @pytest.mark.parametrize("noise", [1.0, 1e3, 1e6])
