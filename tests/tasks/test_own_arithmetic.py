@@ -6,7 +6,7 @@ import functools
 import itertools
 import random
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -61,7 +61,7 @@ def device(
     drops: int = -1,
     rule: NodeRule | None = None,
     taken: int = 0,
-    others: Mapping[int, NodeRule] | None = None,
+    others: dict[int, NodeRule] | None = None,
 ) -> Run:
     """A device that multiplies matrices, each element's terms in this order, with products that are not rounded. drops:
     the number of a term that it forgets; others: steps that add otherwise, by their numbers."""
