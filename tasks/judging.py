@@ -866,9 +866,9 @@ def accept_rounded_inputs(case: JudgedCase, found: Judgement) -> Judgement:
 
 def prove_own_arithmetic(case: JudgedCase, found: Judgement) -> Judgement:
     """Read on the device how it adds the element that is furthest off, of a backend whose passport is known. What that
-    gives to the bit is the cause. With fewer bits than the passport has it is `wrong`; with as many, numbers that are
-    off are `imprecise`, kind `accumulator`, and so are those of which nothing can be read and that are as near as its
-    passport leaves them in all likelihood."""
+    gives to the bit is the cause. With fewer bits in a step than any of the passport's it is `wrong`; with as many,
+    numbers that are off are `imprecise`, kind `accumulator`, and so are those of which nothing can be read and that are
+    as near as its passport leaves them in all likelihood."""
     if not (found.fails and found.kind in ("numbers", KIND_ACCUMULATOR, KIND_ARITHMETIC)) or case.own is None:
         return found
     held = _hold_to_bounds(case)
@@ -894,10 +894,11 @@ def prove_own_arithmetic(case: JudgedCase, found: Judgement) -> Judgement:
 
 
 def _acquit_other_order(case: JudgedCase, found: Judgement, reading: SumReading) -> Judgement:
-    """What a result is that lies beyond the bound of the passport's order, and within that of another order of steps
-    that add alike, in which the device adds at these shapes: nobody promises an order."""
+    """What a result is that lies beyond the bound of the passport's order, and within that of another order, in which
+    the device adds at these shapes by steps each of which adds as one of the passport's: nobody promises an order."""
     assert case.own is not None
-    held = _hold_to_bounds(case, reading) if reading.rule in {x.rule for x in case.own.readings} else None
+    known = {rule for x in case.own.readings for rule in x.rules}
+    held = _hold_to_bounds(case, reading) if reading.rules <= known else None
     if held is None or held.certain > 1:
         return found
     status, kind = case.verdict(found.metrics)

@@ -17,6 +17,12 @@ from tasks.passport import ADDRESS, ARITHMETIC, CODES, SHAPES, WARMED, DeviceSum
 from tasks.passport.device_sum import ANOTHER_SHAPE
 from tasks.passport.read_sum import read_sums_alike
 
+#: Inputs that are given at two addresses: two orders may give one of them the same result.
+TURNS = 4
+#: Whether arrays begin past a line in the further calls that tell an address from chance, where results differ; those
+#: that alternate from call to call are not in step with it.
+CONTROLS = (True, False, True, False, False, True, True, False)
+
 
 class Arithmetic(Scenario):
     """The sample as it is, which is judged as any; then the sums of its first and last element are read
@@ -86,25 +92,50 @@ class Arithmetic(Scenario):
                 found[k] = replace(found[place], where=form.terms[k].where, calls=0, cpu_ms=0.0)
             read.append((form.op, found[place]))
         program.readings = tuple(found[place] for place in sorted(found))
-        if code := _find_other_dependence(run, form.arrays, first):
-            program.readings = tuple(
-                replace(x, code=x.code or code, words=x.words or CODES[code]) for x in program.readings
-            )
+        codes = _find_other_dependences(run, form.arrays, first, [form.terms[place] for place in sorted(found)])
+        program.readings = tuple(
+            replace(x, code=code, words=CODES[code]) if code and not x.code else x
+            for x, code in zip(program.readings, codes)
+        )
         known: Sequence[str] = sorted({x.kind or x.code for x in program.readings})
         program.flags = flags.join_row_flags(program.flags, sums=len(found), orders=len(known))
 
 
-def _find_other_dependence(run: Any, arrays: Sequence[Any], first: Sequence[Any]) -> str:
-    """The code of readings that hold for some calls only, as the results of the same inputs depend on where the arrays
-    begin, or are others now than in the first call; "" where neither is so."""
+def _find_other_dependences(
+    run: Any, arrays: Sequence[Any], first: Sequence[Any], sums: Sequence[SumTerms]
+) -> list[str]:
+    """Of each of some sums the code of a reading that holds for some calls only, as the results of the same inputs
+    depend on where the arrays begin, are others now than in the first call, or change by themselves; "" where none is
+    so. first: the outputs of that call. The other elements of an output do not count: they may change by themselves."""
 
-    def digest(given: Sequence[Any]) -> list[bytes]:
-        return [np.asarray(x).tobytes() for x in run(list(given))]
+    def list_results(outputs: Sequence[Any]) -> list[bytes]:
+        flat = np.asarray(outputs[0]).reshape(-1)
+        return [flat[[x.output, *x.outputs]].tobytes() for x in sums]
 
-    at_lines, beside = (digest([_copy_to_address(x, past) for x in arrays]) for past in (False, True))
-    if at_lines != beside:
-        return ADDRESS
-    return WARMED if digest(arrays) != [np.asarray(x).tobytes() for x in first] else ""
+    def call_at(past: bool) -> list[bytes]:
+        return list_results(run([_copy_to_address(x, past) for x in given]))
+
+    told: list[list[str]] = []
+    summed = {x.left[0] for x in sums} | {x.right[0] for x in sums if x.right}
+    for turn in range(TURNS):
+        given = [np.roll(x, turn) if k in summed else np.asarray(x) for k, x in enumerate(arrays)]
+        at_lines, beside = [call_at(False)], [call_at(True)]
+        if at_lines != beside:
+            for past in CONTROLS:
+                (beside if past else at_lines).append(call_at(past))
+        told.append(_tell_results_apart(at_lines, beside, ADDRESS))
+    began, now = [list_results(first)], [list_results(run(list(arrays)))]
+    if began != now:
+        now += [list_results(run(list(arrays))) for _ in CONTROLS]
+    told.append(_tell_results_apart(began, now, WARMED))
+    return [next((code for code in ("changes", ADDRESS, WARMED) if code in codes), "") for codes in zip(*told)]
+
+
+def _tell_results_apart(some: Sequence[list[bytes]], others: Sequence[list[bytes]], code: str) -> list[str]:
+    """Of each sum the ``code`` where some calls gave another result than the others, and "changes" where calls of one
+    kind gave several."""
+    pairs = [(set(one), set(other)) for one, other in zip(zip(*some), zip(*others))]
+    return ["changes" if max(map(len, pair)) > 1 else code if pair[0] != pair[1] else "" for pair in pairs]
 
 
 def _copy_to_address(array: Any, past: bool) -> np.ndarray:

@@ -47,13 +47,14 @@ def bound_device_sums(
     """The bounds of results that are sums of terms [e, n], each times a ``share``, on a device with these readings of
     the op.
 
-    A reading of as many terms and rows counts alone, with its tree; else the widest of all, in any order. exact: of the
+    A reading of as many terms and rows counts alone, with its tree, unless its order is another one in other calls; else
+    the widest of all, in any order. exact: of the
     results [e]; output: their dtype. Raises ValueError without readings.
     """
     if not readings:
         raise ValueError("no readings: nothing is known of these sums")
     count = terms.shape[1]
-    alike = [x for x in readings if x.terms == count and x.rows == rows]
+    alike = [x for x in readings if x.keeps_order and x.terms == count and x.rows == rows]
     amounts = share * np.abs(terms).sum(1)
     made = [find_share_of_sum(x, count, bool(alike)) for x in alike or readings]
     reference = (count + 1) * EPS["float64"] / 2 * amounts  # which is added up as well

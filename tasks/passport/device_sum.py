@@ -30,7 +30,7 @@ SHAPES = ((8, 256), (8, 63), (8, 64), (8, 65), (8, 128), (8, 32), (1, 64), (2, 6
 ORDER_ALONE = "order alone"
 #: Of one whose result is none of the op's.
 ANOTHER_SHAPE = "another shape"
-#: Of readings of a program whose results depend on more than its inputs.
+#: Of readings whose order is that of some calls: the program's results depend on more than its inputs.
 ADDRESS, WARMED = "another address", "another first call"
 #: Why a sum is not read, or not all of it, by the code of its reading.
 CODES = {

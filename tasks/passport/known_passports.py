@@ -41,12 +41,13 @@ class Passport:
         return own == (self.runtime_version, self.build, self.driver_version, self.device)
 
     def find(self, op: str, dtype: str) -> tuple[SumReading, ...]:
-        """The readings of an op in a dtype, if each of them gives its device's results to the bit; none where one does
-        not: then nothing is known of the op. Of an operator of ONNX those of all ops, by the kind of sum."""
+        """The readings of an op in a dtype, if each of them gave its device's results to the bit; none where one did
+        not: then nothing is known of the op. The order of some may be another one in other calls
+        (`SumReading.keeps_order`). Of an operator of ONNX those of all ops, by the kind of sum."""
         found = [x.reading for x in self.sums if (x.op, x.dtype) == (shorten_op_name(op), dtype)]
         if not found and op.partition(":")[0] == ONNX:
             return self._find_alike(dtype)
-        return tuple(found) if all(x.known for x in found) else ()
+        return tuple(found) if all(x.has_known_adder for x in found) else ()
 
     def find_parts(self, op: str, dtype: str) -> tuple[SumReading, ...]:
         """The readings of sums that an op makes on the way to its results in a dtype, whose order alone is read."""
@@ -60,10 +61,10 @@ class Passport:
 
     def _find_alike(self, dtype: str) -> tuple[SumReading, ...]:
         """The readings of all ops in a dtype that are of the same kind of sum (`Reading.made_of`), if each of that kind
-        gives its device's results to the bit: for an operator that ops of another catalog are exported to, and that has
+        gave its device's results to the bit: for an operator that ops of another catalog are exported to, and that has
         no readings of its own."""
         mine = [x.reading for x in self.sums if x.dtype == dtype and x.reading.made_of]
-        unknown = {x.made_of for x in mine if not x.known}
+        unknown = {x.made_of for x in mine if not x.has_known_adder}
         return tuple(x for x in mine if x.made_of not in unknown)
 
 

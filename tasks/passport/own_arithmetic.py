@@ -39,12 +39,13 @@ class OwnArithmetic:
     device: tuple[SumReading, ...] = ()
 
     def describe_narrower(self, reading: SumReading) -> str:
-        """In what a reading is narrower than all of the passport's that are of its kind, in words; "" where in
-        nothing."""
+        """In what a reading is narrower, in most of its steps or in some, than all of the passport's that are of its
+        kind, in words; "" where in nothing."""
         alike = self.readings or [x for x in self.parts if x.made_of == reading.made_of and x.bits] or [reading]
-        bits = min(x.bits or 0 for x in alike)
-        if (reading.bits or 0) < bits:
-            return f"it adds in {reading.bits} bits, and its passport says {bits}"
+        bits = min(x.least_bits for x in alike)
+        if reading.least_bits < bits:
+            some = "" if (reading.bits or 0) < bits else "some steps "
+            return f"it adds {some}in {reading.least_bits} bits, and its passport says {bits}"
         taken = min(x.taken or ALL for x in alike)
         if (reading.taken or ALL) < taken:
             says = "all" if taken == ALL else taken

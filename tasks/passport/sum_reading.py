@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tasks.model.row import declare_row_column
-from tasks.passport.device_sum import CODES
+from tasks.passport.device_sum import ADDRESS, CODES, WARMED
 
 #: Share of unseen results that a model must give to the bit to be called known.
 KNOWN = 0.99
@@ -113,7 +113,19 @@ class SumReading:
     @property
     def known(self) -> bool:
         """Whether its model gives the results."""
-        return not self.code and bool(self.unseen) and (self.predicted or 0) >= KNOWN * (self.unseen or 0)
+        return self.has_known_adder and self.keeps_order
+
+    @property
+    def keeps_order(self) -> bool:
+        """Whether nothing tells that its order is another one in other calls."""
+        return self.code not in (ADDRESS, WARMED)
+
+    @property
+    def has_known_adder(self) -> bool:
+        """Whether its model gives the results of the calls that it was read in: how its steps add is known, and in what
+        order unless that is another one in other calls."""
+        is_read = self.code in ("", ADDRESS, WARMED)
+        return is_read and bool(self.unseen) and (self.predicted or 0) >= KNOWN * (self.unseen or 0)
 
     @property
     def adder(self) -> tuple[Any, ...]:
@@ -126,6 +138,16 @@ class SumReading:
         return NodeRule(
             self.bits or 0, self.rounding or "", self.aligned or 0, self.alignment or "", self.exponents or ""
         )
+
+    @property
+    def rules(self) -> frozenset[NodeRule]:
+        """How its steps add, each of them."""
+        return frozenset([self.rule, *(replace(self.rule, bits=bits) for bits in (self.others or ())[1::2])])
+
+    @property
+    def least_bits(self) -> int:
+        """Bits that the narrowest of its steps keeps of its result; 0 where none were read."""
+        return min(x.bits for x in self.rules)
 
     def describe(self) -> str:
         """The order and the width in a few words; why there are none of what could not be read."""

@@ -23,6 +23,7 @@ from tasks.judging import Judgement, judge_outputs
 from tasks.model import EPS, Flushes, Form, Group, Leaf, OpClass, RuntimeInfo, Status
 from tasks.model.dtypes import get_numpy_dtype
 from tasks.model.kind import CAUSE_ORDER, KIND_ACCUMULATOR, KIND_ARITHMETIC
+from tasks.passport import ADDRESS, WARMED
 from tasks.passport.adder import SumAdder
 from tasks.passport.bounds import bound_device_sums
 from tasks.passport.explain_sum import explain_gated_sum, explain_sum_elements, read_located_sum
@@ -35,6 +36,8 @@ from tasks.passport.sum_trees import (
     Tree,
     encode_tree,
     list_term_blocks,
+    list_tree_nodes,
+    list_tree_terms,
     make_fused_tree,
     make_pairwise_tree,
     make_sequential_tree,
@@ -58,12 +61,17 @@ def device(
     drops: int = -1,
     rule: NodeRule | None = None,
     taken: int = 0,
+    others: dict[int, NodeRule] | None = None,
 ) -> Run:
     """A device that multiplies matrices, each element's terms in this order, with products that are not rounded. drops:
-    the number of a term that it forgets."""
+    the number of a term that it forgets; others: steps that add otherwise, by their numbers."""
     count = TERMS
     adder = SumAdder(
-        rule or NodeRule(bits, rounding), {}, tuple(range(count)), taken=taken, taking="truncated" * bool(taken)
+        rule or NodeRule(bits, rounding),
+        others or {},
+        tuple(range(count)),
+        taken=taken,
+        taking="truncated" * bool(taken),
     )
     model = SumModel(tree, adder, output, "", count)
 
@@ -154,6 +162,50 @@ def test_another_order_at_other_shapes_is_no_fault_and_another_rounding_is(
     nearest = passport_of(device(make_pairwise_tree(range(count)), 24, "float32"), "float32")
     other = judge(tmp_path, one_by_one, "float32", nearest, noise=1e6)
     assert (other.status, other.kind) == (Status.WRONG, KIND_ARITHMETIC)
+
+
+@pytest.mark.parametrize("code", [ADDRESS, WARMED])
+def test_a_passport_whose_order_is_that_of_some_calls_still_tells_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str
+) -> None:
+    """A narrower device is wrong as with any passport; the order, which may be another one, is held against nothing."""
+    unsure = KnownSum("matmul", "bfloat16", replace(*passport_of(WIDE, "bfloat16"), code=code, words="x"))
+    readings = Passport("run", "1", "", "", "cpu", (unsure,)).find("critical:matmul", "bfloat16")
+    fault = judge(tmp_path, NARROW, "bfloat16", readings, noise=0.002)
+    assert (fault.status, fault.kind) == (Status.WRONG, KIND_ARITHMETIC)
+    assert "in 8 bits, and its passport says 24" in fault.columns["error"]
+    module, count, drawn = sys.modules[__name__], 64, factors
+    monkeypatch.setattr(module, "TERMS", count)
+    monkeypatch.setattr(module, "factors", lambda dtype, rows=ROWS: [np.abs(x) for x in drawn(dtype, rows)])
+    one_by_one = device(in_order(count), 24, "float32", "truncated")
+    (pairs,) = passport_of(device(make_pairwise_tree(range(count)), 24, "float32", "truncated"), "float32")
+    for given, status in ((pairs, Status.WRONG), (replace(pairs, code=code, words="x"), Status.PASS)):
+        assert judge(tmp_path, one_by_one, "float32", (given,), noise=1e6, asks=False).status is status
+
+
+@pytest.mark.parametrize("noise", [1.0, 1e3, 1e6])
+def test_some_steps_in_fewer_bits_are_no_other_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, noise: float
+) -> None:
+    """A device that joins three of its blocks in 11 bits gives its results to the bit, as far off as those leave them:
+    its passport has no such step, whatever most of its steps are."""
+    module, count, drawn = sys.modules[__name__], 64, factors
+    monkeypatch.setattr(module, "TERMS", count)
+    monkeypatch.setattr(module, "factors", lambda dtype, rows=ROWS: [np.abs(x) for x in drawn(dtype, rows)])
+    blocks = [make_sequential_tree(list(range(k, k + 8))) for k in range(32, count, 8)]
+    tree = (make_sequential_tree(list(range(32))), make_sequential_tree(blocks))
+    joins = [
+        k for k, x in enumerate(list_tree_nodes(tree)) if len(list_tree_terms(x)) > 8 and min(list_tree_terms(x)) >= 32
+    ]
+    coarse = device(tree, 24, "float32", others=dict.fromkeys(joins, NodeRule(11, "nearest even")))
+    (reading,) = passport_of(device(make_pairwise_tree(range(count)), 24, "float32"), "float32")
+    found = judge(tmp_path, coarse, "float32", (reading,), noise=noise)
+    assert (found.status, found.kind) == (Status.WRONG, KIND_ARITHMETIC) and found.columns["own_units"] > 100
+    assert "some steps in 11 bits, and its passport says 24" in found.columns["error"]
+    for bits, status in ((8, Status.WRONG), (11, Status.IMPRECISE if noise < 10 else Status.PASS)):
+        elsewhere = replace(reading, rows=1, others=(0, bits))  # of another shape: steps in 11 bits are its own or not
+        told = judge(tmp_path, coarse, "float32", (reading, elsewhere), noise=noise)
+        assert told.status is status, bits
 
 
 def test_of_a_device_that_is_not_there_its_passport_alone_tells(tmp_path: Path) -> None:

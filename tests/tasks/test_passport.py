@@ -322,6 +322,29 @@ def test_an_order_that_holds_for_some_calls_only_is_said(add: Any, code: str) ->
     assert all(decode_tree(x.tree or ()) == make_sequential_tree(range(64)) and x.known == (not code) for x in found)
 
 
+@pytest.mark.parametrize("turn", ["by call", "by chance"])
+def test_elements_that_change_by_themselves_say_nothing_of_those_that_do_not(turn: str) -> None:
+    """A race in rows between the first and the last, which are read and sound, is no address."""
+    rows, draw = itertools.count(), random.Random(1)
+
+    def add(row: np.ndarray, past: int, call: int) -> Any:
+        other = next(rows) % 8 not in (0, 7) and (call % 2 if turn == "by call" else draw.random() < 0.5)
+        return (IN_LANES if other else IN_A_ROW)(row.astype(np.float64))
+
+    found = read_program_sums(add)
+    assert [(x.code, x.known) for x in found] == [("", True)] * 2
+
+
+def test_a_sum_that_changes_where_its_arrays_begin_past_a_line_changes() -> None:
+    """It is read at whole lines alone; that it is another one past them in some calls is no address."""
+    draw = random.Random(1)
+
+    def add(row: np.ndarray, past: int, call: int) -> Any:
+        return (IN_LANES if past % 16 and draw.random() < 0.5 else IN_A_ROW)(row.astype(np.float64))
+
+    assert {x.code for x in read_program_sums(add)} == {"changes"}
+
+
 def test_a_mean_is_told_by_its_division() -> None:
     add = compute_in(make_pairwise_tree(terms))
     found = read_device_sum(make_sum(lambda x: np.float32(add(x)) / np.float32(32), divided=True))
