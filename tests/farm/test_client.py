@@ -420,7 +420,7 @@ def test_differences_need_float64() -> None:
         ({"iterations": 100}, "unknown argument 'iterations'; here it is cases"),
         ({"cases": 0}, "cases: at least 1, not 0"),
         ({"backend": "torch-cuda"}, "torch-cuda is unavailable here"),
-        ({"policy": "strict"}, "policy 'strict': no such file"),
+        ({"policy": "strict"}, "no policy 'strict'"),
         ({"inputs": ["x", "weight"]}, "inputs: ['x', 'weight'] is not a mapping of names"),
         ({"dims": [4]}, "dims: [4] is not a mapping"),
         ({"dims": DIMS | {"n": (64, 1)}}, "dims.n: (64, 1) ends before it begins; give (smallest, largest): (1, 64)"),

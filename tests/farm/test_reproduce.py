@@ -393,8 +393,8 @@ _GAUDI = ("--extra-index-url=https://vault.example/simple", "habana-torch-plugin
         ("torch-rocm", _ROCM, "torch 2.12.0+rocm7.1, ROCm 7.1.25424, MIOpen 3005001",
          "--extra-index-url=https://download.pytorch.org/whl/rocm7.1 torch==2.12.0+rocm7.1 expecttest scipy"),
         ("torch-cuda", (), "torch 2.12.0+cu130, CUDA 13.0, cuDNN 91000, cuBLAS 13.1.0",
-         "--extra-index-url=https://download.pytorch.org/whl/cu130 torch==2.12.0+cu130 expecttest scipy"),
-        ("torch-cpu", (), "torch 2.12.0+cpu", "torch==2.12.0 expecttest scipy"),
+         "--extra-index-url=https://download.pytorch.org/whl/cu130 torch==2.12.0+cu130 expecttest scipy setuptools"),
+        ("torch-cpu", (), "torch 2.12.0+cpu", "torch==2.12.0 expecttest scipy setuptools"),
         ("torch-hpu", _GAUDI, "torch 2.12.0, habana_torch_plugin 1.22.0.740, SynapseAI 1.22.0-740",
          "--extra-index-url=https://vault.example/simple habana-torch-plugin==1.22.0.740 scipy torch==2.12.0"),
         ("torch-hpu", _GAUDI, "torch 2.12.0, habana_frameworks.torch.core",  # as rows of old said it

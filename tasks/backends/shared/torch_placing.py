@@ -106,6 +106,8 @@ class TorchPlacer:
                 taken.append(time.process_time_ns() - begin)
                 return made
 
+        # Looked at before as well: what was sound is only compared afterwards, sooner than a kernel could put it back.
+        was_replaced = replaced.describe_replaced_functions() if placing.pause else ""
         if placing.stream:
             outputs = _compute_on_stream(compute, late)
         else:
@@ -121,7 +123,7 @@ class TorchPlacer:
         if profiled and (called := _find_forbidden_operation(profiled, forbids)):
             raise Misbehaviour(KIND_LIBRARY, f"it calls {called}, which its declaration forbids")
         if placing.pause:
-            if words := replaced.describe_replaced_functions():
+            if words := was_replaced or replaced.describe_replaced_functions():
                 raise Misbehaviour(KIND_JUDGE, words)
             time.sleep(placing.pause / 1e3)
             found += [_read_torch_output(x) for x in outputs]
