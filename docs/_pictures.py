@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from farm.report.tables.passports import load_passport_readings, select_newest_readings
-from tasks.arrays.accumulators import UnitAccumulator
+from tasks.matrix_units.accumulators import UnitAccumulator
 from tasks.matrix_units.table import find_matrix_unit
 from tasks.model.dtypes import get_numpy_dtype
 from tasks.passport import DeviceSum, SumTerms

@@ -1,4 +1,4 @@
-"""What is validated: everything that runs inside a device process (needs numpy and ml_dtypes alone). Here: that process, its fork server and relay, the runner of a case, the judge's steps."""
+"""What is validated: everything that runs inside a device process (needs numpy and ml_dtypes alone). Here: that process, its fork server and relay, the runner of a case, the judge's steps (`settle_tied_outputs`), what a process is denied."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING

@@ -122,7 +122,7 @@ class _VendorSearch:
             if mine:
                 self.because += mine
             else:
-                self.without.append(f"no {_shorten_device_pattern(pattern)}")
+                self.without.append(f"no {pattern.replace('[0-9]*', '*')}")
         return found
 
     def _is_mine(self, path: str) -> bool:
@@ -316,10 +316,6 @@ def _find_owning_group(root: Path, path: str) -> str:
         found = os.stat(root / path.lstrip("/"))
         return grp.getgrgid(found.st_gid).gr_name if found.st_gid and found.st_mode & 0o060 == 0o060 else ""
     return ""
-
-
-def _shorten_device_pattern(pattern: str) -> str:
-    return pattern.replace("[0-9]*", "*")
 
 
 def _run_vendor_command(argv: tuple[str, ...]) -> tuple[str, str]:

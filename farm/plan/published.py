@@ -59,7 +59,7 @@ Read = Callable[[], Published]
 def find_published_tasks(folder: Path) -> Iterator[tuple[str, Read]]:
     """(prefix of the submissions' names, what reads the task) of each task that a folder has in another benchmark's
     layout: one that is not whole leaves the others as they are. Raises ConfigError where no task is whole."""
-    found = {path: _list_names(path) for path in sorted(folder.glob("*.py"))}
+    found = {path: _list_published_names(path) for path in sorted(folder.glob("*.py"))}
     if "ref_kernel" in found.get(folder / "reference.py", ()):
         yield "", partial(_read_gpumode, folder)
     elif problems := [path for path, names in found.items() if _is_kernelbench_problem(names)]:
@@ -77,7 +77,7 @@ def _is_kernelbench_problem(names: set[str]) -> bool:
     return {"Model", "get_inputs"} <= names and "ModelNew" not in names
 
 
-def _list_names(file: Path) -> set[str]:
+def _list_published_names(file: Path) -> set[str]:
     """The functions, classes and variables at the top of a file, and a submission's `ModelNew` wherever it is named; none
     where it is no Python."""
     try:

@@ -154,7 +154,7 @@ def describe_gradient_sample(row: dict[str, Any]) -> str:
     if row["by_differences"] is True:
         return f"{head} {units} from {clean_line(row['oracle'])}"
     if row["second_oracle"] is not None and row["second_oracle"] == row["second_oracle"]:
-        second, apart = _format_units_apart(row["second_units"]), _format_units_apart(row["oracles_units"])
+        second, apart = (_format_units_apart(row["second_units"]), _format_units_apart(row["oracles_units"]))
         return f"{head} {units} from autograd, {second} from differences, {apart} between"
     why = row["no_second_oracle"]
     return f"{head} {units} from autograd" + (f", no differences: {clean_line(why)}" if isinstance(why, str) else "")

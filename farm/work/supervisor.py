@@ -296,7 +296,9 @@ def _localise_held_rows(batch: _JobBatch, children: PooledChildren) -> Iterator[
             batch.held.pop(0)
             batch.add(done)
             continue
-        with tempfile.TemporaryDirectory(prefix="localise-", dir=_make_job_folder(batch.job)) as folder:
+        launcher = batch.job.backend.launcher if batch.job.backend else ()
+        home = scratch_folders.make_folder_for_child(Path(batch.job.cache), launcher)
+        with tempfile.TemporaryDirectory(prefix="localise-", dir=home) as folder:
             for message in localise_in_children(
                 batch.job, batch.alone(done.number), batch.info, children, Path(folder)
             ):
@@ -306,10 +308,6 @@ def _localise_held_rows(batch: _JobBatch, children: PooledChildren) -> Iterator[
                     yield message
         batch.held.pop(0)
         batch.add(replace(done, row=done.row.with_values(columns)))
-
-
-def _make_job_folder(job: Job) -> Path:
-    return scratch_folders.make_folder_for_child(Path(job.cache), job.backend.launcher if job.backend else ())
 
 
 def _take_child_death(

@@ -11,11 +11,11 @@ import numpy as np
 
 from tasks import matrix_units
 from tasks.arrays import torch_tree
-from tasks.arrays.accumulators import ACCUMULATORS
 from tasks.backends.base import Backend, importing
 from tasks.backends.shared.recipe import NoProgram, ProgramRecipe
 from tasks.backends.torch import TorchEager
 from tasks.graphs.products import is_product_operation
+from tasks.matrix_units.accumulators import ACCUMULATORS
 from tasks.matrix_units.table import ARCHITECTURES, MatrixUnit, describe_unit_dtypes
 from tasks.model import Form, Program, RuntimeInfo, Unsupported
 from tasks.model.dtypes import get_numpy_dtype

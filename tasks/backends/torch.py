@@ -233,7 +233,7 @@ class TorchEager(Backend):
         that wrote to it. place: see `tasks.arrays.torch_tree.make_tensor_decoder`."""
         if form.renew is not None or self.target != "cpu":
             module_state.place_module_state(form, self.target)
-        copies = does_form_copy_tensors(form)
+        copies = torch_placing.does_form_copy_tensors(form)
         target = "cpu" if copies else self.target
         leaf = torch_tree.make_tensor_decoder(form.arrays.__getitem__, target, place)
         if copies and form.check == checks.FORWARD:  # autograd has tensors alone
@@ -263,7 +263,7 @@ class TorchEager(Backend):
     def cotangents(self, form: Form) -> list[Any]:
         """Fresh cotangents where the outputs are, None for outputs that have none."""
         leaf = torch_tree.make_tensor_decoder(
-            form.arrays.__getitem__, "cpu" if does_form_copy_tensors(form) else self.target
+            form.arrays.__getitem__, "cpu" if torch_placing.does_form_copy_tensors(form) else self.target
         )
         return [
             None if i < 0 else decode_argument_tree(encode_tensor_spec(TensorSpec(i)), leaf) for i in form.cotangents
@@ -291,7 +291,9 @@ class TorchEager(Backend):
                     return torch_tree.list_output_tensors(call(*args, **kwargs))
 
             watched = (
-                self._watched_copies if does_form_copy_tensors(form) and self.target != "cpu" else self.run_watched
+                self._watched_copies
+                if torch_placing.does_form_copy_tensors(form) and self.target != "cpu"
+                else self.run_watched
             )
 
             def run() -> list[Any]:
@@ -313,7 +315,7 @@ class TorchEager(Backend):
         program.threads = self.target == "cpu" and form.renew is None  # what it keeps, two threads would write at once
         if form.own is not None and form.own.session is not None:
             program.session = lambda: TorchSession(self, form, program, self.open_session(form))
-        if self.captures and form.check == "forward" and not does_form_copy_tensors(form):
+        if self.captures and form.check == "forward" and not torch_placing.does_form_copy_tensors(form):
             program.capture = lambda: torch_graphs.capture_torch_call(
                 call, lambda arrays: self.arguments(form.with_arrays(arrays)), form.arrays, self.target
             )
@@ -328,7 +330,7 @@ class TorchEager(Backend):
         """Timed calls of a kernel of the user's, or of its baseline, on inputs that lie on the device; where that is
         asked for in no cache."""
         assert form.own is not None
-        call, target = form.own.bare or form.call, "cpu" if does_form_copy_tensors(form) else self.target
+        call, target = form.own.bare or form.call, "cpu" if torch_placing.does_form_copy_tensors(form) else self.target
         assert call is not None
 
         def place(arrays: list[Any]) -> torch_timing.Arguments:
@@ -462,12 +464,6 @@ class TorchEager(Backend):
         except Unavailable:
             return True
         return False
-
-
-def does_form_copy_tensors(form: Form) -> bool:
-    """Whether a form's call takes tensors of the CPU's memory and copies them to the device itself, as a kernel of
-    NumPy arrays does."""
-    return form.own is not None and form.own.own_copies
 
 
 def _with_negative_strides(

@@ -92,7 +92,7 @@ class Refuses(Variant):
             except Exception as error:
                 if backend.is_sticky(error) or backend.is_out_of_memory(error):
                     raise
-                if _is_internal_error(error):
+                if type(error).__name__ in INTERNAL:
                     raise
                 return [REFUSED]
             raised = Misbehaviour(KIND_ACCEPTED, "it returned a result where the reference raises")
@@ -100,7 +100,3 @@ class Refuses(Variant):
             raise raised
 
         return Program(run)
-
-
-def _is_internal_error(error: BaseException) -> bool:
-    return type(error).__name__ in INTERNAL

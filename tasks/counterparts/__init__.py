@@ -1,4 +1,4 @@
-"""Counterparts: what other frameworks call an op of torch, row by row of one table, with words that adapt its arguments; forms "jax", "tensorflow", "paddle" and "mlx".
+"""Counterparts: what other frameworks call an op of torch, row by row of one table, with words that adapt its arguments (`pad_widths`); forms "jax", "tensorflow", "paddle" and "mlx".
 
 A row (`table.Row`) has torch's signature and one expression per framework; its rows stand by area in the other files.
 """

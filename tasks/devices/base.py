@@ -119,7 +119,7 @@ class DeviceDescription:
     libraries: Mapping[str, str] = field(default_factory=dict, hash=False)
     #: Those that were loaded from elsewhere, as that version says it.
     loaded: tuple[str, ...] = ()
-    #: Names of `tasks.arrays.accumulators` that its matrix units have.
+    #: Names of `tasks.matrix_units.accumulators` that its matrix units have.
     accumulators: tuple[str, ...] = ()
 
 

@@ -43,7 +43,7 @@ _LIBRARIES = {"cuDNN": ("nvidia-cudnn-cu13", "nvidia-cudnn-cu12"), "cuBLAS": ("n
 #: Libraries that LD_LIBRARY_PATH may put in place of an environment's: the loader looks there before a wheel's own
 #: RUNPATH.
 _REPLACEABLE = re.compile(r"lib(?:cudnn|cublas|cublasLt|cudart|nvrtc|nvinfer)\.so[.\d]*")
-#: Adders that keep less than float32 (`tasks.arrays.accumulators`), by architecture. Blackwell's matrix units keep 25
+#: Adders that keep less than float32 (`tasks.matrix_units.accumulators`), by architecture. Blackwell's matrix units keep 25
 #: bits of float8's products.
 _ACCUMULATORS = {"sm_90": ("hopper-float8",), "sm_89": ("ada-float8",)}
 

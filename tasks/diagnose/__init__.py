@@ -82,10 +82,10 @@ def find_error_model(
 def bound_accumulator_error(
     names: Sequence[str], inputs: Sequence[np.ndarray], leaf: Leaf, op_class: OpClass
 ) -> np.ndarray | None:
-    """How far a product of matrices may move in the accumulators (`tasks.arrays.accumulators`) of these names that its
+    """How far a product of matrices may move in the accumulators (`tasks.matrix_units.accumulators`) of these names that its
     factors' dtypes have there, shaped as the output; None where there is none, or the output is no such product."""
-    from tasks.arrays import accumulators
     from tasks.diagnose import products
+    from tasks.matrix_units import accumulators
 
     dtypes = [name_numpy_dtype(x.dtype) for x in inputs]
     adders = [x for x in accumulators.list_accumulators_for_factors(dtypes) if x.name in names]

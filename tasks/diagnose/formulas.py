@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from tasks.arrays import accumulators
 from tasks.diagnose import elementwise, norms, products, rounding, sums
 from tasks.diagnose.error_model import ErrorModel, WrongResult
 from tasks.diagnose.formula import WrongFormula
+from tasks.matrix_units import accumulators
 from tasks.model import is_complex_dtype, is_inexact_dtype
 from tasks.model.dtypes import name_numpy_dtype
 from tasks.model.kind import CAUSE_ARITHMETIC

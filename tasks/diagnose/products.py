@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tasks.arrays.accumulators import UnitAccumulator
 from tasks.diagnose import rounding
 from tasks.diagnose.error_model import ErrorModel, WrongResult
 from tasks.diagnose.formula import SummedFormula, WrongFormula
 from tasks.diagnose.sums import leave_out_terms
+from tasks.matrix_units.accumulators import UnitAccumulator
 from tasks.model.kind import CAUSE_ARITHMETIC
 from tasks.passport.locate_sum import pair_sum_factors
 

@@ -83,7 +83,7 @@ def list_crossing_tensors(graph: Any, places: Collection[int]) -> tuple[list[str
         for name in list_node_reads(graph.node[place]):
             source = producer.get(name)
             if name in variable or (
-                source is not None and source not in inside and not _is_constant_node(graph.node[source])
+                source is not None and source not in inside and not is_constant_node(graph.node[source])
             ):
                 inputs[name] = None
     taken = {x.name for x in graph.output}
@@ -172,7 +172,7 @@ def _list_outer_reads(body: Any) -> list[str]:
     return [name for name in read if name not in own]
 
 
-def _is_constant_node(node: Any) -> bool:
+def is_constant_node(node: Any) -> bool:
     return node.op_type == "Constant" and node.domain in ("", "ai.onnx")
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.graphs.cut_graph import cut_graph_part, list_crossing_tensors
+from tasks.graphs.cut_graph import cut_graph_part, is_constant_node, list_crossing_tensors
 from tasks.graphs.evaluate_graph import EvaluatedGraph
 from tasks.graphs.graph_nodes import GraphNode
 from tasks.graphs.noise_floor import compute_node_floor
@@ -95,7 +95,7 @@ def iterate_harvested_nodes(
 
         model = inliner.inline_local_functions(model)
     graph = EvaluatedGraph(model)
-    places = [k for k, proto in enumerate(model.graph.node) if not _is_constant_node(proto)]
+    places = [k for k, proto in enumerate(model.graph.node) if not is_constant_node(proto)]
     assert [model.graph.node[k].op_type for k in places] == [n.op.rpartition(".")[2] for n in graph.nodes]
     every = {name for node in graph.nodes for name in (*node.inputs, *node.outputs) if name} - set(graph.weights)
     values = graph.run(feeds, keep=every)
@@ -126,10 +126,6 @@ def iterate_harvested_nodes(
 def find_tensor_dtype(graph: EvaluatedGraph, name: str, value: np.ndarray) -> str:
     """The dtype that a tensor has in the model; of one whose type is not known, float32 for float64 values."""
     return graph.dtypes.get(name) or ("float32" if value.dtype == np.float64 else value.dtype.name)
-
-
-def _is_constant_node(proto: Any) -> bool:
-    return proto.op_type == "Constant" and proto.domain in ("", "ai.onnx")
 
 
 def _explain_not_harvested(node: GraphNode, values: Mapping[str, Any], types: Mapping[str, Any]) -> str:

@@ -122,7 +122,7 @@ def evaluate_module_exactly(
     try:
         with torch.no_grad(), _disable_module_compilation(), dispatch, modes.Believing(dispatch):
             made = module(*given)
-        return [_module_output_to_array(dispatch.widen(y)) for y in made]
+        return [np.array(torch_tree.make_output_array(torch_tree.dense(dispatch.widen(y))), order="C") for y in made]
     finally:
         torch.set_default_dtype(before)
         put_back()
@@ -140,10 +140,6 @@ def _disable_module_compilation() -> contextlib.AbstractContextManager[Any]:
 
     stance: contextlib.AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
     return stance
-
-
-def _module_output_to_array(y: Any) -> np.ndarray:
-    return np.array(torch_tree.make_output_array(torch_tree.dense(y)), order="C")
 
 
 @functools.cache

@@ -17,7 +17,7 @@ from tasks.graphs.traced_program import ProgramPart
 from tasks.graphs.widening import NoOracle
 from tasks.hunt.dialogue import Ask, DialoguePiece, NotFailing, Ran, Search
 from tasks.model import Form, Group
-from tasks.prepare.cases import PreparedGroup, PreparedSample, save_sample_alone
+from tasks.prepare.cases import PreparedGroup, save_sample_alone
 from tasks.wire import ToRun
 
 
@@ -31,7 +31,8 @@ class Searcher:
     ends: ClassVar[tuple[type[Exception], ...]] = (NotFailing, NoOracle)
 
     def __init__(self, command: wire.Search) -> None:
-        self.item, self.sample = command.item, _read_searched_sample(command.item)
+        self.item = item = command.item
+        self.sample = PreparedGroup(item.pack, item.group.check).samples[item.positions[0]]
         self.backend = command.backend.create()
         self._folder, self._numbers = Path(command.folder), itertools.count()
         self._wanted = command.item
@@ -98,7 +99,3 @@ class Searcher:
         path = self._folder / name
         save_sample_alone(path, group, sample, self.sample.owner.with_products)
         return ToRun(group, str(path), (0,))
-
-
-def _read_searched_sample(item: ToRun) -> PreparedSample:
-    return PreparedGroup(item.pack, item.group.check).samples[item.positions[0]]

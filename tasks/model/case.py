@@ -435,7 +435,7 @@ class RuntimeInfo:
     #: It may compute in that precision, as a switch that allows TF32 does. False: it must, and to be as precise as the
     #: dtype is to disobey.
     permission: bool = False
-    #: Names of `tasks.arrays.accumulators` that the device's matrix units have, and dtypes of 16 bits that it says it
+    #: Names of `tasks.matrix_units.accumulators` that the device's matrix units have, and dtypes of 16 bits that it says it
     #: may add in.
     accumulators: tuple[str, ...] = ()
     #: Of the device in bytes, where its driver or runtime tells.

@@ -145,7 +145,8 @@ def list_screen_exercises(sizes: ExerciseSizes, seed: int = 0, declared: str = "
     for dtype in ("float16", "bfloat16", "float32", "int32"):
         yield exercise("sum", "reduction", dtype, lambda a: a.sum(0), (), _make_sum_exercise, SUMMED, **columns)
     for count in sizes.memory:
-        name, ops = f"memory_{_describe_memory_bytes(4 * count)}", ("BitwiseXor",)
+        size = f"{count >> 18}MiB" if count >> 18 else f"{count >> 8}KiB"  # of four bytes each
+        name, ops = f"memory_{size}", ("BitwiseXor",)
 
         def make(
             dtype: str, sizes: ExerciseSizes, draw: Any, declared: str, count: int = count
@@ -153,10 +154,6 @@ def list_screen_exercises(sizes: ExerciseSizes, seed: int = 0, declared: str = "
             return _make_memory_exercise(count, draw)
 
         yield exercise(name, "memory", "int32", lambda a, b: a ^ b, ops, make, 1)
-
-
-def _describe_memory_bytes(count: int) -> str:
-    return f"{count >> 20}MiB" if count >> 20 else f"{count >> 10}KiB"
 
 
 # --- exact answers --------------------------------------------------------------------------------------------------

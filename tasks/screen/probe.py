@@ -7,6 +7,7 @@ Properties of NVIDIA & AMD Matrix Accelerators", CCGrid 2024 (arXiv:2403.00232).
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -25,10 +26,6 @@ SIDE = 16
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 
 
-def _multiply_probe(a: Any, b: Any) -> Any:
-    return a @ b
-
-
 def _fuse_probe(a: Any, b: Any, c: Any) -> Any:
     return a * b + c
 
@@ -38,7 +35,7 @@ def _fuse_probe(a: Any, b: Any, c: Any) -> Any:
 _ROW, _COLUMN = tuple(range(SIDE)), tuple(range(0, SIDE * SIDE, SIDE))
 _PRODUCT = (
     "probe_product",
-    _multiply_probe,
+    operator.matmul,
     ("MatMul",),
     2 * [(SIDE, SIDE)],
     SumTerms(0, (0, _ROW), (1, _COLUMN), fill=(0.0, 0.0)),

@@ -12,6 +12,8 @@ import numpy as np
 
 #: The dtype of a run whose linear layers multiply in FP8 (`tasks.training.float8`); autocast computes in the others.
 FLOAT8 = "float8_e4m3fn"
+#: What a group of parameters may have of its own.
+OF_GROUP = ("rate", "decay", "momentum", "betas", "eps", "nesterov")
 #: Elements that are computed together.
 BLOCK = 1 << 13
 #: What `torch.nn.utils.clip_grad_norm_` adds to a norm that it divides by.
@@ -20,21 +22,10 @@ CLIP_EPS = 1e-6
 
 @dataclass(frozen=True)
 class ParameterGroup:
-    """Parameters, by name, that an optimiser treats otherwise than the rest; the other fields are those of
-    `TrainingRecipe`."""
+    """Parameters, by name, that an optimiser treats otherwise than the rest: by what `OF_GROUP` names of a recipe."""
 
     names: tuple[str, ...]
-    rate: float
-    decay: float
-    momentum: float
-    betas: tuple[float, float]
-    eps: float
-    nesterov: bool
-
-    @classmethod
-    def of(cls, names: Sequence[str], recipe: TrainingRecipe) -> ParameterGroup:
-        """Parameters that are stepped by a recipe."""
-        return cls(tuple(names), recipe.rate, recipe.decay, recipe.momentum, recipe.betas, recipe.eps, recipe.nesterov)
+    recipe: TrainingRecipe
 
 
 @dataclass(frozen=True)
@@ -78,21 +69,30 @@ class TrainingRecipe:
 
     def values(self) -> dict[str, Any]:
         """As `read` takes it: plain data."""
-        values = asdict(self) | {"betas": list(self.betas), "groups": [asdict(x) for x in self.groups]}
+        groups = [{"names": x.names} | {key: getattr(x.recipe, key) for key in OF_GROUP} for x in self.groups]
+        values = asdict(replace(self, groups=())) | {"betas": list(self.betas), "groups": groups}
         return {name: value for name, value in values.items() if value or name not in ("groups", "nesterov")}
 
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> TrainingRecipe:
         groups = (
-            ParameterGroup(**{**one, "names": tuple(one["names"]), "betas": tuple(one["betas"])})
+            ParameterGroup(tuple(one["names"]), cls.read({key: one[key] for key in OF_GROUP}))
             for one in values.get("groups", ())
         )
         return cls(**{**values, "betas": tuple(values["betas"]), "groups": tuple(groups)})
 
     def of_parameter(self, name: str) -> TrainingRecipe:
         """The recipe by which one parameter is stepped, without groups."""
-        own = next((vars(group) for group in self.groups if name in group.names), {})
-        return replace(self, groups=(), **{key: value for key, value in own.items() if key != "names"})
+        return self._of_names.get(name, self._of_names[""])
+
+    @functools.cached_property
+    def _of_names(self) -> dict[str, TrainingRecipe]:
+        """The recipe of each parameter of a group, by its name; "": of all others."""
+        found = {"": replace(self, groups=())}
+        for group in reversed(self.groups):  # the first that names a parameter has it
+            own = replace(found[""], **{key: getattr(group.recipe, key) for key in OF_GROUP})
+            found |= dict.fromkeys(group.names, own)
+        return found
 
     def rate_at(self, number: int) -> float:
         """The learning rate of a step, from 0."""

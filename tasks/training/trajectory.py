@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -118,9 +118,8 @@ def _expect_training_steps(exact: ExactTraining, looked: list[_LookedAt]) -> lis
         apart = np.maximum(apart, usual)
         floor = apart + times * HALF * EPS[STORED] * sizes
         slopes = [x for one in looked for x in one.slopes[phase][k]] if phase in ALONG else []
-        found.append(
-            ExpectedStep(phase, name, shape, reference, floor, _measure_slope_scatter(slopes) if slopes else None)
-        )
+        scatter = float(np.sqrt(np.mean(np.square(slopes)))) if slopes else None
+        found.append(ExpectedStep(phase, name, shape, reference, floor, scatter))
     return found
 
 
@@ -128,10 +127,6 @@ def _measure_row_norms(x: np.ndarray, axes: int) -> np.ndarray:
     """Norms over all but the first axes."""
     with np.errstate(over="ignore"):  # a run that diverges: the loss says so
         return np.asarray(np.sqrt(np.square(x.reshape(*x.shape[:axes], -1)).sum(-1)))
-
-
-def _measure_slope_scatter(slopes: Sequence[float]) -> float:
-    return float(np.sqrt(np.mean(np.square(slopes))))
 
 
 def measure_update_slope(x: np.ndarray, reference: np.ndarray) -> float:

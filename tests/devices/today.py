@@ -25,7 +25,6 @@ from farm.plan.config import load_known_failures
 from farm.plan.config_schema import KnownFailure
 from farm.policies.rejudge import rejudge_rows
 from tasks import catalogs
-from tasks.arrays import accumulators
 from tasks.backends import BackendSpec
 from tasks.backends.base import Backend
 from tasks.backends.torch import TorchEager
@@ -36,6 +35,7 @@ from tasks.diagnose import products
 from tasks.judge import definitions, policy_files
 from tasks.judge.error_metrics import find_error_unit_parts
 from tasks.judging import judge_outputs
+from tasks.matrix_units import accumulators
 from tasks.model import Group, OpClass, RuntimeInfo
 from tasks.prepare.cases import PreparedSample, prepare_group
 from tests.conftest import ROOT

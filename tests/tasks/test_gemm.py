@@ -11,7 +11,6 @@ import pytest
 
 from tasks import catalogs
 from tasks.arrays import torch_tree
-from tasks.arrays.accumulators import ACCUMULATORS
 from tasks.arrays.block_scaled import FORMATS, dequantise_blocks, pack_pairs, quantise_blocks, unpack_pairs
 from tasks.arrays.tree import read_tensor_spec
 from tasks.backends import BackendSpec
@@ -21,6 +20,7 @@ from tasks.catalogs.gemm.catalog import ALIGNED, OPS, SHAPES
 from tasks.catalogs.gemm.onnx_form import SCALES
 from tasks.judge import policy_files
 from tasks.judge.error_metrics import compare_outputs
+from tasks.matrix_units.accumulators import ACCUMULATORS
 from tasks.model import Form, Group, Program, RuntimeInfo, get_numpy_dtype, round_to_dtype
 from tasks.prepare.cases import prepare_group
 from tasks.runner import Runner, make_item_of_whole_group

@@ -21,7 +21,7 @@ from __future__ import annotations
 import collections
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import shorten
 from typing import Any
@@ -69,6 +69,8 @@ _ELEMENT = re.compile(r"(?<=\belement )\d+")
 
 #: Reasons why checks judged nothing that one line tells.
 _TOLD_REASONS = 3
+#: Names in a list of a line.
+SHOWN = 3
 
 
 @dataclass(frozen=True)
@@ -204,7 +206,7 @@ def list_unseen_checks(rows: pd.DataFrame) -> str:
         (reason,) = describe_unjudged_rows([(line["status"], line["why"])]) or [line["status"]]
         by_reason.setdefault((line["check"], reason), []).append(line["op"].partition(":")[2])
     told = [
-        f"{check} of {_join_first_names(ops)} ({shorten(reason, 160, placeholder=' …')})"
+        f"{check} of {join_first_names(ops)} ({shorten(reason, 160, placeholder=' …')})"
         for (check, reason), ops in by_reason.items()
     ]
     more = f"; and {count_with_noun(len(told) - _TOLD_REASONS, 'more reason')}" * (len(told) > _TOLD_REASONS)
@@ -216,8 +218,9 @@ def _explain_unjudged_rows(rows: pd.DataFrame) -> pd.Series:
     return rows["error"].where(rows["acquitted"].fillna("") == "", rows["acquitted"])
 
 
-def _join_first_names(names: list[str]) -> str:
-    return ", ".join(names[:3]) + f" and {len(names) - 3} more" * (len(names) > 3)
+def join_first_names(names: Sequence[str], between: str = ", ") -> str:
+    """The first names, and how many more there are."""
+    return between.join(names[:SHOWN]) + f" and {len(names) - SHOWN} more" * (len(names) > SHOWN)
 
 
 def is_broken(rows: pd.DataFrame) -> pd.Series:

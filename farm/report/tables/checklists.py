@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from farm.commandline import clean_line
-from farm.report.tables.causes import KNOWN, count_with_noun, sort_worst_first
+from farm.report.tables.causes import KNOWN, count_with_noun, join_first_names, sort_worst_first
 from farm.report.tables.checklist_items import CHECKLISTS, Checklist, ChecklistItem
 from farm.report.tables.coverage import (
     CELL,
@@ -32,9 +32,6 @@ from tasks.model import Status, flags
 #: What can be said of an item, and its colour.
 STATES = {"proved": "good", "failed": "bad", "partly": "warn", "not run": "dim"}
 PROVED, FAILED, PARTLY, NOT_RUN = STATES
-
-#: Names in a list of a line.
-SHOWN = 3
 
 
 def list_checklist(report: Report, name: str, backend: str = "") -> pd.DataFrame:
@@ -137,11 +134,6 @@ def _describe_unjudged_item(rows: pd.DataFrame) -> str:
         ]
         told.append(f"{join_first_names(which)} {status}" + f" ({why})" * bool(why))
     return f"not judged: {count_with_noun(len(rows), 'sample')}: {join_first_names(told, '; ')}"
-
-
-def join_first_names(names: Sequence[str], between: str = ", ") -> str:
-    """The first names, and how many more there are."""
-    return between.join(names[:SHOWN]) + f" and {len(names) - SHOWN} more" * (len(names) > SHOWN)
 
 
 def _judge_item(

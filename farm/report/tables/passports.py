@@ -56,17 +56,16 @@ def load_passport_readings(results: AnyLake, run_id: str | None = None) -> pd.Da
     for column in found.select_dtypes("object"):
         found[column] = found[column].where(found[column].notna(), None)
     found["part"] = found["part"].fillna("")
-    found["products"] = [_describe_products(line) for line in _list_passport_lines(found)]
+    found["products"] = [
+        f"{len(line['fused'])} of {line['terms']} not rounded" if line["fused"] else ""
+        for line in _list_passport_lines(found)
+    ]
     return found
 
 
 def _list_passport_lines(frame: pd.DataFrame) -> list[dict[str, Any]]:
     """The lines of a frame."""
     return [{str(k): v for k, v in line.items()} for line in frame.to_dict("records")]
-
-
-def _describe_products(line: Line) -> str:
-    return f"{len(line['fused'])} of {line['terms']} not rounded" if line["fused"] else ""
 
 
 def select_newest_readings(readings: pd.DataFrame) -> pd.DataFrame:

@@ -37,7 +37,7 @@ def build_declared_baseline(backend: Backend, form: Form, baseline: Baseline) ->
             its = its if both[0] == both[1] else rounded  # a wrapper that does nothing takes time
     if baseline.compiled:
         its = replace(its, call=_compile_baseline(its.call))
-    products, own = _count_products(its, baseline.counted), form.own
+    products, own = _count_products_of_baseline(its, baseline.counted), form.own
     work = own.work(form) if own is not None and own.work is not None else (None, None)
     views = own is not None and own.aliases
     made = torch.eager(its)
@@ -50,7 +50,7 @@ def _compile_baseline(call: Any) -> Any:
     return torch.compile(call, dynamic=False)
 
 
-def _count_products(form: Form, call: Callable[..., Any] | None) -> int | None:
+def _count_products_of_baseline(form: Form, call: Callable[..., Any] | None) -> int | None:
     """Operations of the products in a call of a function of tensors, as torch counts them; None where there are none,
     or it does not run on the CPU (of large inputs: without values)."""
     if call is None:

@@ -182,7 +182,7 @@ def _read_whole_model(model: bytes) -> tuple[int, list[_NetworkStep], dict[str, 
 
 
 def _read_onnx_attribute(data: memoryview) -> tuple[str, Any]:
-    name, kind = onnx_graph.read_text_field(onnx_graph.get_last_field(data, 1)), _read_number_field(data, 20)
+    name, kind = (onnx_graph.read_text_field(onnx_graph.get_last_field(data, 1)), _read_number_field(data, 20))
     if kind == 1:
         return name, struct.unpack("<f", onnx_graph.get_last_field(data, 2))[0]
     if kind == 2:

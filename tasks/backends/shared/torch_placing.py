@@ -62,7 +62,7 @@ class TorchPlacer:
 
         def place(number: int, array: np.ndarray) -> Any:
             values = torch_tree.tensor_from_numpy(array.copy())
-            where = "cpu" if _is_form_on_cpu(form) else target
+            where = "cpu" if does_form_copy_tensors(form) else target
             made = self._last.get(number) if placing.same else None
             if made is None or made.shape != values.shape or made.dtype != values.dtype:
                 made = zones.guard(torch.empty_like(values, device=where))
@@ -91,7 +91,7 @@ class TorchPlacer:
 
         def compute() -> list[Any]:
             modes = backend.modes.watch_fallbacks(self._program) if backend.modes else contextlib.nullcontext()
-            filled = _fill_new_memory(zones.fill if _is_form_on_cpu(form) else None)
+            filled = _fill_new_memory(zones.fill if does_form_copy_tensors(form) else None)
             with (
                 torch.no_grad(),
                 backend.default_device(args, kwargs),
@@ -139,7 +139,9 @@ class TorchPlacer:
             self._held_bytes -= self._held.popleft()[1]
 
 
-def _is_form_on_cpu(form: Form) -> bool:
+def does_form_copy_tensors(form: Form) -> bool:
+    """Whether a form's call takes tensors of the CPU's memory and copies them to the device itself, as a kernel of
+    NumPy arrays does."""
     return form.own is not None and form.own.own_copies
 
 

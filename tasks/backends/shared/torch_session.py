@@ -55,8 +55,5 @@ class TorchSession:
     def _find_stepped_arguments(self) -> list[str]:
         """Names of the arguments of which each step has its own."""
         places = set(self._form.stepped)
-        return [name for name, node in (self._form.kwargs or {"v": ()})["v"] if _place_session_argument(node) in places]
-
-
-def _place_session_argument(node: Any) -> Any:
-    return node.get("id") if isinstance(node, dict) else None
+        given = (self._form.kwargs or {"v": ()})["v"]
+        return [name for name, node in given if isinstance(node, dict) and node.get("id") in places]

@@ -110,7 +110,7 @@ def make_convolution_sum(
             first = channel // (out // many) * own
             at = [m + k - 1 for m, k in zip(middle, grid[1:])]
             (place,) = _flatten_sum_places(result, row, channel, *middle)
-            left, right = _flatten_sum_places(x, row, first + grid[0], *at), _flatten_sum_places(w, channel, *grid)
+            left, right = (_flatten_sum_places(x, row, first + grid[0], *at), _flatten_sum_places(w, channel, *grid))
             return SumTerms(place, (1, right), (0, left), (2, channel), (1.0, 1.0, 1.0), False, where)
 
         arrays = tuple(g.standard_normal(shape) for shape in (x, w, (out,)))
@@ -128,7 +128,7 @@ def sum_transposed_convolution(g: np.random.Generator, rows: int, terms: int) ->
 
     def of(row: int, channel: int, where: str) -> SumTerms:
         (place,) = _flatten_sum_places(result, row, channel, 4, 4)  # y = input + kernel − padding
-        left, right = _flatten_sum_places(x, row, c, 5 - i, 5 - j), _flatten_sum_places(w, c, channel, i, j)
+        left, right = (_flatten_sum_places(x, row, c, 5 - i, 5 - j), _flatten_sum_places(w, c, channel, i, j))
         return SumTerms(place, (1, right), (0, left), (2, channel), (1.0, 1.0, 1.0), False, where)
 
     arrays = tuple(g.standard_normal(shape) for shape in (x, w, (COLUMNS,)))

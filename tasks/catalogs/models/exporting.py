@@ -72,7 +72,7 @@ def export_architecture(name: str, size: str = "full", folder: Path | None = Non
 
 def load_or_make(what: list[str], folder: Path | None, make: Callable[[], Any]) -> bytes:
     """A serialized ModelProto that is made once; ``what`` says, with the exporter's version, what decides it."""
-    parts = [*what, f"onnxscript {metadata.version('onnxscript')}", _digest_export_sources()]
+    parts = [*what, f"onnxscript {metadata.version('onnxscript')}", digest_source(__file__)]
     path = folder / f"{hashlib.sha256(' '.join(parts).encode()).hexdigest()[:40]}.onnx" if folder else None
     if path is not None and path.is_file():
         return path.read_bytes()
@@ -131,8 +131,9 @@ def _export_torchscript(module: Any, inputs: tuple[Any, ...], more: dict[str, An
     return onnx.load_model_from_string(file.getvalue())
 
 
-def _digest_export_sources() -> str:
-    return hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:12]
+def digest_source(file: str) -> str:
+    """Of the file that makes a model or exports it."""
+    return hashlib.sha256(Path(file).read_bytes()).hexdigest()[:12]
 
 
 def _write_exported_file(path: Path, content: bytes) -> None:

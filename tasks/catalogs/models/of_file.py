@@ -88,7 +88,10 @@ def read_given_inputs(source: str, root: str, forward: Callable[..., Any], index
     They are what get_inputs() returns when it is called once, with a seed of the run's seed and the sample; else the
     list ``read_given_inputs``, else the tensors at the top of the file that are called as forward's arguments.
     """
-    found, where = _call_function_of_file(INPUTS, source, root, 1000 * (seed % 2**40) + index), f"{source}: {INPUTS}()"
+    found, where = (
+        _call_function_of_file(INPUTS, source, root, 1000 * (seed % 2**40) + index),
+        f"{source}: {INPUTS}()",
+    )
     if found is None and INPUTS in _read_module_names(source, root):
         raise GivenError(f"{where} returned nothing: let it return a list of forward's inputs")
     if found is None:

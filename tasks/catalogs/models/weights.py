@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
 import io
 import json
@@ -57,7 +56,7 @@ class TrainedWeights:
             return exporting.export_model_module(self.module(cache), example, self.names, tuple(self.outputs), how)
 
         versions = [f"{x} {importlib.metadata.version(x)}" for x in ("torch", "numpy")]
-        parts = [self.about, self.wheel.sha256, *versions, _digest_own_source(), *how.words]
+        parts = [self.about, self.wheel.sha256, *versions, exporting.digest_source(__file__), *how.words]
         return exporting.load_or_make(parts, cache / "exported", make_export)
 
     def files_in(self, cache: Path) -> Mapping[str, bytes]:
@@ -68,10 +67,6 @@ class TrainedWeights:
 
     def module(self, cache: Path) -> Any:
         return self.make(cache).eval()
-
-
-def _digest_own_source() -> str:
-    return hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:12]
 
 
 def _build_minilm(cache: Path) -> Any:

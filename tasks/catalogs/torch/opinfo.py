@@ -162,7 +162,8 @@ class TorchOpInfo(Catalog):
             return ""
         kwargs = kwargs | {"v": [pair for pair in kwargs["v"] if pair[0] != PROCESS]}
         mode = declared.describe_call_modes(args, kwargs)
-        here, there = (_list_device_modes(*_make_opinfo_key(group), x) for x in ("cpu", device))
+        own = group.op_name, group.variant, group.dtype, checks.get_check_or_default(group.check).gradient
+        here, there = (_list_device_modes(*own, x) for x in ("cpu", device))
         if mode in here and mode not in there:
             return f"torch's op_db has this call of {group.op_name} for the CPU and not for {device}"
         return ""
@@ -229,10 +230,6 @@ def _list_opinfo_samples(info: Any, group: Group) -> tuple[list[Any], Failure | 
     except Exception as error:
         return variants.select_usable_samples(group.check, made), Failure.of(error, "sample")
     return variants.select_usable_samples(group.check, made), None
-
-
-def _make_opinfo_key(group: Group) -> tuple[str, str, str, bool]:
-    return group.op_name, group.variant, group.dtype, checks.get_check_or_default(group.check).gradient
 
 
 @functools.cache

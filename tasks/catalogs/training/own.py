@@ -182,7 +182,7 @@ def read_optimiser_recipe(optimiser: Any, module: Any, source: str) -> TrainingR
             "all or to none"
         )
     groups = [
-        ParameterGroup.of([names[id(p)] for p in group["params"] if p.requires_grad], own)
+        ParameterGroup(tuple(names[id(p)] for p in group["params"] if p.requires_grad), own)
         for own, group in zip(recipes, optimiser.param_groups)
         if own != recipes[0]
     ]

@@ -101,7 +101,7 @@ class _SiblingLoader(SourceFileLoader):
 
 def make_sibling_loader(name: str, file: Path, root: str) -> SourceFileLoader:
     """The loader of a file whose modules are looked up in its folders, of which ``root`` is one."""
-    first, last = kernel_sources.list_import_folders(file, root), kernel_sources.list_last_folders(file, root)
+    first, last = (kernel_sources.list_import_folders(file, root), kernel_sources.list_last_folders(file, root))
     return _SiblingLoader(_make_sibling_finder(tuple(map(str, first)), tuple(map(str, last))).builtins, name, str(file))
 
 

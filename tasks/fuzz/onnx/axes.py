@@ -106,12 +106,8 @@ def _draw_image(d: SpecDraw, least: int = 1, most: int = 3, channels: int = 0) -
     return (
         d.size(3),
         channels or d.size(9),
-        *(d.size(24) for _ in range(d.choose.of(_list_spatial_ranks(least, most)))),
+        *(d.size(24) for _ in range(d.choose.of(sorted(range(least, most + 1), key=lambda n: abs(n - 2))))),
     )
-
-
-def _list_spatial_ranks(least: int, most: int) -> list[int]:
-    return sorted(range(least, most + 1), key=lambda n: abs(n - 2))
 
 
 def draw_batch_norm(d: SpecDraw) -> DrawnSpec:

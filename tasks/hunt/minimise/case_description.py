@@ -108,16 +108,12 @@ def _list_unusual_attributes(case: GraphCase) -> dict[str, Any]:
                 value
                 if isinstance(value, (int, float, str))
                 else str(list(value))[:100]
-                if _is_list_attribute(value)
+                if hasattr(value, "__iter__")
                 else "…"
             )
             if attribute.name not in defaults or defaults[attribute.name] != value:
                 found[f"{node.op_type}.{attribute.name}"] = plain
     return found
-
-
-def _is_list_attribute(value: Any) -> bool:
-    return isinstance(value, (list, tuple)) or hasattr(value, "__iter__")
 
 
 def _list_default_attributes(op: str, domain: str, version: int) -> dict[str, Any]:

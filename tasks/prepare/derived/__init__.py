@@ -1,4 +1,4 @@
-"""Samples of checks that are made of the first sample of an op; one file per check."""
+"""Samples of checks that are derived from the first sample of an op (`vary_sample_sizes`); one file per check."""
 
 from __future__ import annotations
 
