@@ -131,6 +131,31 @@ def test_only_calls_with_several_outputs_give_other_dtypes_on_a_device() -> None
     assert different >= {"native_batch_norm", "native_layer_norm", "_native_batch_norm_legit"}
 
 
+def test_a_mode_of_calls_is_alike_on_a_device_or_is_not(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Of a mode that is alike one call is asked, of one that is not every call: over op_db's ops of several outputs."""
+    several = [
+        "split",
+        "unbind",
+        "std_mean",
+        "native_layer_norm",
+        "native_batch_norm",
+        "_native_batch_norm_legit",
+        "frexp",
+    ]
+    asked: list[int] = []
+    infer = declared.infer_meta_outputs
+    monkeypatch.setattr(declared, "infer_meta_outputs", lambda *call: asked.append(1) or infer(*call))
+    for op in several:
+        group = Group(f"torch:{op}", "", "bfloat16", 8)
+        once = [x.record.on_device for x in prepare_group(group, tmp_path / "once")[1].samples]
+        before = len(asked)
+        with monkeypatch.context() as every:
+            every.setattr(declared, "describe_call_modes", lambda *call: str(len(asked)))
+            each = [x.record.on_device for x in prepare_group(group, tmp_path / "every")[1].samples]
+        assert once == each and (not any(once) or len(asked) - before >= len(each)), op
+    assert len(asked) < 7 * 8 * 2
+
+
 def test_what_has_no_meta_kernel_or_depends_on_the_values_is_left_to_the_cpu() -> None:
     for op, x in ((torch.nonzero, torch.ones(2, 2)), (torch.unique, torch.ones(3)), (torch.geqrf, torch.eye(2))):
         assert declared.infer_meta_outputs(op, (x,), {}) is None

@@ -80,14 +80,15 @@ def quantise_in_torch(variant: str, x: Any) -> Any:
 
 
 def make_dequantising_model(dtype: str, variant: str, shape: tuple[int, ...]) -> bytes | None:
-    """ONNX's model: scales to float32, DequantizeLinear of blocks; None where this onnx has no such dtype."""
+    """ONNX's model: scales to float32, DequantizeLinear of blocks; None where this onnx has not both in such dtypes."""
     from onnx import TensorProto, checker, helper
 
     kind = FORMATS[variant]
-    dtypes = [dtype, kind.scale, "float32"]
-    if not {dtype, kind.scale} <= set(ELEMENT_TYPE) or any(
-        not hasattr(TensorProto, _name_onnx_dtype(x)) for x in dtypes
-    ):
+    opsets = [
+        onnx_form.find_cast_opset("Cast", (kind.scale, "float32")),
+        onnx_form.find_cast_opset("DequantizeLinear", (dtype, "float32")),
+    ]
+    if None in opsets:
         return None
     blocks = [*shape[:-1], shape[-1] // kind.block]
     graph = helper.make_graph(
@@ -102,13 +103,7 @@ def make_dequantising_model(dtype: str, variant: str, shape: tuple[int, ...]) ->
         ],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, list(shape))],
     )
-    imports = [helper.make_opsetid("", onnx_form.find_cast_opset(dtypes, "DequantizeLinear"))]
+    imports = [helper.make_opsetid("", max(x for x in opsets if x))]
     whole = helper.make_model(graph, opset_imports=imports, ir_version=helper.find_min_ir_version_for(imports))
     checker.check_model(whole)
     return bytes(whole.SerializeToString(deterministic=True))
-
-
-def _name_onnx_dtype(dtype: str) -> str:
-    """ONNX's name of a dtype."""
-    known = TABLE[dtype].onnx
-    return known[0] if known else ""

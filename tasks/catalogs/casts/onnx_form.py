@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from tasks.model.dtypes import DTYPE_OF_ELEMENT, ELEMENT_TYPE, name_numpy_dtype
+from tasks.model.dtypes import ELEMENT_TYPE, name_numpy_dtype
+from tasks.operators import schemas
 
-#: The opset that brought a dtype, where that is not the oldest one taken (13), by the beginning of its name.
-_SINCE = {"float8_e8m0": 24, "float8": 19, "float6": 28, "float4": 23, "int4": 21, "uint4": 21, "int2": 25, "uint2": 25}
 #: The operators of quantisation take integers of 16 bits and other scales than float32 from then on.
 _QUANTISED = 21
 
 
-def find_cast_opset(dtypes: Sequence[str], op: str) -> int:
-    """The oldest opset that has an operator in these dtypes."""
-    first = [next((n for name, n in _SINCE.items() if dtype.startswith(name)), 13) for dtype in dtypes]
-    return max([*first, _QUANTISED if op in ("QuantizeLinear", "DequantizeLinear") else 13])
+def find_cast_opset(op: str, dtypes: Collection[str]) -> int | None:
+    """The oldest opset that has an operator in these dtypes; None where none has."""
+    found = schemas.find_oldest_opset(op, frozenset(dtypes))
+    return found and max(found, _QUANTISED if op in ("QuantizeLinear", "DequantizeLinear") else found)
 
 
 def make_cast_model(
@@ -29,7 +28,7 @@ def make_cast_model(
     attributes: Mapping[str, Any] | None = None,
 ) -> bytes | None:
     """The bytes of a model of one input "x" (its dtype and shape), of outputs, both by name, and of constants; None
-    where ONNX has no such dtype."""
+    where ONNX has not the operator in such dtypes."""
     from onnx import checker, helper, numpy_helper
 
     constants = weights or {}
@@ -38,7 +37,8 @@ def make_cast_model(
         *(dtype for dtype, _ in made.values()),
         *(name_numpy_dtype(x.dtype) for x in constants.values()),
     ]
-    if not set(dtypes) <= set(DTYPE_OF_ELEMENT.values()) or any(dtype.startswith("complex") for dtype in dtypes):
+    opset = find_cast_opset(op, dtypes)
+    if opset is None:
         return None
     graph = helper.make_graph(
         [helper.make_node(op, ["x", *constants], list(made), **(attributes or {}))],
@@ -50,7 +50,7 @@ def make_cast_model(
         ],
         [numpy_helper.from_array(value, name) for name, value in constants.items()],
     )
-    imports = [helper.make_opsetid("", find_cast_opset(dtypes, op))]
+    imports = [helper.make_opsetid("", opset)]
     whole = helper.make_model(graph, opset_imports=imports, ir_version=helper.find_min_ir_version_for(imports))
     checker.check_model(whole)
     return bytes(whole.SerializeToString(deterministic=True))

@@ -19,11 +19,10 @@ from tasks.graphs.evaluate_graph import EvaluatedGraph
 from tasks.graphs.expected_outputs import compute_graph_leaves
 from tasks.graphs.widening import NARROW
 from tasks.model import EXHAUSTIVE, Group, OpClass, Oracle, is_inexact_dtype
-from tasks.model.dtypes import DTYPE_OF_ELEMENT, ELEMENT_TYPE
+from tasks.model.dtypes import ELEMENT_TYPE
 from tasks.operators import table as operators
+from tasks.operators.schemas import list_operator_schemas, name_schema_dtypes
 
-#: The oldest opset that a model has: runtimes take few older ones.
-OLDEST = 13
 #: The inputs of a model.
 NAMES = ("x", "z")
 #: Shapes, by sample: a kernel has a path for whole vectors and one for what is left of them.
@@ -31,47 +30,22 @@ SHAPES = ("one dimension", "two", "a tail")
 
 
 @functools.cache
-def _list_operator_schemas(op: str) -> tuple[Any, ...]:
-    """Schemas of an operator in the default domain from the oldest on, by the opset they hold from."""
-    import onnx
-
-    found = [s for s in onnx.defs.get_all_schemas_with_history() if s.name == op and s.domain == ""]
-    return tuple(sorted(found, key=lambda s: s.since_version))
-
-
-@functools.cache
 def _choose_operator_opsets(op: str) -> dict[str, int]:
     """The opset of the model, by dtype: the oldest one that takes it. No dtype of which not every value can be
     tried."""
-    made: dict[str, int] = {}
-    schemas, row = _list_operator_schemas(op), operators.find_operator(op)
-    for place, schema in enumerate(schemas):
-        if place + 1 < len(schemas) and schemas[place + 1].since_version <= OLDEST:
-            continue  # another one holds by then
-        for kind in schema.inputs[0].types:
-            dtype = DTYPE_OF_ELEMENT.get(_count_element_type(kind))
-            if (
-                dtype is not None
-                and dtype not in row.refused
-                and (_has_dtype_pairs(dtype) if row.elementwise == 2 else every_value.has_every_value(dtype))
-            ):
-                made.setdefault(dtype, max(schema.since_version, OLDEST))
-    return made
+    row = operators.find_operator(op)
+    return {
+        dtype: opset
+        for opset, schema in reversed(list_operator_schemas(op))
+        for dtype in sorted(name_schema_dtypes(schema.inputs[0]))
+        if dtype not in row.refused
+        and (_has_dtype_pairs(dtype) if row.elementwise == 2 else every_value.has_every_value(dtype))
+    }
 
 
 def _has_dtype_pairs(dtype: str) -> bool:
     """Whether it has 8 bits of its own, or holds a float8."""
     return dtype in ("int8", "uint8", *NARROW)
-
-
-@functools.cache
-def _count_element_type(kind: str) -> int:
-    """Number of the elements of a type of a schema, "tensor(float16)"; 0 for what is no tensor."""
-    import onnx
-
-    name = kind.removeprefix("tensor(").removesuffix(")")
-    found = {"float": "FLOAT", "double": "DOUBLE"}.get(name, name.upper())
-    return int(getattr(onnx.TensorProto, found, 0)) if kind.startswith("tensor(") else 0
 
 
 def list_every_input_entries(catalog: str) -> list[Entry]:
@@ -153,7 +127,7 @@ def _make_operator_model(op: str, dtype: str, shapes: list[tuple[int, ...]], att
     from onnx import checker, helper
 
     opset = _choose_operator_opsets(op)[dtype]
-    schema = next(s for s in reversed(_list_operator_schemas(op)) if s.since_version <= opset)
+    schema = next(x for first, x in reversed(list_operator_schemas(op)) if first <= opset)
     same = schema.outputs[0].type_str == schema.inputs[0].type_str
     given, made = ELEMENT_TYPE[dtype], ELEMENT_TYPE[dtype if same else "bool"]
     graph = helper.make_graph(

@@ -84,6 +84,8 @@ class OpInfoSampleMaker:
         #: as many an op; should anything else have drawn since, the next reference is only run more often than it need
         #: be (`draw_random_outputs`).
         self._rng_state = b""
+        #: Modes of calls of which a device returns dtypes and shapes as the CPU does.
+        self._alike_there: set[str] = set()
 
     def make(self, index: int, source: Any) -> Sample:
         import torch
@@ -152,7 +154,7 @@ class OpInfoSampleMaker:
         for i, (y, array, delta) in enumerate(zip(exact, arrays, floors)):
             leaf = self._leaf(y, array, own[i] if own is not None else None, delta)
             made.expected.append(replace(leaf, reference=None) if op_class is OpClass.UNINITIALISED else leaf)
-        made.on_device = self._on_device(args, kwargs, made.expected)
+        made.on_device = self._on_device(args, kwargs, made)
         try:
             self._define(made, placement.definition, random)
         except Exception as error:
@@ -182,15 +184,22 @@ class OpInfoSampleMaker:
                 return  # so few elements that any could be chance
             made.definition, made.oracle = name, "float64"
 
-    def _on_device(self, args: Any, kwargs: Any, expected: Sequence[Leaf]) -> list[Metadata]:
-        """`Sample.on_device`."""
-        asked = declared.may_device_dtypes_differ(self.dtype, len(expected))
-        there = declared.infer_meta_outputs(self.op, args, kwargs) if asked else None
-        here: list[Metadata] = [(leaf.dtype, leaf.shape) for leaf in expected]
+    def _on_device(self, args: Any, kwargs: Any, made: Sample) -> list[Metadata]:
+        """`Sample.on_device`. What is alike of a call is alike of all of its mode: a meta kernel takes milliseconds."""
+        if not declared.may_device_dtypes_differ(self.dtype, len(made.expected)):
+            return []
+        mode = declared.describe_call_modes(made.args, made.kwargs)
+        if mode in self._alike_there:
+            return []
+        there = declared.infer_meta_outputs(self.op, args, kwargs)
+        here: list[Metadata] = [(leaf.dtype, leaf.shape) for leaf in made.expected]
         if there is None or (len(there) != len(here) and None in there):
             return []
-        made = [x or here[place] for place, x in enumerate(there)]
-        return made if made != here else []
+        found = [x or here[place] for place, x in enumerate(there)]
+        if found != here:
+            return found
+        self._alike_there.add(mode)
+        return []
 
     def _ask_second(self, args: Any, kwargs: Any, made: Sample) -> None:
         import torch
