@@ -60,13 +60,17 @@ def pytest_collection() -> Iterator[None]:
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The cache of prepared cases, shared by all tests; $FARM_TEST_CACHE keeps it between sessions.
 
-    One for all processes of pytest-xdist, as a cluster's nodes share one: what a catalog lists is listed once.
+    One for all processes of pytest-xdist, as a cluster's nodes share one: what a catalog lists is listed once. What
+    compilers make in this process is kept there as well, as what children make is: inductor's headers alone take them
+    12 s, once for each folder.
     """
+    from farm.fleet.child_process import name_compiler_caches
+
     base = tmp_path_factory.getbasetemp()
     base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     path = Path(os.environ.get("FARM_TEST_CACHE") or base / "cache")
     path.mkdir(exist_ok=True)
-    os.environ["FARM_CACHE"] = str(path)
+    os.environ |= {"FARM_CACHE": str(path)} | name_compiler_caches(path)
     yield path
 
 
