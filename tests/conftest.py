@@ -38,6 +38,7 @@ sys.dont_write_bytecode = False
 #: processes are at, the processors have work.
 LONGEST = (
     "client faults planted_vendors heterogeneous minimise_checks resume minimise planted_device own_models cluster training_ranks "
+    "leaderboard serving precision baselines zoo init rejudge isolation gradcheck engine_endpoint own_modules packaged_engines "
     "selftest reproduce own_arithmetic architectures user_config own_devices user_catalog docs collectives lake envs training "
     "canary own_autograd client_layouts awaited recipes determinism double_backward first_reading bisect probing budget home "
     "findings_of_torch findings_folder pytest_plugin own_kernels localise progress report"
