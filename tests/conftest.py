@@ -38,6 +38,7 @@ sys.dont_write_bytecode = False
 #: processes are at, the processors have work.
 LONGEST = (
     "client faults planted_vendors heterogeneous minimise_checks resume minimise planted_device own_models cluster training_ranks "
+    "leaderboard serving precision baselines zoo init rejudge isolation gradcheck engine_endpoint own_modules packaged_engines "
     "selftest reproduce own_arithmetic architectures user_config own_devices user_catalog docs collectives lake envs training "
     "canary own_autograd client_layouts awaited recipes determinism double_backward first_reading bisect probing budget home "
     "findings_of_torch findings_folder pytest_plugin own_kernels localise progress report"
@@ -60,13 +61,17 @@ def pytest_collection() -> Iterator[None]:
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The cache of prepared cases, shared by all tests; $FARM_TEST_CACHE keeps it between sessions.
 
-    One for all processes of pytest-xdist, as a cluster's nodes share one: what a catalog lists is listed once.
+    One for all processes of pytest-xdist, as a cluster's nodes share one: what a catalog lists is listed once. What
+    compilers make in this process is kept there as well, as what children make is: inductor's headers alone take them
+    12 s, once for each folder.
     """
+    from farm.fleet.child_process import name_compiler_caches
+
     base = tmp_path_factory.getbasetemp()
     base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     path = Path(os.environ.get("FARM_TEST_CACHE") or base / "cache")
     path.mkdir(exist_ok=True)
-    os.environ["FARM_CACHE"] = str(path)
+    os.environ |= {"FARM_CACHE": str(path)} | name_compiler_caches(path)
     yield path
 
 

@@ -43,9 +43,12 @@ class Served:
     def __init__(self, engine: Engine, manners: Manners) -> None:
         self.engine, self.manners, self.lock = engine, manners, threading.Lock()
         self._read: dict[tuple[int, ...], int] = {}
+        #: Of one request, what is said of a row, which thousands of drawn tokens have in common.
+        self._said: dict[bytes, dict[str, float]] = {}
 
     def complete(self, asked: dict[str, Any]) -> dict[str, Any]:
         prompts = asked["prompt"] if isinstance(asked["prompt"][0], list) else [asked["prompt"]]
+        self._said.clear()
         if len(prompts) > 1:
             sequences, last = self.engine.batch(prompts, LEFT)
             rows = [x[None] for x in last]
@@ -124,8 +127,11 @@ class Served:
         return f"word {token}" if self.manners.by_text else f"token_id:{token}"
 
     def _likeliest(self, logits: np.ndarray, count: int) -> dict[str, float]:
-        row = compute_decoder_logprobs(logits)
-        return {self._name(int(t)): float(row[t]) for t in np.argsort(-row)[:count]}
+        key = logits.tobytes()
+        if key not in self._said:
+            row = compute_decoder_logprobs(logits)
+            self._said[key] = {self._name(int(t)): float(row[t]) for t in np.argsort(-row)[:count]}
+        return self._said[key]
 
 
 def _count_shared(a: Sequence[int], b: Sequence[int]) -> int:

@@ -84,7 +84,7 @@ class Farm:
         packs = [
             PreparedGroup(prepare_group(x, self.folder)[1].pack.path, check) for x in groups
         ]  # which several checks share
-        limits = limits or Limits(deadline_s=30)
+        limits = limits or Limits(deadline_s=30, race_s=1.0)
         self.child = ChildProcess(sys.executable, limits, None, ("torch",))
         hello = wire.Hello(BackendSpec.parse("torch-cpu"), policy_files.load_policy("error_units"), text, limits.race_s)
         assert isinstance(self.child.ask(hello, 120), wire.Ready)
@@ -648,7 +648,7 @@ def test_a_kernel_that_computes_before_its_clock_runs_gains_nothing(
         return text
 
     monkeypatch.setattr(farm, "define", define_slow)
-    for row in farm.run("speedup", cheat=EARLY):
+    for row in farm.run("speedup", Limits(deadline_s=30), cheat=EARLY):
         # Where the machine is so busy that the wall clock cannot tell, what the system counted is in its time: it is
         # twice as fast, and says 4,000 times.
         found = row.speedup is None if "early" in row.time_doubt else row.speedup < 4

@@ -58,6 +58,18 @@ def told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def short_race(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One race of a second, not three of eight, for each submission: what times are worth is in test_speedup."""
+    plan = submissions.plan_task_ops
+    monkeypatch.setattr(submissions, "TIMED", 1)
+    monkeypatch.setattr(
+        submissions,
+        "plan_task_ops",
+        lambda given, drawn, root, settings, refuse: plan(given, drawn, root, {"race_s": 1.0, **settings}, refuse),
+    )
+
+
+@pytest.fixture
 def board(tmp_path: Path) -> Path:
     """A folder with a task and one submission, which is right."""
     folder = tmp_path / "board"
@@ -226,6 +238,7 @@ def test_judge_takes_a_declared_function_as_the_task() -> None:
     assert farm.judge(double, "def double(x):\n    return -x\n", samples=1).status == "wrong"
 
 
+@pytest.mark.usefixtures("short_race")
 @pytest.mark.parametrize(
     ("folder", "right", "wrong"),
     [
@@ -242,6 +255,7 @@ def test_layouts_of_other_benchmarks(folder: str, right: list[str], wrong: list[
     ), lines
 
 
+@pytest.mark.usefixtures("short_race")
 def test_a_gpumode_submission_in_a_folder_of_its_own_finds_the_tasks_types(tmp_path: Path, results: Path) -> None:
     shutil.copytree(PUBLISHED / "gpumode", tmp_path / "problems")
     folder = tmp_path / "problems" / "vectoradd"

@@ -48,7 +48,7 @@ def rows(backend: str, check: str, cache: Path, *ops: str, explained: bool = Tru
     ],
 )
 def test_other_bytes_are_found(device: str, check: str, status: str, kind: str, cache: Path) -> None:
-    (row,) = rows(f"same-{device}", check, cache, "softmax")
+    (row,) = rows(f"same-{device}", check, cache, "softmax", explained=False)
     assert (row["status"], row["kind"]) == (status, kind), row["error"]
     if status == "pass":
         assert row["apart_units"] == 0.0 and row["numel"] > 1000

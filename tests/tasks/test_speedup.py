@@ -353,7 +353,7 @@ def test_rows_of_a_run_name_their_eager_arm_and_the_report_shows_them(tmp_path: 
     config = tmp_path / "c.yaml"
     config.write_text(
         "dtypes: [float32]\nchecks: [speedup]\ncatalogs: [{name: critical, ops: [softmax], samples: 1}]\n"
-        "backends: [torch-cpu, ort-cpu]\n"
+        "backends: [torch-cpu, ort-cpu]\nrace_s: 1\n"
     )
     done = here(config, "--on", "inline", "--results", results)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -29,7 +29,7 @@ def test_training_runs_that_are_built_together_keep_their_sessions(cache: Path) 
 
 def test_faults_are_named_and_the_honest_loop_passes(cache: Path) -> None:
     names = ("lost_gradient", "accumulation_not_divided", "plain")
-    cases = [x for x in (*zoo.FAULTS, *zoo.HONEST) if x.name in names]
+    cases = [x for x in (*zoo.FAULTS, *zoo.HONEST) if x.network == "gpt" and x.name in names]
     found = {x.case.name: x for x in judge_all(cases, ("float32",), cache)}
     assert set(found) == set(names)
     assert not found["plain"].caught
