@@ -229,7 +229,7 @@ def save_pack(
 
     spool: where some of the arrays were made. Returns what has been written, for `ArrayPack`.
     """
-    around = spool if spool is not None and spool.path else None
+    around = spool if spool is not None and any(spool.find(array) is not None for array in arrays) else None
     index, chunks, at = [], [], around.end - ROOM if around else 0
     for array in arrays:
         name = name_numpy_dtype(array.dtype)

@@ -199,7 +199,9 @@ class ExactTraining:
 
     def _move_weights(self, draw: int | None, places: Any) -> None:
         """Move the module's weights where they are used: autocast rounds those of products."""
-        for p in self._parameters() if draw is not None else ():
+        if draw is None:
+            return
+        for p in self._parameters():
             eps = self._elsewhere if self._elsewhere is not None and p.ndim < 2 else self._half
             noise.perturb_in_place(p.detach().numpy(), eps, draw, next(places))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from tasks.model import EPS
 from tasks.training.exact import HALF, STORED, STORINGS, ExactTraining, SeenModules, list_step_outputs
 from tasks.training.phases import ALONE, ALONG, BUFFERS, LOSS, PROBE, SHARES, TAPS
 from tasks.training.state import TrainingState, join_state_vector
+from tasks.variables import count_processors
 
 #: Steps that are looked at, of LAST + 1: the first ones, where bias correction and warm-up are, then fewer.
 STEPS = (0, 1, 2, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21)
@@ -116,7 +116,7 @@ _Look = Callable[..., "Future[_Draw]"]
 def _open_thread_pool(exact: ExactTraining, draws: int) -> Iterator[_Look]:
     """What calls a function of a network and more in a thread with a network of its own, where this is large; else at
     once with the same network. No more threads than draws: each holds the network and its gradients."""
-    threads = min(draws, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    threads = min(draws, count_processors())
 
     def call(function: Callable[..., _Draw], *given: Any) -> Future[_Draw]:
         made: Future[_Draw] = Future()
@@ -163,7 +163,7 @@ class _LookedAt:
             self.taps = seen.taps
             for phase, some in seen.phases.items():
                 self.right[phase] = [make_spooled_array((self.steps, *y.shape), y.dtype.name) for y in some]
-                self.sizes[phase], self.apart[phase] = ([[] for _ in some] for _ in range(2))
+                self.sizes[phase], self.apart[phase] = [[] for _ in some], [[] for _ in some]
                 self.slopes[phase] = [[] for _ in some]
         for phase, some in seen.phases.items():
             for right, sizes, y in zip(self.right[phase], self.sizes[phase], some):
