@@ -111,16 +111,17 @@ class ExactTraining:
             phases[SHARES] = list(shares)
         shares.reverse()
         phases[RAW] = [self._reduce(shares.pop(), draw, places) for _ in range(len(shares))]
-        after = self._advance(state, number, phases[RAW], draw, places, goes_on)
+        first, second, weights = self._advance(state, number, phases[RAW], draw, places, goes_on)
+        after = TrainingState(weights, first, second, buffers) if goes_on else state
         if looked_at:
             self._move_weights(draw, places)
             phases[PROBE] = [self._evaluate(buffers, [x[None] for x in probe], draw, places)]
-        return SeenModules(phases, list(taps), TrainingState(*after, buffers) if goes_on else state)
+        return SeenModules(phases, list(taps), after)
 
     def _advance(
         self, state: TrainingState, number: int, raw: Arrays, draw: int | None, places: Any, goes_on: bool
     ) -> tuple[Arrays, Arrays, Arrays]:
-        """(weights, first moments, second moments) after the step, nothing where it does not go on; the module has the
+        """(first moments, second moments, weights) after the step, nothing where it does not go on; the module has the
         weights."""
         factor = measure_clip_factor(self.recipe, raw)
         parts = zip(self._parameters(), self.places.parameters, state.weights, state.first, state.second, raw)
@@ -128,15 +129,14 @@ class ExactTraining:
         begin, count = next(places) if draw is not None else 0, len(raw)
         for k, (p, name, weight, one, two, gradient) in enumerate(parts):
             clipped = gradient * factor if factor != 1.0 else gradient
-            first, second, weight = self.recipe.of_parameter(name).advance(number, weight, one, two, clipped)
+            own, given = self.recipe.of_parameter(name), (number, weight, one, two, clipped)
+            made = own.advance(*given) if goes_on else (own.advance_weight(*given),)
             if draw is not None:
-                some = enumerate((first, second, weight)) if goes_on else [(2, weight)]
-                for phase, x in some:
-                    self._store(x, draw, begin + phase * count + k)
-            _put_values(p, weight)
-            if goes_on:
-                for kept, x in zip(after, (weight, first, second)):
-                    kept.append(x)
+                for place, x in enumerate(reversed(made)):
+                    self._store(x, draw, begin + (2 - place) * count + k)
+            _put_values(p, made[-1])
+            for kept, x in zip(after, made if goes_on else ()):
+                kept.append(x)
         if draw is not None:
             next(itertools.islice(places, 3 * count - 2, None))  # what comes behind keeps its places
         return after
