@@ -126,6 +126,9 @@ class CaseRun:
     refused: str = ""
     #: What was seen at the steps of its check.
     seen: list[trace.TracedSteps] = field(default_factory=list)
+    #: The judgements of those of a check that spends them (`tasks.checks.Check.spend`), and how long these took.
+    spent: list[Judgement] = field(default_factory=list)
+    judge_s: float = 0.0
     build_ms: float | None = None
     started_at: float = 0.0
 
@@ -398,7 +401,7 @@ class Runner:
             try:
                 stages = self._observe_program(case, case.program)
                 outputs.append(trace.join_outputs_of_steps(stages))
-                run_ms = (time.perf_counter() - begin) * 1e3
+                run_ms = (time.perf_counter() - begin - case.judge_s) * 1e3
                 if case.item.asked.keep and not case.raises:
                     save_pack(case.item.asked.keep, {"outputs": len(outputs[0])}, [np.array(x) for x in outputs[0]])
                 # A session's steps are repeated by the check replay.
@@ -409,7 +412,7 @@ class Runner:
                         ]  # an op in place writes to the same memory again
                     outputs.append(list(case.program.run()))
             except BaseException as error:
-                run_ms = run_ms or (time.perf_counter() - begin) * 1e3
+                run_ms = run_ms or (time.perf_counter() - begin - case.judge_s) * 1e3
                 if isinstance(error, Misbehaviour) and error.outputs is not None and self._matches_as_numbers(case):
                     broken, outputs = error, [list(error.outputs)]  # its numbers may be wrong as well
                 else:
@@ -422,7 +425,7 @@ class Runner:
             try:
                 asked = (self.policy, self.info, case.form)
                 if broken is None and (len(stages) > 1 or stages[0].row is not None or check.names_faults):
-                    of_steps = judge_steps(case.sample, stages, *asked)
+                    of_steps = case.spent or judge_steps(case.sample, stages, *asked)
                     found = self._judge_case(case, stages, of_steps)
                 else:
                     adds = None if self._passport is None else self._find_own_arithmetic(case, self._passport)
@@ -468,6 +471,8 @@ class Runner:
     ) -> Judgement:
         """The judgement of a case by those of its steps; what nobody has promised is said in the flags."""
         check = checks.get_check_or_default(case.sample.owner.check)
+        if check.spends and not case.spent:
+            stages = [check.spend(x, case.sample) for x in stages]
         if (concluded := check.conclude(stages, of_steps, case.sample)) is not None:
             return concluded
         held = [k for k, x in enumerate(stages) if not x.noted]
@@ -527,11 +532,12 @@ class Runner:
         check = checks.get_check_or_default(case.sample.owner.group.check)
         return check.needs == checks.FORWARD and not check.own_call
 
-    @staticmethod
-    def _observe_program(case: CaseRun, program: Program) -> list[checks.Observation]:
+    def _observe_program(self, case: CaseRun, program: Program) -> list[checks.Observation]:
         """What is judged of a program, run as the case's check wants it. Raises what one of its steps raised."""
         assert case.form is not None, "a program is built of a form"
-        steps = checks.get_check(case.sample.owner.check).stages(program, case.form)
+        check = checks.get_check(case.sample.owner.check)
+        steps = check.stages(program, case.form)
+        spends = check.spends and not case.item.asked.keep
         begin = time.perf_counter()
         try:
             for seen in steps:
@@ -539,17 +545,30 @@ class Runner:
                 if seen.error is not None:
                     case.culprit = seen.name if seen.judged else ""
                     raise seen.error
+                if spends and seen.judged:
+                    self._spend(case, check)
                 begin = time.perf_counter()
         finally:
             if isinstance(steps, Generator):  # a session is closed here, and not when somebody forgets it
                 steps.close()
         return [x.what for x in case.seen if x.what.judged]
 
+    def _spend(self, case: CaseRun, check: checks.Check) -> None:
+        """Judge what has been seen last, and hold of it only what the check concludes from."""
+        begin, case.stage = time.perf_counter(), JUDGE
+        last = case.seen[-1]
+        case.spent += judge_steps(case.sample, [last.what], self.policy, self.info, case.form)
+        case.seen[-1] = replace(last, what=check.spend(last.what, case.sample))
+        case.sample.owner.pack.release()
+        case.stage = RUN
+        case.judge_s += time.perf_counter() - begin
+
     def _trace(self, case: CaseRun, found: Sequence[Judgement]) -> tuple[TraceStep, ...]:
         """The rows of the table ``trace``. found: the judgements of the steps that are judged."""
         if len(case.seen) == 1 and not case.seen[0].state_digest:  # as nearly all cases
             return ()
         complete = [x.what for x in case.seen if x.what.judged and x.what.error is None]
+        found = case.spent or found
         if len(case.seen) > 1 and len(found) < len(complete):  # a later step has ended the case
             with contextlib.suppress(Exception):  # what cannot be judged has its error, and costs nobody the row
                 found = judge_steps(case.sample, complete, self.policy, self.info, case.form)

@@ -193,8 +193,8 @@ class BackendConfig(_Model):
         default=6.0,
         gt=0,
         allow_inf_nan=False,
-        description="limit of its process's resident memory; a case that exceeds it after others is first run again"
-        " alone in a new process",
+        description="limit of its process's resident memory, and of what prepares its cases; a case that exceeds it after"
+        " others is first run again alone in a new process",
     )
     labels: dict[str, str] = Field(default={}, description="globs that the labels of a Ray node must match")
     kernel: str = Field(

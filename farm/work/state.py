@@ -171,8 +171,10 @@ class RunPlan:
 
 
 def make_child_limits(config: Config, backend: str = "") -> Limits:
-    """Of a backend's children; of those that prepare and export where none is named."""
-    memory = next((b.memory_gib for b in config.backends if b.name == backend), Limits.memory_gib)
+    """Of a backend's children; of those that prepare and export where none is named, which may have what the largest of
+    the backends may: what it is given has to be made."""
+    limits = {b.name: b.memory_gib for b in config.backends}
+    memory = limits.get(backend, max(Limits.memory_gib, *limits.values()) if limits else Limits.memory_gib)
     return Limits(config.deadline_s, memory, localise_s=config.localise_s, race_s=config.race_s)
 
 

@@ -44,7 +44,7 @@ class Observation:
     state: what the session keeps after the step. ms: how long the step took, where that is not the time until it was
     seen. noted: of what nobody has promised, where that is, in a word: it is no fault if it is wrong, and the flag
     `wrong_at` names it; "" of all else. made_of: of a training run, the gradients that an optimiser makes these of. number, phase, rank: of a training run, which of its steps this is, what of the step, and
-    whose where several ranks take it; ranks: how many these are; owners: of places in the network, the rank that alone
+    whose where several ranks take it; ranks: how many these are; slopes: what is kept of its outputs once they are judged; owners: of places in the network, the rank that alone
     has them. present: of each output, which elements there are (bool), where not all are; the others are NaN, and
     expected to be.
 
@@ -72,6 +72,7 @@ class Observation:
     ranks: int = 1
     owners: Callable[[str], int | None] | None = None
     present: Sequence[Any] | None = None
+    slopes: Sequence[float] = ()
 
     @property
     def arranged(self) -> bool:
@@ -231,6 +232,15 @@ class Check:
         find_beyond: of a step, for each output the flat places of its elements beyond the policy's limit, the furthest
         first."""
         return "", ""
+
+    def spend(self, seen: Observation, sample: PreparedSample) -> Observation:
+        """What `conclude` needs of an observation that has been judged. Of a check that `spends`, each is judged when it
+        is seen, and nothing else of it is held."""
+        return seen
+
+    @property
+    def spends(self) -> bool:
+        return type(self).spend is not Check.spend
 
     def conclude(
         self, seen: Sequence[Observation], found: Sequence[Judgement], sample: PreparedSample

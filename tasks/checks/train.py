@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from tasks.arrays import contiguous
 from tasks.checks.base import Observation, Scenario
 from tasks.checks.same_bytes import copy_program_outputs
-from tasks.model import EPS, Form, Misbehaviour, Program, Session, Status, Unsupported
+from tasks.model import EPS, Form, Leaf, Misbehaviour, Program, Session, Status, Unsupported
 from tasks.training.exact import HALF, STORED, STORINGS
 from tasks.training.layout import StepLayout
 from tasks.training.phases import (
@@ -96,33 +96,45 @@ class Train(Scenario):
         if program.session is None:
             raise Unsupported("the backend runs no session of a training loop")
         for k, inputs in enumerate(contiguous.dense(form).steps()):
-            number = int(inputs[form.stepped[0]][0])  # the first of its inputs says which step of the run it is
-            ranks = _part_by_rank(copy_program_outputs(session.step(inputs)))
-            for rank, (layout, outputs) in enumerate(ranks):
-                gradients: OwnGradients | None = None
-                whose = f"step {number}, rank {rank}" if len(ranks) > 1 else f"step {number}"
-                for phase, a, b in split_step_phases(form.phases):
-                    runs = [(0, seen)] if (seen := outputs.get(phase, [])) else []
-                    if phase == TAPS:
-                        runs = _find_module_taps(layout, seen, form.names[a:b])
-                    elif not seen and phase != SHARES:
-                        raise Misbehaviour("structure", f"{whose}: nothing of the phase {phase} was returned")
-                    for first, some in runs:
-                        yield Observation(
-                            f"{whose}: {phase}",
-                            some,
-                            part=(a + first, a + first + len(some)),
-                            row=k,
-                            made_of=gradients if phase in ALONE else None,
-                            noted=TAPS if phase == TAPS else "",
-                            number=number,
-                            phase=phase,
-                            rank=rank if len(ranks) > 1 else None,
-                            ranks=len(ranks),
-                            owners=layout.owner_of,
-                        )
-                    if phase in (RAW, CLIPPED):
-                        gradients = OwnGradients(seen)
+            yield from self._observe_step(session, form, k, inputs)
+
+    @staticmethod
+    def _observe_step(session: Session, form: Form, k: int, inputs: list[Any]) -> Iterator[Observation]:
+        """What is seen of one step, which is gone when the next one is taken."""
+        number = int(inputs[form.stepped[0]][0])  # the first of its inputs says which step of the run it is
+        ranks = _part_by_rank(copy_program_outputs(session.step(inputs)))
+        for rank, (layout, outputs) in enumerate(ranks):
+            gradients: OwnGradients | None = None
+            whose = f"step {number}, rank {rank}" if len(ranks) > 1 else f"step {number}"
+            for phase, a, b in split_step_phases(form.phases):
+                runs = [(0, seen)] if (seen := outputs.pop(phase, [])) else []
+                if phase == TAPS:
+                    runs = _find_module_taps(layout, seen, form.names[a:b])
+                elif not seen and phase != SHARES:
+                    raise Misbehaviour("structure", f"{whose}: nothing of the phase {phase} was returned")
+                for first, some in runs:
+                    yield Observation(
+                        f"{whose}: {phase}",
+                        some,
+                        part=(a + first, a + first + len(some)),
+                        row=k,
+                        made_of=gradients if phase in ALONE else None,
+                        noted=TAPS if phase == TAPS else "",
+                        number=number,
+                        phase=phase,
+                        rank=rank if len(ranks) > 1 else None,
+                        ranks=len(ranks),
+                        owners=layout.owner_of,
+                    )
+                if phase in (RAW, CLIPPED):
+                    gradients = OwnGradients(seen)
+
+    def spend(self, seen: Observation, sample: PreparedSample) -> Observation:
+        kept = replace(seen, outputs=(), made_of=None)
+        if seen.phase not in ALONG or seen.rank:
+            return kept
+        leaves = seen.expected(sample.expected())
+        return replace(kept, slopes=[_measure_output_slope(x, leaf) for x, leaf in zip(seen.outputs, leaves)])
 
     def conclude(
         self, seen: Sequence[Observation], found: Sequence[Judgement], sample: PreparedSample
@@ -176,6 +188,13 @@ class Train(Scenario):
         return found.flag(**{FLAG_SLOPE: one.phase.replace(" ", "_")})
 
 
+def _measure_output_slope(x: Any, leaf: Leaf) -> float:
+    """NaN of an output that is none of its shape."""
+    if leaf.reference is None or np.shape(x) != leaf.reference.shape:
+        return math.nan
+    return measure_update_slope(np.asarray(x, np.float64), leaf.reference)
+
+
 @dataclass(frozen=True)
 class Along:
     """An output of a phase of ALONG over all steps. score: the mean of ⟨x, reference⟩ / ⟨reference, reference⟩ − 1 in
@@ -187,18 +206,16 @@ class Along:
 
 
 def measure_training_slopes(seen: Sequence[Observation], sample: PreparedSample) -> list[Along]:
-    """Of each output of the phases of ALONG; none where fewer than two steps are looked at."""
-    record, expected = sample.record, sample.expected()
+    """Of each output of the phases of ALONG; none where fewer than two steps are looked at. seen: after `Train.spend`."""
+    record = sample.record
     found = []
     for place in (k for k, phase in enumerate(record.phases) if phase in ALONG):
         steps = [x for x in seen if not x.noted and not x.rank and x.part[0] <= place < (x.part[1] or 0)]
-        reference, floor = expected[place].reference, record.slopes[place]
+        floor = record.slopes[place]
         if len(steps) < 2:
             continue
-        assert reference is not None and floor is not None
-        off = [
-            measure_update_slope(np.asarray(x.outputs[place - x.part[0]], np.float64), reference[x.row]) for x in steps
-        ]
+        assert floor is not None
+        off = [x.slopes[place - x.part[0]] for x in steps]
         # What the draws of a single number, or of a buffer, do not have may be the same at every step: a factor that
         # float32 holds.
         always = 0.0 if record.phases[place] == RAW else STORINGS * HALF * EPS[STORED]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from weakref import WeakKeyDictionary
 
@@ -73,8 +73,7 @@ def expect_phase_alone(
     if phase == CLIPPED:
         right = clip_training_gradients(recipe, [np.asarray(g, np.float64) for g in gradients.arrays])
         # All gradients are clipped by the norm of them, a single number.
-        moved = ([_move_phase_input(y, draw, k) for draw in range(DRAWS)] for k, y in enumerate(right))
-        floors = [_measure_phase_floor(y, draws, STORINGS) for y, draws in zip(right, moved)]
+        floors = (_measure_clipped_floor(y, k) for k, y in enumerate(right))
         return [_expect_phase_leaf(*one) for one in zip(expected, right, floors)]
     shapes = [leaf.shape for leaf in expected]
     state = [cut_state_vector(vectors[name], shapes) for name in ("weights", "first", "second")]
@@ -95,27 +94,47 @@ def _measure_optimizer_floors(
     recipe: TrainingRecipe, number: int, parts: Sequence[np.ndarray], place: int
 ) -> list[float]:
     """The floors of one parameter's moments and weight after a step, in the order of OF_OPTIMIZER."""
+
+    def advance(own: Sequence[np.ndarray], begin: int, draw: int | None) -> Sequence[np.ndarray]:
+        if draw is None:
+            return recipe.advance(number, *own)
+        given = (_move_phase_input(x, draw, place + n, begin) for n, x in enumerate(own))
+        return [_move_phase_input(x, draw, place + 7, begin) for x in recipe.advance(number, *given)]
+
+    return _measure_floors_by_block(advance, parts, len(OF_OPTIMIZER))
+
+
+def _measure_clipped_floor(right: np.ndarray, place: int) -> float:
+    """The floor of one parameter's gradient after clipping."""
+
+    def clip(own: Sequence[np.ndarray], begin: int, draw: int | None) -> Sequence[np.ndarray]:
+        return own if draw is None else [_move_phase_input(x, draw, place, begin) for x in own]
+
+    return _measure_floors_by_block(clip, [right], 1, STORINGS)[0]
+
+
+def _measure_floors_by_block(
+    evaluate: Callable[[Sequence[np.ndarray], int, int | None], Sequence[np.ndarray]],
+    parts: Sequence[np.ndarray],
+    count: int,
+    times: float = 1.0,
+) -> list[float]:
+    """How far rounding moves each of ``count`` results of some arrays of one size, with their own rounding, so many
+    times that of storing them. evaluate(block of each, its first element, draw or None for what is right): a block at a
+    time, so that the processor's cache holds all that is made of it."""
     flat = [np.asarray(x).reshape(-1) for x in parts]
-    sizes, apart = np.zeros(len(OF_OPTIMIZER)), np.zeros((DRAWS, len(OF_OPTIMIZER)))
-    for at in range(0, flat[0].size, BLOCK):  # the processor's cache holds all that is made of a block
-        own = [x[at : at + BLOCK].astype(np.float64) for x in flat]
-        right = recipe.advance(number, *own)
+    sizes, apart = np.zeros(count), np.zeros((DRAWS, count))
+    for at in range(0, flat[0].size, BLOCK):
+        own = [x[at : at + BLOCK].astype(np.float64, copy=False) for x in flat]
+        right = evaluate(own, at, None)
         sizes += [float(np.square(y).sum()) for y in right]
         for draw in range(DRAWS):
-            moved = recipe.advance(number, *(_move_phase_input(x, draw, place + n, at) for n, x in enumerate(own)))
-            off = (_move_phase_input(x, draw, place + 7, at) - y for x, y in zip(moved, right))
-            apart[draw] += [float(np.square(x).sum()) for x in off]
-    return list(np.sqrt(apart).max(0) + HALF * EPS[STORED] * np.sqrt(sizes))
+            apart[draw] += [float(np.square(x - y).sum()) for x, y in zip(evaluate(own, at, draw), right)]
+    return list(np.sqrt(apart).max(0) + times * HALF * EPS[STORED] * np.sqrt(sizes))
 
 
 def _move_phase_input(x: np.ndarray, draw: int, place: int, begin: int = 0) -> np.ndarray:
     return noise.perturb_by_noise(x, HALF * EPS[STORED], draw, place, begin)
-
-
-def _measure_phase_floor(right: np.ndarray, draws: Iterable[np.ndarray], times: float = 1.0) -> float:
-    """How far rounding moves a result, with its own."""
-    stored = times * HALF * EPS[STORED] * _compute_phase_norm(right)
-    return max(_compute_phase_norm(x - right) for x in draws) + stored
 
 
 def _expect_phase_leaf(leaf: Leaf, right: np.ndarray, floor: float) -> Leaf:

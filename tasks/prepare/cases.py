@@ -18,7 +18,7 @@ import numpy as np
 from tasks import catalogs, checks, counterparts, sources
 from tasks.arrays import module_state
 from tasks.arrays.noise import DRAWS
-from tasks.arrays.pack import ArrayPack, PackError, Written, save_pack
+from tasks.arrays.pack import ArrayPack, PackError, Written, digest_array_bytes, save_pack, spool_arrays
 from tasks.arrays.tree import (
     NotEncodable,
     TensorSpec,
@@ -63,6 +63,8 @@ from tasks.prepare.named import find_catalog_function
 from tasks.prepare.ranked import rank_prepared_samples
 from tasks.prepare.record import OP_CLASSES, Add, LeafRecord, OracleRecord, SampleRecord
 
+#: Elements of an output, of a training run's steps, that tell what their floor excuses.
+EXCUSED_OF = 1 << 22
 #: What the key of a pack ends with that has its samples' products (`tasks.prepare.products`).
 WITH_PRODUCTS = "-products"
 
@@ -163,9 +165,11 @@ def prepare_group(
         alone = prepare_group(forward, cache, draws, None, started, with_products)[1]
         return alone.samples[0].again()
 
-    made = derived.derive_samples(catalog, group, draws, bad or {}, first)
-    header, arrays, records = _collect_prepared_pack(made, group, draws, bad or {}, started, with_products)
-    return name, PreparedGroup(path, written=save_pack(path, header, arrays), records=records)
+    with spool_arrays(path) as spool:
+        made = derived.derive_samples(catalog, group, draws, bad or {}, first)
+        header, arrays, records = _collect_prepared_pack(made, group, draws, bad or {}, started, with_products)
+        written = save_pack(path, header, arrays, spool)
+    return name, PreparedGroup(path, written=written, records=records)
 
 
 def _collect_prepared_pack(
@@ -293,11 +297,23 @@ def _measure_excused_by_noise(sample: Sample, group: Group) -> float:
     if sample.failure or sample.definition or still:
         return 0.0
     limit = policy_files.load_policy("error_units").limit_value(group.label, sample.op_class.value, group.dtype)
-    known = [leaf for leaf in sample.expected if leaf.reference is not None and leaf.reference.size]
+    known = [_thin_leaf(leaf) for leaf in sample.expected if leaf.reference is not None and leaf.reference.size]
     precision = checks.get_check(group.check).precision(group.dtype)
     shares = [measure_excused_share(leaf, limit, sample.op_class, precision) for leaf in known] if limit else [0.0]
     # Of a training step's many outputs each is asked for.
     return sum(shares) / len(shares) if sample.names else min(shares, default=0.0)
+
+
+def _thin_leaf(leaf: Leaf) -> Leaf:
+    """A part of a leaf with more than EXCUSED_OF elements that are in floors of norms: of its longest axis the first
+    ones."""
+    assert leaf.reference is not None
+    y, noise = leaf.reference, leaf.noise
+    if y.size <= EXCUSED_OF or noise is None or noise.shape == y.shape:
+        return leaf
+    axis = max((k for k in range(y.ndim) if noise.shape[k] == 1), key=lambda k: y.shape[k])
+    part = y[(slice(None),) * axis + (slice(max(1, y.shape[axis] * EXCUSED_OF // y.size)),)]
+    return replace(leaf, shape=part.shape, reference=part)
 
 
 def _is_loosely_judged(group: Group, sample: Sample, other: Sample) -> bool:
@@ -422,7 +438,7 @@ def _digest_prepared_sample(sample: Sample) -> str:
     """SHA-256 of the bytes of the inputs and the model, or of what the module holds, first 16 hex digits."""
     digest = hashlib.sha256()
     for array in sample.arrays:
-        digest.update(array.tobytes() if array.dtype.kind != "O" else repr(array.tolist()).encode())
+        digest.update(digest_array_bytes(array) if array.dtype.kind != "O" else repr(array.tolist()).encode())
     digest.update(sample.model or b"")
     digest.update(module_state.digest_module_state(sample.state).encode() if sample.state else b"")
     return digest.hexdigest()[:16]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 from collections.abc import Sequence
@@ -14,19 +15,7 @@ from tasks.arrays import noise
 from tasks.arrays.widened import compute_in_float64
 from tasks.model import EPS
 from tasks.training.networks.base import Network
-from tasks.training.phases import (
-    BUFFERS,
-    CLIPPED,
-    FIRST,
-    LOSS,
-    OF_PARAMETERS,
-    PROBE,
-    RAW,
-    SECOND,
-    SHARES,
-    TAPS,
-    WEIGHTS,
-)
+from tasks.training.phases import BUFFERS, CLIPPED, FIRST, LOSS, OF_PARAMETERS, PROBE, RAW, SECOND, SHARES, TAPS
 from tasks.training.recipe import FLOAT8, TrainingRecipe
 from tasks.training.state import StatePlaces, TrainingState
 from tasks.training.watching import watch_modules
@@ -46,8 +35,9 @@ Arrays = list[np.ndarray]
 
 @dataclass(frozen=True)
 class SeenModules:
-    """What a step gives, by phase: of OF_PARAMETERS an array per parameter, of the others as they come. taps: the names
-    of those."""
+    """What a step gives, by phase: of OF_PARAMETERS an array per parameter, of the others as they come; nothing of what
+    is judged alone. taps: the names of those. state: after the step, where it goes on, else the one that it began
+    with."""
 
     phases: dict[str, Arrays]
     taps: list[str]
@@ -58,22 +48,32 @@ class ExactTraining:
     """A network and its recipe in float64. precision: what autocast computes in, FLOAT8, or "" for float32."""
 
     def __init__(self, network: Network, recipe: TrainingRecipe, precision: str = "") -> None:
-        self.network, self.recipe = network, recipe
+        self.network, self.recipe, self.precision = network, recipe, precision
         self.module = network.build().train()
         self.places = StatePlaces.of(self.module)
+        self.size = sum(p.numel() for p in self._parameters())
         self._check_settable()
         narrow = precision not in ("", FLOAT8)
         self._half = HALF * EPS[precision if narrow else STORED]
         self._elsewhere = HALF * EPS[STORED] if narrow else None
         if precision == FLOAT8:
             self._half *= IN_FLOAT8
-        weights = [p.detach().numpy().astype(np.float64) for p in self._parameters()]
-        buffers = [b.numpy().astype(np.float64) for b in self._buffers()]
+        weights, buffers = ([x.detach().numpy().copy() for x in some()] for some in (self._parameters, self._buffers))
         nothing = [np.zeros(w.shape) for w in weights]
         self.start = TrainingState(weights, nothing, nothing, buffers)
+        self._widen_module()
+
+    def fork(self) -> ExactTraining:
+        """The same with a module of its own: of both a step may be taken at a time."""
+        made = copy.copy(self)
+        made.module = self.network.build().train()
+        made._widen_module()
+        return made
+
+    def _widen_module(self) -> None:
         self.module.double()
         self._float8: Any = None
-        if precision == FLOAT8:
+        if self.precision == FLOAT8:
             from tasks.training.float8 import MovedFloat8, convert_layers_to_float8
 
             self._float8 = MovedFloat8()
@@ -93,52 +93,63 @@ class ExactTraining:
         probe: Arrays,
         draw: int | None = None,
         goes_on: bool = True,
+        looked_at: bool = True,
     ) -> SeenModules:
         """A step from a state. batch: of each tensor of the loss an array, micro-batch by micro-batch; draw: how
         everything that is rounded moves, None for not at all: weights at use, results forward and backward, stored
-        gradients, moments and weights; goes_on: whether another step begins with the state after this one, else the
-        moments in it do not move."""
+        gradients, moments and weights; goes_on: whether another step begins with the state after this one, else nobody
+        moves the moments in it, or keeps it; looked_at: whether the probe is evaluated.
+
+        Of a large network no more is held than is returned: the weights that are used lie in the module alone."""
         places = itertools.count(1)
-        weights = state.weights if draw is None else [self._move(w, draw, places) for w in state.weights]
+        self._load(state.weights, draw, places)
         taps: dict[str, Any] = {}
-        loss, buffers, shares = self._gradients(weights, state.buffers, batch, draw, places, taps)
-        raw = [self._reduce(share, draw, places) for share in shares]
-        after, phases = self._advance(state, number, raw, draw, places, goes_on)
-        phases |= {TAPS: list(taps.values()), LOSS: [loss], BUFFERS: buffers, RAW: raw}
-        if self.recipe.accumulate > 1:
-            phases[SHARES] = shares
-        moved = after.weights if draw is None else [self._move(w, draw, places) for w in after.weights]
-        phases[PROBE] = [self._evaluate(moved, buffers, [x[None] for x in probe], draw, places)]
-        return SeenModules(phases, list(taps), TrainingState(after.weights, after.first, after.second, buffers))
+        loss, buffers, shares = self._gradients(state.buffers, batch, draw, places, taps)
+        several = self.recipe.accumulate > 1
+        phases: dict[str, Arrays] = {TAPS: list(taps.values()), LOSS: [loss], BUFFERS: buffers}
+        if several:
+            phases[SHARES] = list(shares)
+        shares.reverse()
+        phases[RAW] = [self._reduce(shares.pop(), draw, places) for _ in range(len(shares))]
+        first, second, weights = self._advance(state, number, phases[RAW], draw, places, goes_on)
+        after = TrainingState(weights, first, second, buffers) if goes_on else state
+        if looked_at:
+            self._move_weights(draw, places)
+            phases[PROBE] = [self._evaluate(buffers, [x[None] for x in probe], draw, places)]
+        return SeenModules(phases, list(taps), after)
 
     def _advance(
         self, state: TrainingState, number: int, raw: Arrays, draw: int | None, places: Any, goes_on: bool
-    ) -> tuple[TrainingState, dict[str, Arrays]]:
-        clipped = clip_training_gradients(self.recipe, raw)
-        parts = zip(self.places.parameters, state.weights, state.first, state.second, clipped)
-        rows = [self.recipe.of_parameter(name).advance(number, *part) for name, *part in parts]
-        first, second, weights = ([row[k] for row in rows] for k in range(3))
+    ) -> tuple[Arrays, Arrays, Arrays]:
+        """(first moments, second moments, weights) after the step, nothing where it does not go on; the module has the
+        weights."""
+        factor = measure_clip_factor(self.recipe, raw)
+        parts = zip(self._parameters(), self.places.parameters, state.weights, state.first, state.second, raw)
+        after: tuple[Arrays, Arrays, Arrays] = ([], [], [])
+        begin, count = next(places) if draw is not None else 0, len(raw)
+        for k, (p, name, weight, one, two, gradient) in enumerate(parts):
+            clipped = gradient * factor if factor != 1.0 else gradient
+            own, given = self.recipe.of_parameter(name), (number, weight, one, two, clipped)
+            made = own.advance(*given) if goes_on else (own.advance_weight(*given),)
+            if draw is not None:
+                for place, x in enumerate(reversed(made)):
+                    self._store(x, draw, begin + (2 - place) * count + k)
+            _put_values(p, made[-1])
+            for kept, x in zip(after, made if goes_on else ()):
+                kept.append(x)
         if draw is not None:
-            if goes_on:
-                first, second = ([self._store(x, draw, places) for x in some] for some in (first, second))
-            else:
-                next(itertools.islice(places, 2 * len(first) - 1, None))  # what comes behind keeps its places
-            weights = [self._store(x, draw, places) for x in weights]
-        return TrainingState(weights, first, second, state.buffers), {
-            CLIPPED: clipped,
-            FIRST: first,
-            SECOND: second,
-            WEIGHTS: weights,
-        }
+            next(itertools.islice(places, 3 * count - 2, None))  # what comes behind keeps its places
+        return after
 
     def _gradients(
-        self, weights: Arrays, buffers: Arrays, batch: Arrays, draw: int | None, places: Any, taps: dict[str, Any]
+        self, buffers: Arrays, batch: Arrays, draw: int | None, places: Any, taps: dict[str, Any]
     ) -> tuple[np.ndarray, Arrays, Arrays]:
         """(loss, buffers after it, gradients with a row a micro-batch). Raises ValueError for a parameter that the loss
         does not depend on, FloatingPointError for a loss that is not finite."""
         import torch
 
-        parameters = self._set(weights, buffers)
+        parameters = self._parameters()
+        self._set_buffers(buffers)
         total, found = np.zeros(()), list[Arrays]()
         count = len(batch[0])
         for micro in zip(*batch):
@@ -165,10 +176,10 @@ class ExactTraining:
             [np.stack(rows) if count > 1 else rows[0][None] for rows in zip(*found)],
         )
 
-    def _evaluate(self, weights: Arrays, buffers: Arrays, batch: Arrays, draw: int | None, places: Any) -> np.ndarray:
+    def _evaluate(self, buffers: Arrays, batch: Arrays, draw: int | None, places: Any) -> np.ndarray:
         import torch
 
-        self._set(weights, buffers)
+        self._set_buffers(buffers)
         given = [self._tensor(x[0], draw, places) for x in batch]
         with self._rounding(draw, places), torch.no_grad():
             return np.asarray(self.network.loss(self.module, *given).numpy()).copy()
@@ -180,15 +191,23 @@ class ExactTraining:
             return compute_in_float64()
         return compute_in_float64(self._half, draw, self._elsewhere, places)
 
-    def _set(self, weights: Sequence[np.ndarray], buffers: Sequence[np.ndarray]) -> list[Any]:
-        import torch
+    def _load(self, weights: Sequence[np.ndarray], draw: int | None, places: Any) -> None:
+        """Put weights into the module, as they are where they are used."""
+        for p, value in zip(self._parameters(), weights):
+            _put_values(p, value)
+        self._move_weights(draw, places)
 
-        parameters = self._parameters()
-        held = [*zip(parameters, weights), *zip(self._buffers(), buffers)]
-        with torch.no_grad():
-            for x, value in held:
-                x.copy_(torch.from_numpy(np.ascontiguousarray(value)))
-        return parameters
+    def _move_weights(self, draw: int | None, places: Any) -> None:
+        """Move the module's weights where they are used: autocast rounds those of products."""
+        if draw is None:
+            return
+        for p in self._parameters():
+            eps = self._elsewhere if self._elsewhere is not None and p.ndim < 2 else self._half
+            noise.perturb_in_place(p.detach().numpy(), eps, draw, next(places))
+
+    def _set_buffers(self, buffers: Sequence[np.ndarray]) -> None:
+        for b, value in zip(self._buffers(), buffers):
+            _put_values(b, value)
 
     def _check_settable(self) -> None:
         """Raises ValueError where a step cannot begin with a state that it is given: of the module as it is built,
@@ -212,30 +231,40 @@ class ExactTraining:
 
         return torch.from_numpy(x.astype(np.float64) if x.dtype.kind == "f" else np.ascontiguousarray(x))
 
-    def _move(self, x: np.ndarray, draw: int, places: Any) -> np.ndarray:
-        """A weight where it is used: autocast rounds those of products."""
-        eps = self._elsewhere if self._elsewhere is not None and x.ndim < 2 else self._half
-        return noise.perturb_by_noise(x, eps, draw, next(places))
-
     def _reduce(self, share: np.ndarray, draw: int | None, places: Any) -> np.ndarray:
-        """The mean over the micro-batches. What ranks exchange in a narrower dtype is rounded before it is added up,
-        where it may be larger than the sum."""
+        """The mean over the micro-batches; of a single one that itself, moved in place. What ranks exchange in a
+        narrower dtype is rounded before it is added up, where it may be larger than the sum."""
         if len(share) == 1 and not self.recipe.compress:
-            return share[0] if draw is None else self._store(share[0], draw, places)
+            only = share.reshape(share.shape[1:])
+            return only if draw is None else self._store(only, draw, next(places))
         if draw is None:
             return np.asarray(share.mean(0))
         if narrow := self.recipe.compress:
             share = noise.perturb_by_noise(share, HALF * EPS[narrow], draw, next(places))
-        return self._store(share.mean(0), draw, places)
+        return self._store(np.asarray(share.mean(0)), draw, next(places))
 
     @staticmethod
-    def _store(x: np.ndarray, draw: int, places: Any) -> np.ndarray:
-        return noise.perturb_by_noise(x, HALF * EPS[STORED], draw, next(places))
+    def _store(x: np.ndarray, draw: int, place: int) -> np.ndarray:
+        """Move what is stored in float32, in place."""
+        noise.perturb_in_place(x, HALF * EPS[STORED], draw, place)
+        return x
+
+
+def _put_values(x: Any, value: np.ndarray) -> None:
+    import torch
+
+    with torch.no_grad():
+        x.copy_(torch.from_numpy(np.ascontiguousarray(value)))
+
+
+def measure_clip_factor(recipe: TrainingRecipe, gradients: Arrays) -> float:
+    """By what clipping multiplies gradients."""
+    return recipe.clip_factor(math.sqrt(sum(float((g * g).sum()) for g in gradients)))
 
 
 def clip_training_gradients(recipe: TrainingRecipe, gradients: Arrays) -> Arrays:
     """The gradients after clipping."""
-    factor = recipe.clip_factor(math.sqrt(sum(float((g * g).sum()) for g in gradients)))
+    factor = measure_clip_factor(recipe, gradients)
     return [g * factor for g in gradients] if factor != 1.0 else list(gradients)
 
 

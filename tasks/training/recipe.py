@@ -115,6 +115,12 @@ class TrainingRecipe:
         made = _map_blocks(functools.partial(self._advance, number), 3, weight, first, second, gradient)
         return made[0], made[1], made[2]
 
+    def advance_weight(
+        self, number: int, weight: np.ndarray, first: np.ndarray, second: np.ndarray, gradient: np.ndarray
+    ) -> np.ndarray:
+        """The last of what `advance` returns."""
+        return _map_blocks(lambda *given: self._advance(number, *given)[2:], 1, weight, first, second, gradient)[0]
+
     def _advance_moments(
         self, weight: np.ndarray, first: np.ndarray, second: np.ndarray, gradient: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
@@ -144,6 +150,8 @@ class TrainingRecipe:
 def _map_blocks(function: Callable[..., Sequence[np.ndarray]], count: int, *given: np.ndarray) -> list[np.ndarray]:
     """``count`` results, each shaped as what is given, of a function of each element: a block at a time, which the
     processor's cache holds with all that the function makes on its way."""
+    if given[0].ndim == 1 and given[0].size <= BLOCK:
+        return list(function(*(x.astype(np.float64, copy=False) for x in given)))
     made = [np.empty(given[0].shape) for _ in range(count)]
     flat, into = [x.reshape(-1) for x in given], [x.reshape(-1) for x in made]
     for at in range(0, given[0].size, BLOCK):

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Any
 
 import numpy as np
 
+from tasks.arrays.pack import make_spooled_array, put_digested_row, release_spooled_arrays
+from tasks.arrays.widened import default_to_float64
 from tasks.model import EPS
 from tasks.training.exact import HALF, STORED, STORINGS, ExactTraining, SeenModules, list_step_outputs
 from tasks.training.phases import ALONE, ALONG, BUFFERS, LOSS, PROBE, SHARES, TAPS
+from tasks.training.state import TrainingState, join_state_vector
+from tasks.variables import count_processors
 
 #: Steps that are looked at, of LAST + 1: the first ones, where bias correction and warm-up are, then fewer.
 STEPS = (0, 1, 2, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21)
@@ -18,6 +26,8 @@ STEPS = (0, 1, 2, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21)
 SLOPE_LIMIT = 8.0
 #: Draws of a floor.
 DRAWS = 3
+#: Parameters from which on the draws of a step are looked at in threads.
+THREADED = 1 << 22
 
 Arrays = list[np.ndarray]
 
@@ -49,65 +59,155 @@ def follow_trajectory(
     exact: ExactTraining, seed: int, steps: tuple[int, ...] = STEPS, draws: int = DRAWS
 ) -> Trajectory:
     """Train in float64, each step that is looked at beginning with a state as float32 holds it. Raises what
-    `Exact.step` does."""
+    `Exact.step` does.
+
+    Of a large network each step is put where its pack is written (`tasks.arrays.pack.make_spooled_array`) when it has
+    been taken, and its draws are looked at in other threads meanwhile: a draw is the same in any."""
     rng = np.random.default_rng([7, seed])
-    network, recipe = exact.network, exact.recipe
-    state, inputs, looked = exact.start, list[dict[str, np.ndarray]](), list[_LookedAt]()
-    for number in range(max(steps) + 1):
-        micros = [network.draw(rng) for _ in range(recipe.accumulate)]
-        batch = [np.stack(x) for x in zip(*micros)]
-        probe = network.draw(rng)
-        if number in steps:
-            state = state.rounded()
-        found = exact.step(state, number, batch, probe)
-        if number in steps:
-            own = {"number": np.array([number])} | state.vectors()
-            own |= {f"batch{k}": x for k, x in enumerate(batch)} | {f"probe{k}": x for k, x in enumerate(probe)}
-            inputs.append(own)
-            moved = (exact.step(state, number, batch, probe, draw, goes_on=False) for draw in range(draws))
-            looked.append(_LookedAt.of(found, moved))
-        state = found.state
-    stacked = {name: np.stack([one.pop(name) for one in inputs]) for name in list(inputs[0])}
-    return Trajectory(stacked, _expect_training_steps(exact, looked))
+    rows = {number: row for row, number in enumerate(sorted(set(steps)))}
+    given = [_draw_batch(exact, rng) for _ in range(max(steps) + 1)]
+    inputs = _lay_out_inputs(exact, [(number, *given[number]) for number in rows])
+    looked = _LookedAt(len(rows))
+    state, drawn = exact.start, list[list[Future[_Draw]]]()
+    with _open_thread_pool(exact, draws) as look, default_to_float64():  # after networks have been built
+        for number, (batch, probe) in enumerate(given):
+            if (row := rows.get(number)) is None:
+                state = exact.step(state, number, batch, probe, looked_at=False).state
+                continue
+            with np.errstate(over="ignore"):  # a run that diverges: the loss says so
+                for name, part in vars(state).items():
+                    put_digested_row(inputs[name], row, join_state_vector(part))
+            state = begun = exact.places.read({name: inputs[name][row] for name in vars(state)})
+            found = exact.step(state, number, batch, probe, goes_on=number < max(steps))
+            looked.put(row, found)
+            state = found.state
+            del found
+            drawn.append([look(looked.measure, row, begun, number, batch, probe, draw) for draw in range(draws)])
+            release_spooled_arrays()
+        for row, some in enumerate(drawn):
+            looked.widen(row, [one.result() for one in some])
+    release_spooled_arrays()
+    return Trajectory(inputs, _expect_training_steps(exact, looked))
 
 
-@dataclass(frozen=True)
+def _draw_batch(exact: ExactTraining, rng: np.random.Generator) -> tuple[Arrays, Arrays]:
+    """The micro-batches of a step, and its probe."""
+    micros = [exact.network.draw(rng) for _ in range(exact.recipe.accumulate)]
+    return [np.stack(x) for x in zip(*micros)], exact.network.draw(rng)
+
+
+def _lay_out_inputs(exact: ExactTraining, steps: Sequence[tuple[int, Arrays, Arrays]]) -> dict[str, np.ndarray]:
+    """The inputs of (number, batch, probe) of some steps, with room for the states."""
+    sizes = {name: sum(np.size(x) for x in part) for name, part in vars(exact.start).items()}
+    found = {"number": np.array([[number] for number, _, _ in steps])}
+    found |= {name: make_spooled_array((len(steps), size), STORED) for name, size in sizes.items()}
+    for place, kind in enumerate(("batch", "probe"), 1):
+        found |= {f"{kind}{k}": np.stack(x) for k, x in enumerate(zip(*(one[place] for one in steps)))}
+    return found
+
+
+#: Of an output, by phase: (norms of the distance from what is right, of micro-batches each by itself; slope, of a phase
+#: of ALONG).
+_Draw = dict[str, list[tuple[np.ndarray, float | None]]]
+_Look = Callable[..., "Future[_Draw]"]
+
+
+@contextlib.contextmanager
+def _open_thread_pool(exact: ExactTraining, draws: int) -> Iterator[_Look]:
+    """What calls a function of a network and more in a thread with a network of its own, where this is large; else at
+    once with the same network. No more threads than draws: each holds the network and its gradients."""
+    threads = min(draws, count_processors())
+
+    def call(function: Callable[..., _Draw], *given: Any) -> Future[_Draw]:
+        made: Future[_Draw] = Future()
+        made.set_result(function(exact, *given))
+        return made
+
+    if exact.size < THREADED or threads < 2:
+        yield call
+        return
+    free: SimpleQueue[ExactTraining] = SimpleQueue()
+    for _ in range(threads):
+        free.put(exact.fork())
+
+    def borrow(function: Callable[..., _Draw], *given: Any) -> _Draw:
+        own = free.get()
+        try:
+            return function(own, *given)
+        finally:
+            free.put(own)
+
+    pool = ThreadPoolExecutor(threads)
+    try:
+        yield lambda *given: pool.submit(borrow, *given)
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
 class _LookedAt:
-    """A step: its taps' names, and by phase, an entry an output, what is right, how far the farthest draw is from it
-    (of micro-batches each by itself), and of the phases of ALONG the slope of each draw. Of a large network nothing
-    else is held: a draw is as large as the step."""
+    """The steps that are looked at. By phase and output: right: what is right, a row a step; sizes: its norms; apart: how
+    far the farthest draw is from it (of micro-batches each by itself); of the phases of ALONG the slopes of all draws.
+    Nothing else is held: a draw of a large network is as large as the step."""
 
-    taps: list[str]
-    right: dict[str, Arrays]
-    apart: dict[str, Arrays]
-    slopes: dict[str, list[list[float]]]
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+        self.taps: list[str] = []
+        self.right: dict[str, Arrays] = {}
+        self.sizes: dict[str, list[Arrays]] = {}
+        self.apart: dict[str, list[Arrays]] = {}
+        self.slopes: dict[str, list[list[float]]] = {}
 
-    @classmethod
-    def of(cls, seen: SeenModules, draws: Iterable[SeenModules]) -> _LookedAt:
-        right = {phase: some for phase, some in seen.phases.items() if phase not in ALONE}
-        apart = {phase: [np.zeros(y.shape[: phase == SHARES]) for y in some] for phase, some in right.items()}
-        slopes: dict[str, list[list[float]]] = {phase: [[] for _ in right[phase]] for phase in ALONG}
-        for draw in draws:
-            for phase, some in right.items():
-                for k, (x, y) in enumerate(zip(draw.phases[phase], some)):
-                    apart[phase][k] = np.maximum(apart[phase][k], _measure_row_norms(x - y, apart[phase][k].ndim))
-                    if phase in ALONG:
-                        slopes[phase][k].append(measure_update_slope(x, y))
-        return cls(seen.taps, right, apart, slopes)
+    def put(self, row: int, seen: SeenModules) -> None:
+        """Keep what is right at a step."""
+        if not row:
+            self.taps = seen.taps
+            for phase, some in seen.phases.items():
+                self.right[phase] = [make_spooled_array((self.steps, *y.shape), y.dtype.name) for y in some]
+                self.sizes[phase], self.apart[phase] = [[] for _ in some], [[] for _ in some]
+                self.slopes[phase] = [[] for _ in some]
+        for phase, some in seen.phases.items():
+            for right, sizes, y in zip(self.right[phase], self.sizes[phase], some):
+                right[row] = y
+                sizes.append(_measure_row_norms(y, phase == SHARES))
+
+    def measure(
+        self, exact: ExactTraining, row: int, state: TrainingState, number: int, batch: Arrays, probe: Arrays, draw: int
+    ) -> _Draw:
+        """How far a draw is from what is right."""
+        seen = exact.step(state, number, batch, probe, draw, goes_on=False)
+        found: _Draw = {}
+        for phase, some in seen.phases.items():
+            found[phase] = []
+            some.reverse()
+            for right in self.right[phase]:
+                x, y = some.pop(), right[row]
+                slope = measure_update_slope(x, y) if phase in ALONG else None
+                found[phase].append((_measure_row_norms(x - y, phase == SHARES), slope))
+        return found
+
+    def widen(self, row: int, draws: Sequence[_Draw]) -> None:
+        """Keep what the draws of a step have found."""
+        for phase, some in self.apart.items():
+            for k, apart in enumerate(some):
+                far = np.zeros(np.shape(self.sizes[phase][k][row]))
+                for draw in draws:
+                    norms, slope = draw[phase][k]
+                    far = np.maximum(far, norms)
+                    if slope is not None:
+                        self.slopes[phase][k].append(slope)
+                apart.append(far)
 
 
-def _expect_training_steps(exact: ExactTraining, looked: list[_LookedAt]) -> list[ExpectedStep]:
+def _expect_training_steps(exact: ExactTraining, looked: _LookedAt) -> list[ExpectedStep]:
     found, at = [], dict[str, int]()
     shapes = list(exact.places.parameters.values())
-    for phase, name in list_step_outputs(exact.recipe, exact.places, looked[0].taps):
+    for phase, name in list_step_outputs(exact.recipe, exact.places, looked.taps):
         k = at.get(phase, 0)
         at[phase] = k + 1
         if phase in ALONE:
             found.append(ExpectedStep(phase, name, shapes[k]))
             continue
-        reference = np.stack([one.right[phase].pop(0) for one in looked])  # a large network is not held twice
-        apart = np.stack([one.apart[phase][k] for one in looked])
-        sizes = _measure_row_norms(reference, apart.ndim)
+        reference, apart, sizes = looked.right[phase][k], np.stack(looked.apart[phase][k]), looked.sizes[phase][k]
         times = STORINGS if phase in (LOSS, BUFFERS, PROBE) else 1.0
         # Three draws of one number may all be next to it by chance, so it has the largest floor of all steps. Where a
         # rounding changes a choice, what that does at one step it may do at any; taps, which convict nobody, stay
@@ -116,8 +216,8 @@ def _expect_training_steps(exact: ExactTraining, looked: list[_LookedAt]) -> lis
         jumps = not exact.network.smooth and phase != TAPS
         usual = np.max(apart) if jumps or math.prod(shape) == 1 else np.median(apart)
         apart = np.maximum(apart, usual)
-        floor = apart + times * HALF * EPS[STORED] * sizes
-        slopes = [x for one in looked for x in one.slopes[phase][k]] if phase in ALONG else []
+        floor = apart + times * HALF * EPS[STORED] * np.stack(sizes)
+        slopes = looked.slopes[phase][k]
         scatter = float(np.sqrt(np.mean(np.square(slopes)))) if slopes else None
         found.append(ExpectedStep(phase, name, shape, reference, floor, scatter))
     return found

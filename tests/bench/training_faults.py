@@ -54,6 +54,7 @@ def judge_form(sample: PreparedSample, backend: Backend, form: Form) -> tuple[Ju
     program, check = backend.build(form), checks.get_check("train")
     stages = list(check.stages(program, form))
     found = judge_steps(sample, stages, policy_files.load_policy("error_units"), RuntimeInfo("planted", "cpu"), form)
+    stages = [check.spend(x, sample) for x in stages]
     concluded = check.conclude(stages, found, sample)
     assert concluded is not None
     return concluded, max((abs(x.score) for x in measure_training_slopes(stages, sample)), default=0.0)

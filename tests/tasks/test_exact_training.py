@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tasks.arrays import pack
+from tasks.training import trajectory
 from tasks.training.exact import ExactTraining
+from tasks.training.networks import get_training_network
 from tasks.training.networks.base import Network
 from tasks.training.phases import RAW, SHARES
 from tasks.training.recipe import TrainingRecipe
+from tasks.training.trajectory import follow_trajectory
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
@@ -138,3 +143,23 @@ def test_the_gradients_of_a_step_are_those_of_autograd(build: type[Kept]) -> Non
                 p.copy_(torch.from_numpy(w))
         right = torch.autograd.grad(measure_loss(module, x, y), parameters)
         assert [a.tobytes() for a in found] == [b.numpy().copy().tobytes() for b in right]
+
+
+def test_steps_that_are_made_in_a_file_and_looked_at_in_threads_have_the_same_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = get_training_network("gpt")
+
+    def collect() -> list[bytes]:
+        made = follow_trajectory(ExactTraining(network, network.recipe, "bfloat16"), 1, (0, 2))
+        slopes = [np.float64(x.slope or 0) for x in made.outputs]
+        arrays = [y for x in made.outputs for y in (x.reference, x.floor) if y is not None]
+        return [x.tobytes() for x in (*made.inputs.values(), *arrays, *slopes)]
+
+    right = collect()
+    monkeypatch.setattr(trajectory, "THREADED", 0)
+    monkeypatch.setattr(trajectory, "count_processors", lambda: 3)
+    monkeypatch.setattr(pack, "SPOOLED", 1)
+    with pack.spool_arrays(tmp_path / "a.pack") as spool:
+        assert collect() == right and spool.path
+    assert torch.get_default_dtype() is torch.float32

@@ -12,11 +12,12 @@ from tasks.backends.torch import TorchEager
 from tasks.catalogs.training import own
 from tasks.catalogs.training.catalog import Training
 from tasks.catalogs.training.own import OwnTraining
+from tasks.checks import Check
 from tasks.graphs.given_model import GivenError
 from tasks.judge import policy_files
 from tasks.model import Group, RuntimeInfo
 from tasks.prepare.cases import prepare_group
-from tasks.runner import Runner, make_item_of_whole_group
+from tasks.runner import CaseRun, Runner, make_item_of_whole_group
 from tasks.training.hooked import HookedLoop
 from tasks.training.loop import TrainingLoop
 from tasks.training.phases import FIRST, WEIGHTS
@@ -92,6 +93,10 @@ def plain():
 
 def no_loss():
     return make(torch.optim.SGD)[:3]
+
+def three_tensors():
+    module, data, optimiser, loss = make(torch.optim.SGD)
+    return module, [(x, y, y) for x, y in data], optimiser, loss
 
 def module_alone():
     return net()
@@ -169,6 +174,7 @@ def test_a_training_is_read_from_its_function(root: Path) -> None:
             "no_loss",
             "no loss is returned: a module without a loss takes the whole batch and gives it; return a loss as",
         ),
+        ("three_tensors", "the module takes the tensors of a batch but the last, and the loss its output and the last"),
         ("module_alone", "it must return (module, data, optimiser)"),
         ("amsgrad", "amsgrad of Adam is not known: leave it out"),
         ("one_with_momentum", "and momentum to all or to none"),
@@ -198,6 +204,36 @@ def test_what_only_the_steps_show_is_a_line_and_the_run_goes_on(
     monkeypatch.setattr(own, "list_own_trainings", lambda: {name: OwnTraining(name, f"mine.py:{name}", str(root))})
     (sample,) = Training().samples(Group(f"training:{name}", "", "float32", 1, 0, "train"), 3)
     assert sample.failure is not None and said in sample.failure.error and "\n" not in sample.failure.error
+
+
+def test_each_phase_is_judged_when_it_is_seen_and_then_dropped(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own, "list_own_trainings", lambda: {"good": OwnTraining("good", "mine.py:good", str(root))})
+    prepared = prepare_group(Group("training:good", "", "float32", 1, 0, "train"), tmp_path / "cache")[1]
+    runner = Runner(
+        TorchEager("torch-cpu", "cpu", {}),
+        RuntimeInfo("", "cpu"),
+        policy_files.load_policy("error_units"),
+        lambda *step: None,
+    )
+    spend, held = Runner._spend, list[int]()
+
+    def look(self: Runner, case: CaseRun, check: Check) -> None:
+        spend(self, case, check)
+        held.append(sum(len(x.what.outputs) for x in case.seen))
+
+    monkeypatch.setattr(Runner, "_spend", look)
+    asked = make_item_of_whole_group(prepared)
+    (done,) = runner.run([asked])
+    assert done.row.status == "pass" and len(held) == len(done.trace) and not any(held)
+    (kept,) = runner.run([replace(asked, keep=str(tmp_path / "kept.pack"))])
+    times = {"build_ms", "run_ms", "started_at"}
+    assert len(held) == len(done.trace)
+    assert {k: v for k, v in kept.row.values().items() if k not in times} == {
+        k: v for k, v in done.row.values().items() if k not in times
+    }
+    assert [replace(x, ms=0.0) for x in kept.trace] == [replace(x, ms=0.0) for x in done.trace]
 
 
 def test_a_training_without_a_product_that_can_be_in_fp8_is_not_supported_there(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import mmap
 import os
@@ -16,7 +17,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.arrays import pack
-from tasks.arrays.pack import ALIGN, MAGIC, ArrayPack, PackError, save_pack
+from tasks.arrays.pack import (
+    ALIGN,
+    MAGIC,
+    ArrayPack,
+    PackError,
+    digest_array_bytes,
+    make_spooled_array,
+    put_digested_row,
+    release_spooled_arrays,
+    save_pack,
+    spool_arrays,
+)
 from tasks.model import get_numpy_dtype
 
 DTYPES = (
@@ -69,6 +81,33 @@ def test_every_bit_pattern_survives(tmp_path: Path, dtype: str) -> None:
     array = raw.view(get_numpy_dtype(dtype))  # NaN payloads and subnormals among them
     save_pack(tmp_path / "a.pack", {}, [array])
     assert ArrayPack(tmp_path / "a.pack").array(0).tobytes() == array.tobytes()
+
+
+def test_arrays_that_are_made_in_the_file_of_their_pack_are_what_was_put_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pack, "SPOOLED", 1 << 12)
+    values, path = np.random.default_rng(0).normal(size=(3, 5, 200)), tmp_path / "cases" / "a.pack"
+    with spool_arrays(path) as spool:
+        made, unused = make_spooled_array((3, 5, 200), "float64"), make_spooled_array((9, 999), "float32")
+        small = make_spooled_array((3, 2), "float32")
+        assert [spool.find(x) is None for x in (made, unused, small)] == [False, False, True]
+        for row, value in enumerate(values):
+            put_digested_row(made, row, value)
+            put_digested_row(small, row, value[0, :2])
+            release_spooled_arrays()
+        rows = b"".join(hashlib.sha256(value.tobytes()).digest() for value in values)
+        assert (digest_array_bytes(made), digest_array_bytes(small)) == (rows, small.tobytes())
+        written = save_pack(path, {"k": 1}, [small, made, values], spool)
+    assert os.listdir(path.parent) == ["a.pack"]
+    for back in (ArrayPack(path), ArrayPack(path, written)):
+        back.release()
+        assert back.header == {"k": 1}
+        for i, array in enumerate((small, made, values)):
+            assert back.array(i).tobytes() == array.tobytes() and not back.array(i).flags.writeable
+    with spool_arrays(path):
+        make_spooled_array((3, 999), "float64")  # and no pack is written around it
+    assert os.listdir(path.parent) == ["a.pack"]
 
 
 def test_layouts(tmp_path: Path) -> None:

@@ -24,7 +24,9 @@ class TorchSession:
         self._backend, self._form, self._program, self._session = backend, contiguous.dense(form), program, session
 
     def start(self) -> None:
-        _, kwargs = self._backend.arguments(self._form)
+        stepped = set(self._form.stepped)
+        begun = [x[:1] if k in stepped else x for k, x in enumerate(self._form.arrays)]  # all steps may be many GB
+        _, kwargs = self._backend.arguments(replace(self._form, arrays=begun))
         given = {name: x for name, x in kwargs.items() if name not in self._find_stepped_arguments()}
         self._backend.run_and_wait(lambda: self._session.start(self._backend.target, given))
 

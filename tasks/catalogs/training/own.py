@@ -21,6 +21,8 @@ from tasks.training.trajectory import STEPS
 
 #: What the function may return.
 FORM = "(module, data, optimiser), behind them a loss, and behind that {'accumulate': micro-batches of a step, 'clip': largest norm}"
+#: What is called with what where a loss is returned.
+_WITH_LOSS = "the module takes the tensors of a batch but the last, and the loss its output and the last: without a loss, the module takes all"
 #: Why the module alone may give none, and the fix.
 _WITHOUT_LOSS = f"a module without a loss takes the whole batch and gives it; return a loss as the fourth value: {FORM}"
 
@@ -68,7 +70,9 @@ class OwnTraining:
         off = ", ".join(_turn_dropout_off(module))
         note = f"dropout is turned off, as each device would draw another mask: {off}" if off else ""
         network = Network(build, lambda rng: next(batches), compute, recipe, note=note)
-        self._check_steady(build(), compute, first, "" if loss else f"; no loss is returned: {_WITHOUT_LOSS}")
+        self._check_steady(
+            build(), compute, first, f"; {_WITH_LOSS if loss else f'no loss is returned: {_WITHOUT_LOSS}'}"
+        )
         return network
 
     def _call(self) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
