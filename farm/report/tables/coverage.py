@@ -133,7 +133,7 @@ def coverage(
 
 
 def find_blameless_rows(rows: pd.DataFrame) -> pd.Series:
-    """Which `keep_distinct_rows` rows failed by no fault of their backend (`farm.plan.config_schema.KnownFailure.fault`), as far as they
+    """Which `keep_distinct_rows` rows failed by no fault of their backend (`farm.plan.known_failure.KnownFailure.fault`), as far as they
     tell."""
     return ~rows["fault"].isin(["", "backend"]) if "fault" in rows else pd.Series(False, index=rows.index)
 

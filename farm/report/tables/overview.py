@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from farm.commandline import clean_line
-from farm.fleet.inventory import explain_no_device_of
+from farm.fleet.detect_vendors import explain_no_device_of
 from farm.program import name_farm_program
 from farm.report.once import once
 from farm.report.tables.agreement import format_row_units, name_row_units
