@@ -293,6 +293,8 @@ def _reword_pydantic_error(error: Any) -> str:
         return "a list is needed, e.g. [a, b]"
     if kind in ("dict_type", "model_type", "model_attributes_type"):
         return f"keys and values are needed, e.g. {{name: …}}, not {given!r}"
+    if kind == "string_type":
+        return f"text is needed, not {given!r}" + "; put it in quotes" * (not isinstance(given, dict | list))
     return text if kind == "value_error" or isinstance(given, dict | list) else f"{text}, not {given!r}"
 
 
