@@ -539,6 +539,10 @@ def test_of_all_runs_what_any_knows_is_known(tmp_path: Path, capsys: pytest.Capt
     path = lake_of(tmp_path, ("1-a", "quick", [make_row("wrong")]), ("2-b", "quick", [make_row("wrong", "torch:mul")]))
     assert main([str(path), "--run", "all"]) == OK
     assert "1 new failure, 1 known" in capsys.readouterr().out
+    more = [make_row("wrong", "torch:mul"), make_row("wrong", "torch:div"), make_row("wrong")]
+    path = lake_of(tmp_path / "newest", ("1-a", "quick", [make_row()]), ("2-b", "quick", more))
+    assert main([str(path), "--run", "all"]) == OK  # the newest rows of all cases are of one run
+    assert "with their commands: farm report --run all --new" in capsys.readouterr().out
 
 
 def test_a_run_ends_with_its_verdict_and_a_known_failure_has_a_cause_everywhere(

@@ -204,9 +204,8 @@ def view_every_new_cell(report: Report) -> Iterator[View]:
 def _make_new_cells_command(report: Report) -> str:
     """The command that shows `view_every_new_cell`."""
     run = report.run.get("run_id") or "last"
-    several = report.rows["run_id"].nunique() > 1
     where = write_results_option(str(report.rows.attrs.get("results", "results")))
-    return f"{name_farm_program()} report --run {'all' if several else run} --new{where}"
+    return f"{name_farm_program()} report --run {'all' if 'runs' in report.run else run} --new{where}"
 
 
 @view(70)

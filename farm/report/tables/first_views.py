@@ -104,7 +104,7 @@ def view_first_seen(report: Report) -> View:
         see=[
             (
                 "looked at, it is known here too",
-                f"{name_farm_program()} known seen --run {report.run.get('run_id')}{where}",
+                f"{name_farm_program()} known seen --run {'all' if 'runs' in report.run else report.run.get('run_id')}{where}",
             )
         ],
         open=True,
