@@ -89,6 +89,7 @@ def describe_finding_size(line: Mapping[str, Any], brief: bool = False) -> str:
     return "; ".join([*(raised or far), *words] if brief else [*words, *far, *figures, *raised]) or DASH
 
 
+@once
 def describe_best_backends(report: Report) -> str:
     """One sentence on the best backend of every vendor for what current models need; "" where that cannot be said."""
     if len(report.values("vendor")) < 2:
@@ -136,6 +137,7 @@ def _describe_op_outcomes(op: str, rows: pd.DataFrame) -> str:
     return f"{clean_line(op)}: " + "; ".join(f"{came} on {', '.join(backends)}" for came, backends in alike.items())
 
 
+@once
 def describe_run_size(report: Report) -> dict[str, int]:
     """How much a run is of, by the words of the glossary: rows, their cells, and of the rows those that failed and
     those of them that no known failure covers. Every face has its numbers from here."""
@@ -169,6 +171,7 @@ def list_quarantine_lines(report: Report) -> list[str]:
     return [_describe_quarantined_device(record) for record in found if isinstance(record, Mapping)]
 
 
+@once
 def list_run_remarks(report: Report, brief: bool = False) -> list[str]:
     """What is to be kept in mind of a run; of a ``brief`` one, what came of each backend's rows, and what their passes
     are worth."""
