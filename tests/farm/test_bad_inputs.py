@@ -236,7 +236,6 @@ LINES: list[tuple[str, str]] = [
     ("node start", "one of the arguments --head --address is required"),
     ("node start --address :::: --dry-run", "--address '::::': write HOST:PORT, which ray start --head prints"),
     ("reproduce last:x --script", "argument --script: expected one argument: FOLDER; it is --out now"),
-    ("report --plot {d}/none/x.png --results {d}/lake", "choose another place with --plot"),
     ("node start --head --vendor amdd --dry-run", "unknown vendor 'amdd'; known: nvidia, amd"),
     ("node start --head --vendor amd=x --dry-run", "amd=x"),
     ("node start --head --labels x --dry-run", "--labels x: NAME=VALUE"),

@@ -8,6 +8,8 @@ import json
 import math
 import re
 import shlex
+import subprocess
+import sys
 import weakref
 from html.parser import HTMLParser
 from pathlib import Path
@@ -53,6 +55,7 @@ from farm.report.tables.kept_results import find_kept_results
 from farm.report.tables.overview import list_backend_coverage
 from farm.report.tables.view import Report
 from farm.report.words import format_percent, format_report_number
+from tests.conftest import ROOT
 
 HOSTILE = "</script><img src=x onerror=alert(1)>&amp;\u2028\x1b[31m[bold]`|$(x)"
 
@@ -881,3 +884,14 @@ def test_keys_that_differ_only_after_a_separator_are_two_to_every_pandas() -> No
     rows = frame(*(make_row("wrong", op=f"torch:{op}", sample=n, kind=kind) for n, kind in kinds for op in "ab"))
     causes = Report.of(rows, {}).causes
     assert len(causes) == 4 and causes["rows"].tolist() == [1] * 4 and causes["reason"].map(type).eq(str).all()
+
+
+def test_a_report_imports_no_more_of_a_config_than_its_known_failures() -> None:
+    code = (
+        "import sys, farm.commands.report\nfrom farm.report.tables.view import import_tables\nimport_tables()\n"
+        "print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    left_out = ("torch", "ray", "onnx", "farm.plan.config", "farm.plan.config_schema", "tasks.wire")
+    more = ("tasks.passport.read_sum", "tasks.catalogs.models.own_models")
+    assert not {*left_out, *more}.intersection(done.stdout.split())

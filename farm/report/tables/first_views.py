@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 
@@ -156,8 +157,8 @@ def _has_backend_environment(report: Report, backend: str) -> bool:
     listed = config.get("backends") if isinstance(config, Mapping) else None
     entry = next((b for b in listed or () if isinstance(b, Mapping) and b.get("name") == backend), {"name": backend})
     try:
-        spec = BackendSpec.parse(**{key: entry[key] for key in _OF_SPEC if key in entry})
-        environment = envs.find_environment(spec)
+        told: dict[str, Any] = {key: entry[key] for key in _OF_SPEC if key in entry}
+        environment = envs.find_environment(BackendSpec.parse(**told))
     except (KeyError, TypeError, ValueError):  # of a plug-in that is not here, or of another version of the farm
         return False
     return environment is None or environment.there(default_cache())
