@@ -209,9 +209,8 @@ def asked() -> str:
 def answered() -> str:
     """What becomes of each check on each backend: planned, a row that says unsupported, or a line that says it is left
     out."""
-    from farm.plan.config import list_backend_names
     from tasks import checks
-    from tasks.backends import BackendSpec
+    from tasks.backends import BackendSpec, list_backend_names
 
     every = [BackendSpec.parse(name).create() for name in list_backend_names()]
     rows = []

@@ -63,7 +63,7 @@ def list_keys() -> dict[str, list[str]]:
     from farm.plan import config_schema
 
     kinds = (kind for kind in vars(config_schema).values() if isinstance(kind, type) and issubclass(kind, BaseModel))
-    return {kind.__name__: sorted(kind.model_fields) for kind in kinds if kind.__module__ == config_schema.__name__}
+    return {kind.__name__: sorted(kind.model_fields) for kind in kinds if kind.model_fields}
 
 
 def main(arguments: list[str]) -> None:

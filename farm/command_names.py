@@ -16,7 +16,7 @@ GROUPS = {
         "training": "check gradients and losses",
     },
     "Why is it wrong, and since when?": {
-        "reproduce": "run one row of a lake again; write it down as a script",
+        "reproduce": "run one row of a lake again; write it down as a folder",
         "minimise": "shrink a failing case while it fails in the same way",
         "localise": "find the node, pass or precision that makes a model fail",
         "bisect": "find the release of a runtime that broke or fixed a case",

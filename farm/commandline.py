@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import os
 import re
 import shutil
 import sys
@@ -23,6 +24,8 @@ from tasks.nearest import find_near_names
 #: Control characters and direction overrides: an error text must not be able to drive the terminal.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]+")
 
+#: What a value of an option is to be, by what reads it.
+_NUMBERS: dict[Any, str] = {int: "a whole number", float: "a number"}
 #: How Python shows a warning.
 _PYTHONS = warnings.formatwarning
 #: What a command has warned of: who lists a lake twice is told once.
@@ -132,20 +135,32 @@ class CommandParser(argparse.ArgumentParser):
     def _meant(self, left: Sequence[str]) -> str:
         options = [x.partition("=")[0] for x in left if x.startswith("--")]
         if not options:
-            return f"; {self.prog} -h shows what it takes"
+            lake = "--results" in self._option_string_actions and os.path.isdir(left[0])
+            return f"; a lake is named by --results {left[0]}" if lake else f"; {self.prog} -h shows what it takes"
         found = find_near_names(options[0], self._option_string_actions, 0.7)
         elsewhere = [f"farm {typed}" for typed, own in list_command_options().items() if options[0] in own]
         said = f"; did you mean {found[0]}?" if found else ""
         said += f"; {options[0]} is an option of {', '.join(elsewhere)}" * bool(elsewhere)
         return said or f"; {self.prog} -h lists them"
 
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        """As argparse's; what is no number is told so in words."""
+        try:
+            return super()._get_value(action, arg_string)  # type: ignore[misc]
+        except argparse.ArgumentError as error:
+            if action.type in _NUMBERS:
+                error.message = f"{_NUMBERS[action.type]} is needed, not {arg_string!r}"
+            raise
+
     def _match_argument(self, action: argparse.Action, arg_strings_pattern: str) -> int:
-        """As argparse's; a value that is missing is named as the help names it."""
+        """As argparse's; a value that is missing is named as the help names it, and the option of an earlier version as
+        it is called now."""
         try:
             return super()._match_argument(action, arg_strings_pattern)
         except argparse.ArgumentError as error:
             helped = self._get_formatter()
             error.message += f": {helped._format_args(action, helped._get_default_metavar_for_optional(action))}"
+            error.message += f"; it is {action.const} now" * isinstance(action, _FormerOption)
             raise
 
     def format_help(self) -> str:
@@ -233,7 +248,7 @@ def add_former_option(parser: argparse._ActionsContainer, former: str, now: str,
     """``former``: what the option ``now`` of the parser was called; it works for a release more, and says so. differs:
     what it had otherwise, as `argparse` calls it."""
     is_now = parser._option_string_actions[now]
-    more: dict[str, Any] = {name: getattr(is_now, name) for name in ("dest", "type", "nargs", "default")}
+    more: dict[str, Any] = {name: getattr(is_now, name) for name in ("dest", "type", "nargs", "default", "metavar")}
     parser.add_argument(former, action=_FormerOption, const=now, help=argparse.SUPPRESS, **more | differs)
 
 

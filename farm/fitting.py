@@ -31,6 +31,23 @@ def fit_table(
     title: str, heads: Sequence[TableHead], lines: Sequence[tuple[Sequence[Text], str]], width: int
 ) -> RenderableType:
     """A table of ``lines`` (cells and a style each) that no terminal of ``width`` columns crops."""
+    widths, kept, _ = _lay_table_out(heads, lines, width)
+    made: RenderableType = (
+        _build_folded_table(heads, lines, widths) if widths else _move_columns_below(heads, lines, kept)
+    )
+    return Group(Text(title, style="bold"), made)  # not the table's own title, which is folded to its width
+
+
+def count_table_lines(heads: Sequence[TableHead], lines: Sequence[tuple[Sequence[Text], str]], width: int) -> int:
+    """Lines of the screen, about, that `fit_table` takes, without title and heads."""
+    return _lay_table_out(heads, lines, width)[2]
+
+
+def _lay_table_out(
+    heads: Sequence[TableHead], lines: Sequence[tuple[Sequence[Text], str]], width: int
+) -> tuple[list[int], dict[int, int], int]:
+    """(width of each column, none where the long ones stand below their line; those that stand beside each other even
+    then; lines of the screen)."""
     natural = [
         max([_measure_cell_width(Text(h.words)), *(_measure_cell_width(cells[n]) for cells, _ in lines)])
         for n, h in enumerate(heads)
@@ -38,11 +55,32 @@ def fit_table(
     least = [_find_least_width(head, [cells[n] for cells, _ in lines]) for n, head in enumerate(heads)]
     room = width - GAP * (len(heads) - 1)
     widths, kept = _share_table_width(natural, least, room), _select_columns_beside(heads, lines, width)
-    if sum(least) <= room and _count_screen_lines(lines, widths) <= _count_lines_below(lines, kept, width):
-        made: RenderableType = _build_folded_table(heads, lines, widths)
-    else:
-        made = _move_columns_below(heads, lines, kept)
-    return Group(Text(title, style="bold"), made)  # not the table's own title, which is folded to its width
+    folded, below = _count_screen_lines(lines, widths), _count_lines_below(lines, kept, width)
+    beside = sum(least) <= room and folded <= below
+    return (widths, kept, folded) if beside else ([], kept, below)
+
+
+def cut_table(
+    title: str, heads: Sequence[TableHead], lines: Sequence[tuple[Sequence[Text], str]], width: int
+) -> RenderableType:
+    """A table with each line on one of the screen: the last column has what the others leave, and ends with "…". Where
+    they leave too little, the longest of them is cut at its beginning: the end of an op's name tells more."""
+    widths = [
+        max(len(head.words), *(_flatten_cell(cells[n]).cell_len for cells, _ in lines)) for n, head in enumerate(heads)
+    ]
+    long = max(range(len(heads) - 1), key=lambda n: 0 if heads[n].right else widths[n])
+    spare = width - GAP * (len(heads) - 1)
+    over = sum(widths[:-1]) + min(widths[-1], LEAST) - spare
+    widths[long] = max(widths[long] - max(over, 0), len(heads[long].words))
+    widths[-1] = max(spare - sum(widths[:-1]), 1)
+    cut = []
+    for cells, style in lines:
+        row = [_flatten_cell(cell) for cell in cells]
+        if row[long].cell_len > widths[long]:
+            row[long] = Text("…", row[long].style) + row[long][1 - widths[long] :]
+        row[-1].truncate(widths[-1], overflow="ellipsis")
+        cut.append((row, style))
+    return Group(Text(title, style="bold"), _build_folded_table(heads, cut, widths))
 
 
 def _measure_cell_width(cell: Text) -> int:

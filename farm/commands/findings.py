@@ -20,7 +20,7 @@ from farm.lake import minimal
 from farm.options.findings import make_parser
 from farm.plan import match_known
 from farm.plan.config import load_known_failures
-from farm.plan.config_schema import KnownFailure
+from farm.plan.known_failure import KnownFailure
 from farm.program import name_farm_program, write_results_option
 from farm.report.faces import terminal
 from farm.report.tables.causes import count_with_noun

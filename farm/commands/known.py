@@ -20,7 +20,8 @@ from farm.lake import minimal
 from farm.options.known import make_parser
 from farm.plan import known_lists, match_known
 from farm.plan.config import load_known_failures
-from farm.plan.config_schema import ConfigError, KnownFailure
+from farm.plan.config_schema import ConfigError
+from farm.plan.known_failure import KnownFailure
 from farm.plan.whose import FOLDER
 from farm.program import name_farm_program
 from farm.report.faces import terminal

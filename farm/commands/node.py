@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -33,6 +34,10 @@ def _parse_node_labels(text: Sequence[str]) -> dict[str, str]:
     return made
 
 
+#: Where a cluster is, as `ray start` takes it.
+_ADDRESS = re.compile(r"auto|([^\s:]+|\[[\w:.]+\]):\d{1,5}")
+
+
 def make_ray_start_command(
     args: argparse.Namespace, findings: Mapping[str, VendorFinding], more: Sequence[str] = ()
 ) -> tuple[list[str], dict[str, str]]:
@@ -47,6 +52,8 @@ def make_ray_start_command(
             raise ValueError(f"--resources {args.resources}: a JSON object of numbers, e.g. '{{\"NPU\": 1}}'") from None
     if args.num_gpus is not None:
         made.resources["GPU"] = float(args.num_gpus)
+    if args.address and not _ADDRESS.fullmatch(args.address):  # of which Ray says a traceback
+        raise ValueError(f"--address {args.address!r}: write HOST:PORT, which ray start --head prints")
     where = ["--head"] if args.head else [f"--address={args.address}"]
     told = made.arguments(cpus=not any(x.partition("=")[0] == "--num-cpus" for x in more))
     return [sys.executable, "-m", "ray.scripts.scripts", "start", *where, *told, *more], made.variables

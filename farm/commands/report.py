@@ -85,7 +85,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print_conclusion(report, console)
         return 0
     except OSError as problem:
-        raise Refusal(f"cannot write: {problem}; choose another place with --out") from problem
+        raise Refusal(
+            f"cannot write: {problem}; choose another place with --{'plot' if args.plot else 'out'}"
+        ) from problem
     except ValueError as problem:
         raise Refusal(str(problem)) from problem
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from farm import lake as lakes
 from farm.commandline import refuse_in_a_line
 from farm.exits import allow_interrupts
-from farm.fleet.inventory import explain_no_device_of
+from farm.fleet.detect_vendors import explain_no_device_of
 from farm.options.screen import make_parser
 from farm.plan import request as requests
 from farm.plan.config import ConfigError, read_config_backends

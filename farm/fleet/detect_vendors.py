@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from farm.program import name_farm_program
 from tasks.devices import BY_LABEL, DEVICES, TORCH_DEVICES, Device, VendorCommand
 from tasks.model import Refusal
 
@@ -254,6 +255,13 @@ def has_no_trace_of_vendor(label: str, labels: Mapping[str, str] | None = None) 
         return False
     finding = detect_this_machine().get(label)
     return _list_declared_vendors(labels or {}) is not None or finding is None or not finding.shut
+
+
+def explain_no_device_of(vendors: Iterable[str]) -> str:
+    """Why backends of several vendors' devices are not there, in one line; "" where it is one vendor's, whose own
+    reason says more."""
+    names = list(dict.fromkeys(filter(None, vendors)))
+    return f"no device of {', '.join(names)} (looked for: {name_farm_program()} node detect)" if len(names) > 1 else ""
 
 
 def _list_declared_vendors(labels: Mapping[str, str]) -> list[str] | None:

@@ -34,7 +34,6 @@ from farm.fleet.existing_interpreter import OWN_PACKAGES, EnvError
 from farm.fleet.pip_settings import make_uv_environment
 from farm.program import name_farm_program
 from tasks.backends import BackendSpec, is_interpreter_path
-from tasks.catalogs.models import own_models
 from tasks.packages import INDEX
 
 #: Seconds a build may take; characters of the installer's last words that are kept.
@@ -291,6 +290,8 @@ def build_interpreter(environment: Environment, cache: Path, given_up: threading
 def find_model_converter(definitions: str, cache: Path) -> dict[str, str]:
     """The variable that names the interpreter with which a SavedModel among the user's own models is converted; its
     environment is built first if need be. None where there is no such model, or it cannot be built: its row says so."""
+    from tasks.catalogs.models import own_models  # all that makes a model, for this alone
+
     if not own_models.has_saved_model(definitions):
         return {}
     try:

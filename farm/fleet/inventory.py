@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import fnmatch
 import socket
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from farm.fleet import detect_vendors
 from farm.fleet.node import RayNode, name_vendor_resource
-from farm.program import name_farm_program
 from tasks.backends import BackendSpec
 from tasks.devices import BY_LABEL
 from tasks.model import UNASKED, BackendInfo
@@ -181,13 +180,6 @@ def join_node_offers(
             )
         table[spec.name] = offer
     return table
-
-
-def explain_no_device_of(vendors: Iterable[str]) -> str:
-    """Why backends of several vendors' devices are not there, in one line; "" where it is one vendor's, whose own
-    reason says more."""
-    names = list(dict.fromkeys(filter(None, vendors)))
-    return f"no device of {', '.join(names)} (looked for: {name_farm_program()} node detect)" if len(names) > 1 else ""
 
 
 def check_node_placement(offer: BackendOffer, node: dict[str, Any], resource: str) -> str:

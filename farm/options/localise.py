@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from farm.commandline import CommandParser, add_cache_option, add_key_argument, add_results_option
+from farm.commandline import CommandParser, add_cache_option, add_former_option, add_key_argument, add_results_option
 
 
 def make_parser() -> CommandParser:
@@ -22,5 +22,6 @@ def make_parser() -> CommandParser:
         metavar="FOLDER",
         help="also write a folder with only the culprit's nodes, as farm reproduce --out does",
     )
+    add_former_option(parser, "--script", "--out")
     add_cache_option(parser)
     return parser

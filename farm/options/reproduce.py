@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from farm.commandline import CommandParser, add_cache_option, add_key_argument, add_packages_option, add_results_option
+from farm.commandline import (
+    CommandParser,
+    add_cache_option,
+    add_former_option,
+    add_key_argument,
+    add_packages_option,
+    add_results_option,
+)
 
 
 def make_parser() -> CommandParser:
@@ -24,6 +31,7 @@ def make_parser() -> CommandParser:
         metavar="FOLDER",
         help="also write it down: model or program, inputs, and a run.py that needs only numpy and the runtime",
     )
+    add_former_option(parser, "--script", "--out")
     parser.add_argument(
         "--child", action="store_true", help="run it in a child process: for a case that crashes or hangs"
     )

@@ -28,16 +28,14 @@ from farm.plan.config_schema import (
     Skip,
 )
 from tasks import catalogs, checks
-from tasks.backends import BackendSpec, list_backends
+from tasks.backends import BackendSpec, list_backend_names, list_backends
 from tasks.judge import policy_files
 from tasks.model import DISTRIBUTIONS, DTYPES, get_numpy_dtype
 from tasks.model.dtypes import NATIVE
 from tasks.nearest import find_near_names, suggest_nearest_names
-from tasks.plugins import PluginError
 
 #: Reads lists of thousands of lines ten times as fast, where PyYAML has libyaml; it says less of what is no YAML.
 QUICK: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-QUICK_DUMPER: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 #: How much a name has to be like one that is known for the rule of such names not to be told as well.
 TYPO = 0.85
 
@@ -295,6 +293,8 @@ def _reword_pydantic_error(error: Any) -> str:
         return "a list is needed, e.g. [a, b]"
     if kind in ("dict_type", "model_type", "model_attributes_type"):
         return f"keys and values are needed, e.g. {{name: …}}, not {given!r}"
+    if kind == "string_type":
+        return f"text is needed, not {given!r}" + "; put it in quotes" * (not isinstance(given, dict | list))
     return text if kind == "value_error" or isinstance(given, dict | list) else f"{text}, not {given!r}"
 
 
@@ -393,15 +393,6 @@ def check_config_dtype(name: str, where: str) -> None:
         get_numpy_dtype(name)
     except TypeError as error:
         raise ConfigError(f"{where}: dtypes: {error}") from None
-
-
-def list_backend_names() -> list[str]:
-    """Names of all backends, but for those of plugins that cannot be imported."""
-    found = []
-    for runtime, part in list_backends().items():
-        with contextlib.suppress(PluginError):
-            found += [f"{runtime}-{device}" for device in part.load().devices]
-    return found
 
 
 def check_config_backend(backend: BackendConfig, where: str) -> None:

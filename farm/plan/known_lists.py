@@ -14,7 +14,8 @@ import pydantic
 import yaml
 
 from farm.plan.config import QUICK, load_known_failures
-from farm.plan.config_schema import ConfigError, KnownFailure
+from farm.plan.config_schema import ConfigError
+from farm.plan.known_failure import KnownFailure
 from tasks.model import Refusal, Status, label_op
 from tasks.model.errors import mask_error_details, shorten_error_gist
 from tasks.model.failing import describe_failure_manner

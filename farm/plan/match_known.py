@@ -14,7 +14,7 @@ import numpy as np
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from farm.plan.config_schema import Config, KnownFailure
+from farm.plan.known_failure import KnownFailure
 from farm.plan.patterns import list_pattern_names, make_pattern_matcher, select_names_by_pattern
 from farm.plan.whose import WHOSE as WHOSE
 from tasks.catalogs.base import Entry
@@ -24,6 +24,7 @@ from tasks.model.failing import describe_failure_manner
 from tasks.model.kind import OF_NUMBERS
 
 if TYPE_CHECKING:
+    from farm.plan.config_schema import Config
     from farm.plan.matrix import Matrix
 
 #: Columns that say whether a known failure covers an outcome, and what an older lake, which lacks some, means.

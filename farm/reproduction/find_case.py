@@ -18,13 +18,13 @@ from farm.fleet.child_process import Limits
 from farm.lake.key import RowKey
 from farm.plan import kernels, submissions
 from farm.plan import matrix as matrices
-from farm.plan.config import CatalogConfig, Config, list_backend_names
+from farm.plan.config import CatalogConfig, Config
 from farm.plan.patterns import list_pattern_names, make_pattern_matcher
 from farm.program import name_farm_program
 from farm.work.job import Job
 from farm.work.supervisor import run_supervised_job_items
 from tasks import catalogs, checks, wire
-from tasks.backends import BackendSpec
+from tasks.backends import BackendSpec, list_backend_names
 from tasks.catalogs import user_definitions
 from tasks.catalogs.base import Entry, GeneratingCatalog
 from tasks.catalogs.user import fuzzed_samples

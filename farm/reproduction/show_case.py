@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from farm.plan.config_schema import KnownFailure
+from farm.plan.known_failure import KnownFailure
 from farm.plan.match_known import REDUCED, WHOSE, match_known_to_rows, was_known_seen_on
 from farm.reproduction import device_places
 from farm.reproduction.find_case import ReproduceError, StoredCase

@@ -15,7 +15,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from farm.fleet.inventory import AWAITED, BackendOffer, explain_no_device_of
+from farm.fleet.detect_vendors import explain_no_device_of
+from farm.fleet.inventory import AWAITED, BackendOffer
 from farm.plan.left_out import shorten_names_left_out
 from farm.work.durations import format_duration
 from farm.work.work_left import count_expected_cases, estimate_run_left

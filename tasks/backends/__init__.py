@@ -135,3 +135,12 @@ class BackendSpec:
 def list_backends() -> dict[str, PluginPart]:
     """Every runtime by name: built in, and from other packages' entry points of the group "farm.backends"."""
     return list_plugin_parts("backend", BUILT_IN)
+
+
+def list_backend_names() -> list[str]:
+    """Names of all backends, but for those of plugins that cannot be imported."""
+    found = []
+    for runtime, part in list_backends().items():
+        with contextlib.suppress(PluginError):
+            found += [f"{runtime}-{device}" for device in part.load().devices]
+    return found

@@ -19,7 +19,6 @@ from tasks.checks.same_bytes import (
     find_byte_difference,
     make_difference_misbehaviour,
 )
-from tasks.checks.two_orders import explain_two_orders
 from tasks.model import Fallback, Form, Program, Session, Stateless, Unsupported, flags, is_inexact_dtype
 
 if TYPE_CHECKING:
@@ -237,6 +236,8 @@ def _explain_batch_orders(
 ) -> dict[str, str]:
     """Columns that name the order in which the row is added alone, and that in the smallest batch in which it has other
     bytes, for that is asked some thousand times; none where neither can be read."""
+    from tasks.checks.two_orders import explain_two_orders  # all that reads orders, for what differs alone
+
     assert isinstance(session, _BatchRows)
     place, count = seen.first
     batch = _make_batch_of_rows(rows, form.batched, count)

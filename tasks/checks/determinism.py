@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from tasks.checks.base import Observation, Scenario
 from tasks.checks.same_bytes import APART, copy_program_outputs, observe_same_again
-from tasks.checks.two_orders import explain_two_runs
 from tasks.model import Form, OpClass, Program, Session, Unsupported, flags
 
 if TYPE_CHECKING:
@@ -38,6 +37,8 @@ class Determinism(Scenario):
             words, outputs = f"in run {number} on the same inputs", copy_program_outputs(session.step())
             seen = observe_same_again(f"run {number}", outputs, first, "nondeterministic", program, words)
             if seen.error is not None and program.again is not None:
+                from tasks.checks.two_orders import explain_two_runs  # all that reads orders, for this alone
+
                 two = [(first, "run 1"), (outputs, f"run {number}")]
                 program.explain = functools.partial(explain_two_runs, program.again, form.arrays, two)
             yield seen

@@ -22,7 +22,7 @@ import pandas as pd
 from farm.plan import config as configs
 from farm.plan import match_known
 from farm.plan.config import load_known_failures
-from farm.plan.config_schema import KnownFailure
+from farm.plan.known_failure import KnownFailure
 from farm.policies.rejudge import rejudge_rows
 from tasks import catalogs
 from tasks.backends import BackendSpec

@@ -19,7 +19,7 @@ from farm.__main__ import main
 from farm.commandline import CommandParser, add_list_option, refuse_in_a_line, write_asked_csv
 from farm.commands import report
 from farm.exits import BAD_INPUT, INCOMPLETE, OK, run_command, run_command_guarded
-from farm.options import bisect, minimise
+from farm.options import bisect, localise, minimise, reproduce
 from farm.program import write_resume_command
 from farm.report.faces.terminal import make_report_console
 from tasks.model import Refusal
@@ -90,6 +90,10 @@ def test_an_option_of_an_earlier_version_works_and_says_what_it_is_now(capsys: p
     assert minimise.make_parser().parse_args(["key", "--budget", "60"]).budget == 60
     assert "warning: --budget is --runs now" in capsys.readouterr().err
     assert bisect.make_parser().parse_args(["key", "--versions", "1..2", "--packages", "a", "b"]).more == ["a", "b"]
+    for options in (reproduce, localise):
+        commandline._WARNED.clear()
+        assert options.make_parser().parse_args(["key", "--script", "folder"]).out == "folder"
+        assert capsys.readouterr().err == "warning: --script is --out now\n"
 
 
 @pytest.mark.parametrize("name", ["my_harvest", "harvester"])

@@ -220,7 +220,7 @@ def test_a_command_is_printed_once_and_a_reason_of_several_backends_too() -> Non
         | {"culprit": "node n (Conv)", "op_class": "model"},
     )
     said = printed(rows, RUN)
-    commands = [line for line in said.splitlines() if line.startswith("farm reproduce ")]
+    commands = re.findall("farm reproduce .*", said)
     assert len(commands) == len(set(commands)) == 2
     assert said.count("no inputs are given") == 1 and "inputs are broken: 1 reason" in said
     assert "Models that are not right" in said
@@ -292,8 +292,40 @@ def test_with_hundreds_of_new_failures_the_ranking_is_still_on_the_second_screen
     )
     lines = printed(rows, REC | {"planned": 600}, width=width).splitlines()
     assert next(n for n, line in enumerate(lines) if "right on the 300 cells" in line) < 50
-    assert sum("farm reproduce" in line for line in lines[:50]) == 3
+    assert sum("farm reproduce" in line for line in lines[:50]) == 1
     assert any("all 300 cells with their commands: farm report --run r1 --new" in line for line in lines[:50])
+
+
+@pytest.mark.parametrize("groups", [1, 3, 30])
+def test_what_failed_and_what_to_type_next_stand_in_the_last_ten_lines(
+    groups: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    how: dict[str, Any] = {"kind": "numbers", "max_ulp": 4210.0, "limit": 4.0}
+    cause = "the sum is rounded to the 16-bit dtype at every step, which nothing of the op asks for"
+    bad = [
+        make_row("wrong", f"torch:nn.functional.scaled_dot_product_{n}", backend, dtype=dtype, **how) | {"cause": cause}
+        for n in range(groups)
+        for backend in ("torch-cpu", "inductor-cpu")
+        for dtype in ("float16", "bfloat16", "float32")
+    ]
+    known = [make_row("wrong", kind="numbers"), make_row("wrong", sample=1, kind="numbers")]
+    path = lake_of(
+        tmp_path,
+        ("1-then", "quick", [*known, make_row("pass", "torch:div")]),
+        ("2-now", "quick", [*known, *bad, make_row("pass", "torch:div")]),
+    )
+    assert main([str(path)]) == OK
+    *_, last = [line for line in capsys.readouterr().out.split("\n\n") if line]
+    lines = last.rstrip().splitlines()
+    assert not [line for line in lines if len(line) > 80 and str(path) not in line]
+    assert next(place for place, line in enumerate(reversed(lines), 1) if line.startswith("status ")) <= 10
+    assert lines[0].startswith(f"{6 * groups} new failures: {groups} group")
+    assert sum(line.startswith("wrong ") for line in lines) == min(groups, 4)
+    assert "4210 ulps, limit 4" in last and "scaled_dot_product_0" in last
+    assert f"all {6 * groups} cells with their commands: farm report --run 2-now --new" in last
+    assert [line for line in lines if "farm reproduce '2-now:forward/torch:nn.functional.scaled_dot_product_0/" in line]
+    assert lines[-1] == f"{6 * groups} new failures, 2 known"
 
 
 def test_what_is_new_in_a_cell_is_told_of_all_its_samples() -> None:
@@ -469,7 +501,7 @@ def test_what_changed_since_the_last_run_of_the_same_config(
     assert main([str(path)]) == OK
     said = capsys.readouterr().out
     assert "Since 1-then, the last run of this config: 2 new (1 known), 1 fixed, 1 changed of 5 cells" in said
-    end = "Since the last run: 2 new (1 known), 1 fixed, 1 changed of 5 cells in both\n3 new failures, 1 known"
+    end = "Since 1-then: 2 new (1 known), 1 fixed, 1 changed of 5 cells in both\n3 new failures, 1 known"
     assert said.strip().endswith(end)
     assert "2 new (1 known)" in (path / "run=4-now" / "_report" / "report.md").read_text()
     assert said.count("/_report/") == 1 and "report.html (" in said, "one line for what was written"
@@ -507,6 +539,10 @@ def test_of_all_runs_what_any_knows_is_known(tmp_path: Path, capsys: pytest.Capt
     path = lake_of(tmp_path, ("1-a", "quick", [make_row("wrong")]), ("2-b", "quick", [make_row("wrong", "torch:mul")]))
     assert main([str(path), "--run", "all"]) == OK
     assert "1 new failure, 1 known" in capsys.readouterr().out
+    more = [make_row("wrong", "torch:mul"), make_row("wrong", "torch:div"), make_row("wrong")]
+    path = lake_of(tmp_path / "newest", ("1-a", "quick", [make_row()]), ("2-b", "quick", more))
+    assert main([str(path), "--run", "all"]) == OK  # the newest rows of all cases are of one run
+    assert "with their commands: farm report --run all --new" in capsys.readouterr().out
 
 
 def test_a_run_ends_with_its_verdict_and_a_known_failure_has_a_cause_everywhere(
@@ -528,7 +564,7 @@ def test_a_run_ends_with_its_verdict_and_a_known_failure_has_a_cause_everywhere(
     assert run.main([str(file), "--on", "inline", "--results", str(results)]) == OK
     said = capsys.readouterr().out
     assert said.strip().endswith("OK: 2 failures, all known") and "thrice is not twice" in said
-    assert said.count("the last run of this config: 0 new, 0 fixed, 0 changed of 1 cell in both") == 1
+    assert len(re.findall(r"^Since [^ ]+: 0 new, 0 fixed, 0 changed of 1 cell in both$", said, re.MULTILINE)) == 1
     page = next(results.glob("run=*/_report/causes.csv"))
     assert pd.read_csv(page)["rows"].tolist() == [2]
     assert reproduce.main([key.replace(key.partition(":")[0], "last"), "--results", str(results)]) == OK

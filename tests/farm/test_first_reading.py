@@ -14,7 +14,7 @@ import pytest
 from farm.commands.report import main
 from farm.exits import OK
 from farm.plan import match_known
-from farm.plan.config_schema import KnownFailure
+from farm.plan.known_failure import KnownFailure
 from farm.program import _find_farm_program
 from farm.report import Report, by_vendor, causes, coverage, ranking, stale, unique, verdict
 from farm.report.faces.markdown import write_markdown_report

@@ -13,7 +13,7 @@ import yaml
 
 from farm.plan import matrix
 from farm.plan.config import Config, ConfigError, load_config
-from farm.plan.config_schema import KnownFailure
+from farm.plan.known_failure import KnownFailure
 from farm.plan.match_known import drop_known_rows, explain_unmet_known
 from tasks import catalogs
 from tasks.catalogs.base import Entry

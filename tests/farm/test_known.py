@@ -18,7 +18,8 @@ from farm.commands.known import main
 from farm.lake import minimal
 from farm.plan import known_lists, match_known
 from farm.plan.config import load_known_failures
-from farm.plan.config_schema import ConfigError, Gate, KnownFailure
+from farm.plan.config_schema import ConfigError, Gate
+from farm.plan.known_failure import KnownFailure
 from farm.report.faces.exchange import write_junit
 from farm.report.tables.causes import add_standing_column
 from farm.report.tables.gate import judge_run_gate

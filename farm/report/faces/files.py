@@ -12,7 +12,6 @@ import pandas as pd
 
 from farm.report.faces.markdown import write_markdown_diff, write_markdown_document, write_markdown_report
 from farm.report.faces.page import render_page_of_run
-from farm.report.tables.causes import count_with_noun
 from farm.report.tables.changes import view_diff
 from farm.report.tables.overview import list_headline_lines
 from farm.report.tables.view import Report, View
@@ -64,9 +63,9 @@ def write_diff(found: pd.DataFrame, out: Path) -> dict[str, Path]:
 
 
 def describe_written_report(paths: Mapping[str, Path]) -> str:
-    """One line that says what was written: the page, or what there is to read, and how many files are beside it."""
+    """One line that says what was written: the page, or what there is to read, and what is beside it."""
     first = paths.get("html") or paths["markdown"]
-    return f"report: {first} ({count_with_noun(len(paths) - 1, 'more file')} beside it: CSV{', Markdown' * (first.suffix == '.html')})"
+    return f"report: {first} (+ CSV{', Markdown' * (first.suffix == '.html')})"
 
 
 def write_checklist(view: View, report: Report, out: Path) -> dict[str, Path]:

@@ -7,7 +7,8 @@ import re
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -15,7 +16,7 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from farm.commandline import clean_line
-from farm.fitting import TableHead, fit_table
+from farm.fitting import TableHead, count_table_lines, cut_table, fit_table
 from farm.program import name_farm_program
 from farm.report.faces.curve import draw_curve_blocks
 from farm.report.tables.agreement import view_case_agreement
@@ -24,7 +25,7 @@ from farm.report.tables.changes import view_diff
 from farm.report.tables.findings import OF_EACH
 from farm.report.tables.overview import describe_run_name, list_quarantine_lines, list_run_remarks
 from farm.report.tables.since_last_run import since
-from farm.report.tables.view import Report, View, ViewCell, make_view_cell
+from farm.report.tables.view import Report, View, ViewCell, ViewColumn, make_view_cell
 from tasks.model import Status
 
 #: The colours of statuses, of lines and of what changed.
@@ -65,25 +66,34 @@ def make_terminal_table(view: View, limit: int, width: int) -> RenderableType:
     """A view as a table for a terminal of ``width`` columns."""
     columns = view.columns_for("terminal")
     heads = [TableHead(clean_line(column.words), column.right, column.stays) for column in columns]
-    lines = [
+    lines = _make_terminal_lines(view, limit, columns)
+    title = "\n".join([view.title(limit), *view.lead])
+    if view.screen and count_table_lines(heads, lines, width) > view.screen:
+        short = [replace(column, cell=column.short or column.cell) for column in columns]
+        return cut_table(title, heads, _make_terminal_lines(view, limit, short), width)
+    return fit_table(title, heads, lines, width)
+
+
+def _make_terminal_lines(view: View, limit: int, columns: Sequence[ViewColumn]) -> list[tuple[list[Text], str]]:
+    return [
         ([_make_terminal_cell(make_view_cell(column, line)) for column in columns], _STYLES.get(view.style(line), ""))
         for line in view.select_lines(limit)
     ]
-    return fit_table("\n".join([view.title(limit), *view.lead]), heads, lines, width)
 
 
 def print_view(
     view: View, console: Console, limit: int, most: int = _COMMANDS, each: bool = False, printed: set[str] | None = None
 ) -> None:
-    """Print a view: its sentences, its lines, and ``most`` commands that show them (of ``each`` that takes turns); or
-    what it says without lines. printed: commands that stand above, and are not repeated; those of this view join
-    them."""
+    """Print a view: its sentences, its lines, and ``most`` commands that show them (of ``each`` that takes turns; the
+    first alone of a view that has but a few lines of the screen); or what it says without lines. printed: commands that
+    stand above, and are not repeated; those of this view join them."""
     if not view.all_lines():
         for text in view.lead:
             console.print(_make_terminal_text(text))
         if view.empty:
             console.print(_make_terminal_text(view.empty), soft_wrap=True)
         return
+    view = replace(view, most=view.screen or view.most)
     console.print()
     console.print(make_terminal_table(view, limit, console.width))
     for text in view.notes:
@@ -93,6 +103,10 @@ def print_view(
     commands = [one for one in _list_view_commands(view, limit, most, each) if printed is None or one not in printed]
     if printed is not None:
         printed.update(commands)
+    if view.screen and commands:
+        first = " the first" * (len(view.all_lines()) > 1)
+        console.print(_make_terminal_text(f"reproduce{first}: {commands[0]}"), soft_wrap=True)
+        return
     if commands:
         console.print("Reproduce with:")
     for command in commands:
@@ -177,7 +191,7 @@ def print_verdict(verdict: RunVerdict, console: Console, also: str = "") -> None
 def print_conclusion(report: Report, console: Console, also: str = "") -> None:
     """Print what changed since the last run, in a line, and the verdict: the end of a report."""
     if found := since(report):
-        console.print(_make_terminal_text(found.short_sentence if len(found.cells) else found.sentence), soft_wrap=True)
+        console.print(_make_terminal_text(found.short_sentence), soft_wrap=True)
     print_verdict(report.verdict, console, also)
 
 

@@ -6,7 +6,7 @@ What a page or a script builds on (nothing of it need be worked out again):
   it failed, which is what makes a run's exit code 1, or is imprecise, which is said and fails no run; "known": failed and
   covered; "stale": judged and right where a known failure says otherwise; "" for all else), ``cause`` (the known failure's
   reason, of what is imprecise too; "" where there is none), ``fault`` (of a known failure, whose it is:
-  `farm.plan.config_schema.KnownFailure`; "" for all else), ``only`` (the structure of an input that it takes:
+  `farm.plan.known_failure.KnownFailure`; "" for all else), ``only`` (the structure of an input that it takes:
   `farm.report.tables.failing_structures`; "" for none) and ``first_seen`` (whether it failed, or is imprecise, as known failures say
   that were not seen on its backend before).
 - `verdict(rows, run)`: the `RunVerdict`, with its sentence and its counts.
@@ -30,7 +30,7 @@ import numpy as np
 import pandas as pd
 
 from farm.plan import match_known
-from farm.plan.config_schema import KnownFailure
+from farm.plan.known_failure import KnownFailure
 from farm.program import write_resume_command
 from farm.report.tables import failing_structures, failures_alike
 from farm.report.tables.coverage import (
@@ -417,7 +417,7 @@ def _describe_failures(line: Mapping[str, Any]) -> str:
 def stale(rows: pd.DataFrame, run: Mapping[str, Any]) -> pd.DataFrame:
     """Known failures that were not seen: what they name was judged and is right (`farm.plan.match_known.Met`).
 
-    Columns: the entry's (`farm.plan.config_schema.KnownFailure`), rows (those with the standing "stale"
+    Columns: the entry's (`farm.plan.known_failure.KnownFailure`), rows (those with the standing "stale"
     for it), found (their statuses and counts).
     """
     return match_known_failures(rows, run)[1]

@@ -67,7 +67,8 @@ def keep_distinct_rows(rows: pd.DataFrame) -> pd.DataFrame:
         if not isinstance(column.dtype, pd.StringDtype) or column.hasnans:
             made[name] = column.astype(object).where(column.notna(), "").astype(str)
     for name in _NUMBERS:
-        made[name] = pd.to_numeric(made[name], errors="coerce").astype("float64")
+        if made[name].dtype != "float64":
+            made[name] = pd.to_numeric(made[name], errors="coerce").astype("float64")
     attrs = dict(rows.attrs)
     rows = pd.DataFrame(made, index=rows.index)  # at once: a column after another would be a block of its own, each
     rows.attrs.update(attrs)
@@ -133,7 +134,7 @@ def coverage(
 
 
 def find_blameless_rows(rows: pd.DataFrame) -> pd.Series:
-    """Which `keep_distinct_rows` rows failed by no fault of their backend (`farm.plan.config_schema.KnownFailure.fault`), as far as they
+    """Which `keep_distinct_rows` rows failed by no fault of their backend (`farm.plan.known_failure.KnownFailure.fault`), as far as they
     tell."""
     return ~rows["fault"].isin(["", "backend"]) if "fault" in rows else pd.Series(False, index=rows.index)
 

@@ -10,7 +10,7 @@ import pandas as pd
 from farm.lake import minimal
 from farm.lake.key import RowKey
 from farm.plan import match_known
-from farm.plan.config_schema import KnownFailure
+from farm.plan.known_failure import KnownFailure
 from farm.program import write_results_option
 from farm.report.tables.causes import count_with_noun
 from farm.report.tables.coverage import JUDGED_STATUSES, rank_status_column

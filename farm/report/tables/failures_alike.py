@@ -9,7 +9,7 @@ import pandas as pd
 
 from farm.lake import minimal
 from farm.plan import match_known
-from farm.plan.config_schema import KnownFailure
+from farm.plan.known_failure import KnownFailure
 from farm.report.tables.coverage import FAILED_STATUSES
 from tasks.model import Status
 from tasks.model.failing import FailureManner, describe_failure_manner

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -96,12 +97,25 @@ def findings(
 
 #: New findings of each backend that are shown at least, with their commands; lines of a long table.
 OF_EACH, LINES = 3, 10
+#: Groups of new failures that a terminal shows: with their heads, what shows more of them, where the report is and the
+#: verdict they are its last ten lines.
+LAST = 4
 
 
 def _make_op_cell(line: Line) -> ViewCell:
     more = line["ops"] - 1
     words = f" and {count_with_noun(more, 'more op')}" if more else ""
     return ViewCell(clean_line(line["op"]) + words, square=f"{label_line_op(line)}|{line['backend']}")
+
+
+def _count_all_but_first(name: str) -> Callable[[Line], str]:
+    """Of a column of names the first, and how many follow it: "float16 +2"."""
+
+    def shorten_names(line: Line) -> str:
+        first, *more = str(line[name]).split(", ")
+        return clean_line(first) + f" +{len(more)}" * bool(more)
+
+    return shorten_names
 
 
 _COLUMNS = (
@@ -115,11 +129,16 @@ _COLUMNS = (
 #: The same of a line that stands for several cells.
 _ALIKE = (
     make_status_column(),
-    ViewColumn("op", _make_op_cell, foreign=True),
-    make_text_column("dtypes", "dtype"),
-    make_text_column("backends", "backend"),
+    ViewColumn("op", _make_op_cell, foreign=True, short=_count_all_but_first("all_ops")),
+    replace(make_text_column("dtypes", "dtype"), short=_count_all_but_first("dtypes")),
+    replace(make_text_column("backends", "backend"), short=_count_all_but_first("backends")),
     build_number_column("rows"),
-    ViewColumn("what (worst case)", _COLUMNS[-1].cell, foreign=True),
+    ViewColumn(
+        "what (worst case)",
+        _COLUMNS[-1].cell,
+        foreign=True,
+        short=lambda line: clean_line(describe_finding_size(line, brief=True)),
+    ),
 )
 
 
@@ -140,7 +159,14 @@ def view_new_cells(report: Report) -> Iterator[View]:
     alike = report.causes[report.causes["standing"] == NEW]
     unjudged = alike["status"] == Status.INVALID.value
     yield _build_view_of_findings(
-        "own_not_judged", caption, frame[own], _ALIKE, lines=list_table_lines(alike[unjudged]), unit="reasons", **shown
+        "own_not_judged",
+        caption,
+        frame[own],
+        _ALIKE,
+        lines=list_table_lines(alike[unjudged]),
+        unit="reasons",
+        screen=LAST,
+        **shown,
     )
     said = report.verdict
     lines = alike[~unjudged]
@@ -155,6 +181,7 @@ def view_new_cells(report: Report) -> Iterator[View]:
         see=[(f"all {count_with_noun(cells, 'cell')} with their commands", _make_new_cells_command(report))]
         * (cells > 1),
         open=True,
+        screen=LAST,
         most=OF_EACH * lines["backend"].nunique() if OF_EACH * lines["backend"].nunique() > LINES else 0,
     )
     yield _build_view_of_findings("new_imprecise", _title_imprecise_findings(report), frame[imprecise], **shown)
@@ -177,9 +204,8 @@ def view_every_new_cell(report: Report) -> Iterator[View]:
 def _make_new_cells_command(report: Report) -> str:
     """The command that shows `view_every_new_cell`."""
     run = report.run.get("run_id") or "last"
-    several = report.rows["run_id"].nunique() > 1
     where = write_results_option(str(report.rows.attrs.get("results", "results")))
-    return f"{name_farm_program()} report --run {'all' if several else run} --new{where}"
+    return f"{name_farm_program()} report --run {'all' if 'runs' in report.run else run} --new{where}"
 
 
 @view(70)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 
 from farm.commandline import clean_line
 from farm.fleet import envs
-from farm.plan.config_schema import BackendConfig
 from farm.plan.match_known import WHOSE
 from farm.program import name_farm_program, write_results_option
 from farm.report.tables.causes import KNOWN, NEW, count_with_noun, describe_cause_counts
@@ -30,6 +30,7 @@ from farm.report.tables.view import (
 )
 from farm.report.words import format_percent
 from tasks import catalogs
+from tasks.backends import BackendSpec
 from tasks.cache import default_cache
 
 _SEEN = 'A cause that begins with "seen" was confirmed with the runtime\'s own API, without the farm.'
@@ -39,6 +40,8 @@ _FIRST_SEEN = (
     "Entries that name several devices of a runtime cover these rows: op, dtype, status and kind are as elsewhere. Nobody has "
     "looked at them on this backend yet."
 )
+#: What of a backend in a run's record makes its `BackendSpec`.
+_OF_SPEC = ("name", "like", "options", "packages", "python", "launcher")
 
 
 @view(3, only=lambda report: not report.values("standing").isdisjoint((NEW, KNOWN)))
@@ -102,7 +105,7 @@ def view_first_seen(report: Report) -> View:
         see=[
             (
                 "looked at, it is known here too",
-                f"{name_farm_program()} known seen --run {report.run.get('run_id')}{where}",
+                f"{name_farm_program()} known seen --run {'all' if 'runs' in report.run else report.run.get('run_id')}{where}",
             )
         ],
         open=True,
@@ -154,8 +157,9 @@ def _has_backend_environment(report: Report, backend: str) -> bool:
     listed = config.get("backends") if isinstance(config, Mapping) else None
     entry = next((b for b in listed or () if isinstance(b, Mapping) and b.get("name") == backend), {"name": backend})
     try:
-        environment = envs.find_environment(BackendConfig.model_validate(entry).spec())
-    except (KeyError, ValueError):  # of a plug-in that is not here, or of another version of the farm
+        told: dict[str, Any] = {key: entry[key] for key in _OF_SPEC if key in entry}
+        environment = envs.find_environment(BackendSpec.parse(**told))
+    except (KeyError, TypeError, ValueError):  # of a plug-in that is not here, or of another version of the farm
         return False
     return environment is None or environment.there(default_cache())
 

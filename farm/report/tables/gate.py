@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from glob import has_magic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import pyarrow as pa
@@ -18,8 +18,6 @@ from farm.commandline import clean_line
 from farm.exits import FOUND, INCOMPLETE, OK
 from farm.lake.store import keep_unique_rows
 from farm.plan import match_known
-from farm.plan.config import list_backend_names
-from farm.plan.config_schema import ConfigError, Flaky, Floor, Gate
 from farm.report.tables.causes import NEW, count_with_noun
 from farm.report.tables.coverage import (
     CELL,
@@ -36,8 +34,12 @@ from farm.report.tables.overview import describe_finding_size
 from farm.report.tables.since_last_run import since
 from farm.report.tables.view import Report, View, ViewColumn, make_op_column, make_status_column, make_text_column
 from farm.report.words import format_percent, format_report_number
+from tasks.backends import list_backend_names
 from tasks.model import Status
 from tasks.nearest import suggest_meant_names
+
+if TYPE_CHECKING:
+    from farm.plan.config_schema import Flaky, Floor, Gate
 
 #: What an item may be.
 OPEN, CLOSED, ABSENT = "open", "closed", "not there"
@@ -89,6 +91,8 @@ class JudgedGate:
 
 def read_gate_of_run(run: Mapping[str, Any]) -> Gate | None:
     """The gate of the config that a run's record has; None without one. Raises ConfigError."""
+    from farm.plan.config_schema import ConfigError, Gate  # all of a config, of which a report needs nothing else
+
     config = run.get("config")
     told = config.get("gate") if isinstance(config, dict) else None
     try:

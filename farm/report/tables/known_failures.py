@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from farm.plan import match_known
-from farm.plan.config_schema import KnownFailure
+from farm.plan.known_failure import KnownFailure
 from farm.report.tables import failures_alike
 from farm.report.tables.coverage import FAILED_STATUSES, JUDGED_STATUSES, list_table_lines
 from farm.report.tables.view import Line, View, ViewColumn, build_number_column, make_text_column

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from farm.commandline import clean_line
-from farm.fleet.inventory import explain_no_device_of
+from farm.fleet.detect_vendors import explain_no_device_of
 from farm.program import name_farm_program
 from farm.report.once import once
 from farm.report.tables.agreement import format_row_units, name_row_units
@@ -57,36 +57,39 @@ def format_status_count(line: Mapping[str, Any], status: str) -> str:
     )
 
 
-def describe_finding_size(line: Mapping[str, Any]) -> str:
+def describe_finding_size(line: Mapping[str, Any], brief: bool = False) -> str:
     """One line on what is wrong with a finding: the structure of an input that it takes, culprit, cause (of a known
     failure it has a place of its own), kind, stage (not of what ran to its end), how far off in what is judged and its
     limit, error.
 
-    Figures where it is the numbers that are wrong: of a shape, or of NaN and Inf out of place, the error tells.
+    Figures where it is the numbers that are wrong: of a shape, or of NaN and Inf out of place, the error tells. brief:
+    what tells most comes first, the error or how far off, and of the figures no more.
     """
     error = ": ".join(text for text in (line["error_type"], shorten_error_gist(line["error"])) if text)
-    parts = [line["only"]] if line.get("only") else []
-    parts += [f"culprit: {line['culprit']}"] * bool(line["culprit"])
+    words = [line["only"]] if line.get("only") else []
+    words += [f"culprit: {line['culprit']}"] * bool(line["culprit"])
     if line.get("cause") and line.get("standing") in (None, NEW):
-        parts.append(clean_line(line["cause"]))
+        words.append(clean_line(line["cause"]))
     told = ("kind",) if line.get("status") == Status.WRONG.value else ("kind", "stage")
-    parts += [str(line[name]) for name in told if line[name] and line[name] != error.partition(":")[0]]
+    words += [str(line[name]) for name in told if line[name] and line[name] != error.partition(":")[0]]
+    far, figures = [], []
     if line["kind"] in ("", *OF_NUMBERS):
-        far = line["max_ulp" if name_row_units(line["op_class"]) == "ulps" else "error_units"]
-        if math.isfinite(far):
-            parts.append(format_row_units(far, line["op_class"], line["limit"]))
+        units = line["max_ulp" if name_row_units(line["op_class"]) == "ulps" else "error_units"]
+        far = [format_row_units(units, line["op_class"], line["limit"])] * math.isfinite(units)
         if not pd.isna(line["beyond"]):  # the worst says more than a difference
-            parts.append(
+            figures.append(
                 f"{line['beyond']:,.0f} of {line['numel']:,.0f} elements beyond the limit, worst {clean_line(line['worst'])}"
             )
         else:
             if format_report_number(line["max_diff"]) != DASH:
-                parts.append(f"{format_report_number(line['max_diff'])} max diff")
+                figures.append(f"{format_report_number(line['max_diff'])} max diff")
             if line["numel"] > 0 and not pd.isna(line["mismatched"]):
-                parts.append(f"{int(line['mismatched'])}/{int(line['numel'])} mismatched")
-    return "; ".join([*parts, error] if error else parts) or DASH
+                figures.append(f"{int(line['mismatched'])}/{int(line['numel'])} mismatched")
+    raised = [error] * bool(error)
+    return "; ".join([*(raised or far), *words] if brief else [*words, *far, *figures, *raised]) or DASH
 
 
+@once
 def describe_best_backends(report: Report) -> str:
     """One sentence on the best backend of every vendor for what current models need; "" where that cannot be said."""
     if len(report.values("vendor")) < 2:
@@ -134,6 +137,7 @@ def _describe_op_outcomes(op: str, rows: pd.DataFrame) -> str:
     return f"{clean_line(op)}: " + "; ".join(f"{came} on {', '.join(backends)}" for came, backends in alike.items())
 
 
+@once
 def describe_run_size(report: Report) -> dict[str, int]:
     """How much a run is of, by the words of the glossary: rows, their cells, and of the rows those that failed and
     those of them that no known failure covers. Every face has its numbers from here."""
@@ -167,6 +171,7 @@ def list_quarantine_lines(report: Report) -> list[str]:
     return [_describe_quarantined_device(record) for record in found if isinstance(record, Mapping)]
 
 
+@once
 def list_run_remarks(report: Report, brief: bool = False) -> list[str]:
     """What is to be kept in mind of a run; of a ``brief`` one, what came of each backend's rows, and what their passes
     are worth."""

@@ -52,8 +52,8 @@ class SinceLastRun:
 
     @property
     def short_sentence(self) -> str:
-        """The counts alone, for the end of an output whose table says which run it was."""
-        return f"Since the last run: {self.sums.sentence(self.known)}"
+        """Which run and the counts alone, for the end of an output: a line of a terminal."""
+        return f"Since {self.run_id}: {self.sums.sentence(self.known)}"
 
 
 @once

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from farm.plan.config_schema import ConfigError
 from farm.report.runs import find_early_runs, read_run_start
 from farm.report.tables.causes import HOW, NEW
 from farm.report.tables.coverage import (
@@ -32,7 +31,7 @@ from farm.report.tables.gate import GATES, judge_run_gate, read_gate_of_run
 from farm.report.tables.overview import describe_run_size
 from farm.report.tables.since_last_run import compare_since_run, since
 from farm.report.tables.view import Report
-from tasks.model import Status, label_op
+from tasks.model import Refusal, Status, label_op
 
 #: What a square is called by, what is counted of it, and what is kept of a cause and of a cell that changed.
 SQUARE, COUNTS = ["label", "backend"], ["planned", "valid", "judged", "passed", "failed"]
@@ -129,7 +128,7 @@ def _first_by_backend(rows: pd.DataFrame, name: str) -> dict[str, str]:
 def _state_run_gate(report: Report) -> dict[str, str]:
     try:
         gate = read_gate_of_run(report.run)
-    except ConfigError:  # of another version of the farm, which `farm gate` says
+    except Refusal:  # of another version of the farm, which `farm gate` says
         gate = None
     if gate is None:
         return {"gate": "", "gate_said": ""}

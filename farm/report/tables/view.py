@@ -64,7 +64,8 @@ class ViewColumn:
     """A column as people see it: its words and how a line's cell is made.
 
     foreign: the text comes from elsewhere and is quoted where quoting is due; status: the status that the column
-    counts; faces: where it is shown; stays: in a narrow terminal too it stands beside the first.
+    counts; faces: where it is shown; stays: in a narrow terminal too it stands beside the first; short: the cell in
+    fewer words, where a line has but one of the screen.
     """
 
     words: str
@@ -74,6 +75,7 @@ class ViewColumn:
     status: str = ""
     faces: tuple[str, ...] = FACES
     stays: bool = False
+    short: Callable[[Line], ViewCell | str] | None = None
 
 
 def make_text_column(name: str, words: str = "", length: int = 0, faces: tuple[str, ...] = FACES) -> ViewColumn:
@@ -123,7 +125,8 @@ class View:
     instead of a table without lines (default: nothing is shown); command: column of the commands that show a line; see:
     words and a command each, after the table; index: whether the frame's index is part of it; open: whether the page
     shows it at once; counted: whether its title says how many lines there are; most: of them shown, where it is not for
-    the face to say; compares: whether it sums over many ops, and is no news of a run of few.
+    the face to say; screen: of them shown on a terminal, and how many of its lines they take: where they would take
+    more, each has one and is cut; compares: whether it sums over many ops, and is no news of a run of few.
     """
 
     name: str
@@ -143,6 +146,7 @@ class View:
     open: bool = False
     counted: bool = False
     most: int = 0
+    screen: int = 0
     faces: tuple[str, ...] = FACES
     compares: bool = False
 
