@@ -38,6 +38,8 @@ from tasks.nearest import find_near_names, suggest_nearest_names
 QUICK: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 #: How much a name has to be like one that is known for the rule of such names not to be told as well.
 TYPO = 0.85
+#: What is said of a value that is none where several may be given.
+NO_LIST = "a list is needed, e.g. [a, b]"
 
 
 #: What a Python file is run by, whose name goes in: its kernels, on values from everywhere, on the runtime that takes
@@ -202,7 +204,7 @@ def _read_known_entries(path: Path, where: str) -> list[dict[str, Any]]:
                 first = error.errors()[0]
                 key = ".".join(map(str, first["loc"])) or "entry"
                 extra = first["type"] == "extra_forbidden"
-                text = _explain_unknown_key(first["loc"][-1], KnownFailure) if extra else _reword_pydantic_error(first)
+                text = _explain_unknown_key(first["loc"][-1], KnownFailure) if extra else reword_pydantic_error(first)
                 raise ConfigError(f"{where}: {find_config_place(path, (i, *first['loc']))}: {key}: {text}") from None
     except OSError as error:
         raise ConfigError(f"{where}: {path}: {error.strerror}") from None
@@ -260,7 +262,7 @@ def _check_config_keys(file: Path, root: Any) -> None:
 def _explain_config_error(file: Path, node: Any, error: Any) -> str:
     place = tuple(error["loc"])
     key = ".".join(map(str, place)) or "the config"
-    text = _reword_pydantic_error(error)
+    text = reword_pydantic_error(error)
     if error["type"] == "extra_forbidden":
         models: dict[str, type[pydantic.BaseModel]] = {
             "catalogs": CatalogConfig,
@@ -282,7 +284,7 @@ def _explain_unknown_key(key: Any, model: type[pydantic.BaseModel]) -> str:
     return f"unknown key{suggest_nearest_names(str(key), sorted(f.alias or name for name, f in model.model_fields.items()))}"
 
 
-def _reword_pydantic_error(error: Any) -> str:
+def reword_pydantic_error(error: Any) -> str:
     """Pydantic's error in our words, with the fix."""
     text, kind, given = str(error["msg"]).removeprefix("Value error, "), error["type"], error["input"]
     if kind == "missing":

@@ -156,8 +156,8 @@ def make_task_config(data: Mapping[str, Any], place: Path) -> Config:
         first = error.errors()[0]
         key = tuple(first["loc"])[2 * (first["loc"][:1] == ("catalogs",)) :]  # as the task has it
         where = configs.find_config_place(place, key) if place.is_file() else ascii(str(place))[1:-1]
-        said = ": ".join(filter(None, (".".join(map(str, key)), first["msg"])))
-        raise ConfigError(f"{where}: {said}, not {first['input']!r:.200}") from None
+        said = ": ".join(filter(None, (".".join(map(str, key)), configs.reword_pydantic_error(first))))
+        raise ConfigError(f"{where}: {said}") from None
 
 
 def _find_folder_tasks(folder: Path) -> Iterator[tuple[str, Callable[[], DeclaredTask]]]:
@@ -214,6 +214,8 @@ def _read_task_config(file: Path, asked: Mapping[str, Any]) -> dict[str, Any]:
     for name in data:
         if name not in op_keys | own | of_run:
             refuse((name,), f"unknown key{suggest_nearest_names(str(name), sorted(op_keys | own | of_run))}")
+    if not isinstance(data.get("backends", []), list):  # which are taken out before the others are looked at
+        refuse(("backends",), configs.NO_LIST)
     given = {"name": file.parent.resolve().name, "kernel": ""}
     given |= {name: value for name, value in data.items() if name in op_keys}
     for key, text in declaration_keys.read_declared_keys(UserOp, given):

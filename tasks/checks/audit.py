@@ -128,6 +128,7 @@ class Audit(Derived, Scenario):
     whole = True
     of_model = False
     exported = True
+    case_worth = 20.0  # two to three times the eight cases of the forward check
     about = (
         "whether the kernel computes what it returns: values, memory, order and number of calls change; names what it does instead (kept by "
         "pointer, shape or content, lazy, first calls only, reads or writes outside, …)"
@@ -208,8 +209,11 @@ class _AuditedCalls:
     """
 
     def __init__(self, program: Program, form: Form) -> None:
-        self.program, self.form = program, form
+        self.program = program
         self.names = form.sets or (OWN,)
+        self.inputs = [form.inputs_of(k) for k in range(len(self.names))]
+        #: The shapes of each set of inputs, in a word.
+        self.sizes = ["+".join("x".join(map(str, x.shape)) for x in arrays) for arrays in self.inputs]
         self.number = 0
         self.call_s = 0.0
         self.not_reached: list[str] = []
@@ -343,7 +347,7 @@ class _AuditedCalls:
         outcome: Exception | None = None
         if self.program.begin_placed is not None and not self._is_anew(asked):
             try:
-                begun = self.program.begin_placed(self.form.inputs_of(asked.given), asked.placing)
+                begun = self.program.begin_placed(self.inputs[asked.given], asked.placing)
             except Exception as error:  # which must not hide what those before it have done
                 outcome = error
         is_under_way = begun is not None or outcome is not None
@@ -359,7 +363,7 @@ class _AuditedCalls:
             return True
         if len(self.awaited) >= AHEAD or not all(x.is_under_way for x in self.awaited):
             return False
-        sizes = [self.output_bytes.get(self._sizes(x.given)) for x in (asked, *(x.asked for x in self.awaited))]
+        sizes = [self.output_bytes.get(self.sizes[x.given]) for x in (asked, *(x.asked for x in self.awaited))]
         known = [x for x in sizes if x is not None]
         return len(known) == len(sizes) and sum(known) <= BYTES_AHEAD
 
@@ -375,7 +379,7 @@ class _AuditedCalls:
             return
         self.number += 1
         name = self.names[given]
-        noted = self._sizes(given) if name.endswith(NOT_PROMISED) else ""
+        noted = self.sizes[given] if name.endswith(NOT_PROMISED) else ""
         seen = functools.partial(
             AuditedCall, f"call {self.number}: {name}", number=self.number, given=given, of=name, noted=noted
         )
@@ -393,7 +397,7 @@ class _AuditedCalls:
                 self._leave_out("stream")
             elif name in RESIZED:
                 self.left_out.add(given)
-                self.refused.append(self._sizes(given))
+                self.refused.append(self.sizes[given])
                 self._leave_out("sizes")
             elif placing.fill is not None and self._takes(given):
                 self._leave_out("memory")
@@ -401,7 +405,7 @@ class _AuditedCalls:
                 yield seen(error=outcome)
             return
         outputs = outcome
-        self.output_bytes[self._sizes(given)] = sum(x.nbytes for x in outputs if x is not None)
+        self.output_bytes[self.sizes[given]] = sum(x.nbytes for x in outputs if x is not None)
         if placing.counted:
             self.counts.setdefault(given, []).append(tuple(int(x) for x in np.ravel(outputs.pop())))
         halves = [outputs] if not placing.pause else [outputs[: len(outputs) // 2], outputs[len(outputs) // 2 :]]
@@ -418,16 +422,12 @@ class _AuditedCalls:
             else:
                 same.times.append((self.number, placing))
 
-    def _sizes(self, given: int) -> str:
-        """The shapes of a set of inputs, in a word."""
-        return "+".join("x".join(map(str, x.shape)) for x in self.form.inputs_of(given))
-
     def _leave_out(self, what: str) -> None:
         if what not in self.not_reached:
             self.not_reached.append(what)
 
     def _run(self, asked: Asked) -> Sequence[Any]:
-        arrays = self.form.inputs_of(asked.given)
+        arrays = self.inputs[asked.given]
         if self._is_anew(asked):
             assert self.program.anew is not None
             return self.program.anew(arrays)

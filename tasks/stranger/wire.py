@@ -136,10 +136,12 @@ class StrangerConnection:
 
         waits: whether it may wait for the other side. If not, only what surely finds room is sent: the system says that
         it can be written to as long as three quarters of its room are free (poll(2))."""
+        if not waits and not self._can_send.poll(0):
+            return False
         headers, parts, size = _lay_out_message_arrays(arrays)
         text = self._write(verb, body, headers)
         large = size > LARGE
-        if not waits and (HEAD.size + len(text) + size > self._room_to_send or not self._can_send.poll(0)):
+        if not waits and HEAD.size + len(text) + size > self._room_to_send:
             return False
         head = HEAD.pack(number, of, dropped, size, len(text), 1 if large else len(fds)) + text
         try:

@@ -333,6 +333,21 @@ def test_a_task_names_or_describes_the_backend_of_its_submissions(board: Path) -
         farm.judge(board, RIGHT)
 
 
+@pytest.mark.parametrize(
+    "line", ["backends: torch-cpu", "backends: 3", "backends:", "checks: forward", "distributions: own"]
+)
+def test_what_may_be_several_is_a_list_in_a_task_too(board: Path, line: str) -> None:
+    """A text is not read letter by letter, and nothing is no list either."""
+    key = line.split(":")[0]
+    others = [x for x in TASK.splitlines() if not x.startswith(f"{key}:")]
+    (board / "task.yaml").write_text("\n".join([*others, line]))
+    wanted = rf"task\.yaml:{len(others) + 1}:1: {key}: a list is needed"
+    with pytest.raises(ConfigError, match=wanted):
+        submissions.read_submissions_folder(board)
+    with pytest.raises(farm.ClientError, match=wanted):
+        farm.judge(board, RIGHT)
+
+
 def test_submissions_take_arrays_where_the_task_says_so(board: Path, results: Path) -> None:
     (board / "task.yaml").write_text(TASK.replace("samples: 2", "samples: 1") + "framework: numpy\n")
     (board / "submissions" / "triple.py").write_text(WRONG["triple"][0])

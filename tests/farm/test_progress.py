@@ -398,6 +398,22 @@ def test_a_slow_few_are_not_hidden_among_a_quick_many(monkeypatch: pytest.Monkey
     assert late and all(0.5 <= x <= 2.0 for x in late), late
 
 
+def test_the_races_of_a_leaderboard_are_not_taken_for_cases_of_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thirty submissions: most cases are over in a minute, and the races take nine more."""
+    groups = [
+        Group(f"user:{name}{n}", "", "float32", 1, check=name)
+        for name, count in (("forward", 720), ("audit", 30), ("speedup", 90))
+        for n in range(count)
+    ]
+    run = LongRun(monkeypatch, groups, {"torch-cpu": (False, np.ones(len(groups), np.int32))})
+    assert run.plan.kinds.count(range(len(groups))).tolist() == [720, 30, 90]
+    took = {"forward": 0.07, "audit": 0.5, "speedup": 6.0}
+    told = run.tell(0.02, {"torch-cpu": lambda g: took[g.check]})
+    end_s = run.clock.s + work_left.END_S
+    shares = {round(at): round(left / (end_s - at), 2) for at, left in told if at >= 10.0}
+    assert shares and not {at: x for at, x in shares.items() if not 0.5 <= x <= 2.0}
+
+
 # --- a run ------------------------------------------------------------------------------------------------------
 
 

@@ -71,6 +71,7 @@ def _one_of_each() -> list[str]:
         ("tasks.gradients.autograd", "compute_gradients"),
         ("tasks.backends.shared.caches", "flush_processor_caches"),
         ("time", "perf_counter"),
+        ("torch", "allclose"),
     ],
 )
 def test_a_function_that_stands_for_a_judges_is_named(monkeypatch: pytest.MonkeyPatch, module: str, name: str) -> None:
@@ -87,11 +88,14 @@ def test_a_function_that_stands_for_a_judges_is_named(monkeypatch: pytest.Monkey
 
 
 def test_what_was_sound_is_looked_at_again_where_it_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A function in the place of another one, code in the place of a function's own, and a name that is new."""
+    """A function in the place of another one, code in the place of a function's own, a name that is new, and a module in
+    the place of another one."""
     from tasks.stranger import wire
 
     own = lambda *given: None  # noqa: E731
     own.__name__ = "send"
+    other = ModuleType("tasks.stranger.wire")
+    vars(other).update(vars(wire), send=own)
     for change, where in (
         (
             lambda: monkeypatch.setattr(wire.StrangerConnection, "send", own),
@@ -102,6 +106,7 @@ def test_what_was_sound_is_looked_at_again_where_it_has_changed(monkeypatch: pyt
             "tasks.stranger.wire._make_aligned_memory",
         ),
         (lambda: monkeypatch.setattr(wire, "new", own, raising=False), "tasks.stranger.wire.new"),
+        (lambda: monkeypatch.setitem(sys.modules, "tasks.stranger.wire", other), "tasks.stranger.wire.send"),
     ):
         assert replaced.describe_replaced_functions() == ""
         change()
@@ -129,7 +134,8 @@ def test_what_another_thread_does_during_the_look_is_seen_by_the_next_one(
     changes = [lambda: monkeypatch.setattr(wire, name, own, raising=False)]
     monkeypatch.setitem(sys.modules, "tasks.forgotten", ModuleType("tasks.forgotten"))
     monkeypatch.setattr(replaced, "foreign", SimpleNamespace(is_foreign_file=meanwhile))
-    monkeypatch.setattr(replaced, "_sound", {})
+    for name_of_known, empty in (("_sound", {}), ("_last", [])):
+        monkeypatch.setattr(replaced, name_of_known, empty)
     assert replaced.describe_replaced_functions() == "" and not changes
     assert replaced.describe_replaced_functions().startswith(f"tasks.stranger.wire.{name} has been replaced")
 

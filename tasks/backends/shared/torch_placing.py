@@ -8,7 +8,6 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -56,7 +55,7 @@ class TorchPlacer:
         backend, target = self._backend, self._backend.target
         if placing.stream and target != "cuda":
             raise Unsupported(f"{target} has no streams")
-        form, zones = replace(self._form, arrays=arrays), _GuardZones(placing.fill)
+        form, zones = self._form.with_arrays(arrays), _GuardZones(placing.fill)
         given: dict[int, Any] = {}
         late: list[tuple[Any, Any]] = []
 

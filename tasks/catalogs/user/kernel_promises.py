@@ -108,7 +108,9 @@ def _call_torch_kernel(op: UserOp, kernel: Callable[..., Any], arguments: dict[s
                 f"the kernel wrote between the elements of its input {name}, to memory that is not its own",
             )
         _check_aliasing(op, tensors, outputs, _do_outputs_share_storage)
-        _check_memory_reuse(op, [x.detach() for x in outputs], returned, _do_outputs_share_storage)
+        with own():
+            kept = [x.detach() for x in outputs]
+        _check_memory_reuse(op, kept, returned, _do_outputs_share_storage)
     return result
 
 
