@@ -18,7 +18,7 @@ from tasks.backends import BackendSpec
 from tasks.catalogs.torch import declared, opinfo
 from tasks.catalogs.torch.arguments import clone_torch_argument
 from tasks.catalogs.torch.opinfo import TorchOpInfo
-from tasks.catalogs.torch.samples import unwrap_seeded_op
+from tasks.catalogs.torch.samples import OpInfoSampleMaker, unwrap_seeded_op
 from tasks.judge import policy_files
 from tasks.model import Form, Group, OpClass, Program, Status
 from tasks.prepare.cases import PreparedGroup, prepare_group
@@ -26,6 +26,7 @@ from tasks.runner import Runner, make_item_of_whole_group
 from tasks.wire import Done
 
 torch: Any = pytest.importorskip("torch")
+SampleInput: Any = pytest.importorskip("torch.testing._internal.opinfo.core").SampleInput
 
 Compute = Callable[[Any, Form], Sequence[Any]]
 
@@ -131,29 +132,39 @@ def test_only_calls_with_several_outputs_give_other_dtypes_on_a_device() -> None
     assert different >= {"native_batch_norm", "native_layer_norm", "_native_batch_norm_legit"}
 
 
-def test_a_mode_of_calls_is_alike_on_a_device_or_is_not(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Of a mode that is alike one call is asked, of one that is not every call: over op_db's ops of several outputs."""
-    several = [
-        "split",
-        "unbind",
-        "std_mean",
-        "native_layer_norm",
-        "native_batch_norm",
-        "_native_batch_norm_legit",
-        "frexp",
-    ]
-    asked: list[int] = []
+def test_calls_of_a_kind_are_alike_on_a_device_or_are_not(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Of a kind that is alike one call is asked, of one that is not every call."""
+    asked: list[Any] = []
     infer = declared.infer_meta_outputs
-    monkeypatch.setattr(declared, "infer_meta_outputs", lambda *call: asked.append(1) or infer(*call))
-    for op in several:
+
+    def infer_and_count(*call: Any) -> Any:
+        asked.append(call)
+        return infer(*call)
+
+    monkeypatch.setattr(declared, "infer_meta_outputs", infer_and_count)
+    calls = {}
+    for op in ("split", "unbind", "std_mean", "native_layer_norm", "native_batch_norm", "frexp"):
         group = Group(f"torch:{op}", "", "bfloat16", 8)
+        asked.clear()
         once = [x.record.on_device for x in prepare_group(group, tmp_path / "once")[1].samples]
-        before = len(asked)
+        calls[op] = len(asked)
         with monkeypatch.context() as every:
-            every.setattr(declared, "describe_call_modes", lambda *call: str(len(asked)))
+            every.setattr(declared, "describe_call_modes", lambda *call: object())
             each = [x.record.on_device for x in prepare_group(group, tmp_path / "every")[1].samples]
-        assert once == each and (not any(once) or len(asked) - before >= len(each)), op
-    assert len(asked) < 7 * 8 * 2
+        assert once == each, op
+    assert calls["split"] < 8 <= calls["native_batch_norm"]
+
+
+def test_weights_in_another_dtype_are_calls_of_another_kind() -> None:
+    """native_layer_norm returns its statistics in the dtype that its weights are in."""
+    maker = OpInfoSampleMaker(opinfo._load_op_db()["native_layer_norm", ""], "bfloat16", 1)
+    x = torch.ones(2, 3, dtype=torch.bfloat16)
+    found = []
+    for dtype in (torch.float32, torch.bfloat16):
+        weights = torch.ones(3, dtype=dtype)
+        sample = maker.make(0, SampleInput(x, args=((3,), weights, weights, 1e-5)))
+        found.append(sample.on_device)
+    assert found[0] != found[1]
 
 
 def test_what_has_no_meta_kernel_or_depends_on_the_values_is_left_to_the_cpu() -> None:

@@ -84,8 +84,8 @@ class OpInfoSampleMaker:
         #: as many an op; should anything else have drawn since, the next reference is only run more often than it need
         #: be (`draw_random_outputs`).
         self._rng_state = b""
-        #: Modes of calls of which a device returns dtypes and shapes as the CPU does.
-        self._alike_there: set[str] = set()
+        #: Kinds of calls, by mode and tensors, of which a device returns dtypes and shapes as the CPU does.
+        self._alike_there: set[Any] = set()
 
     def make(self, index: int, source: Any) -> Sample:
         import torch
@@ -185,11 +185,13 @@ class OpInfoSampleMaker:
             made.definition, made.oracle = name, "float64"
 
     def _on_device(self, args: Any, kwargs: Any, made: Sample) -> list[Metadata]:
-        """`Sample.on_device`. What is alike of a call is alike of all of its mode: a meta kernel takes milliseconds."""
+        """`Sample.on_device`. What is alike of a call is alike of all of its mode whose tensors have the same dtypes and
+        ranks: a meta kernel takes milliseconds."""
         if not declared.may_device_dtypes_differ(self.dtype, len(made.expected)):
             return []
-        mode = declared.describe_call_modes(made.args, made.kwargs)
-        if mode in self._alike_there:
+        tensors = tuple((x.dtype, x.ndim, x.size == 0) for x in made.arrays)
+        kind = declared.describe_call_modes(made.args, made.kwargs), tensors
+        if kind in self._alike_there:
             return []
         there = declared.infer_meta_outputs(self.op, args, kwargs)
         here: list[Metadata] = [(leaf.dtype, leaf.shape) for leaf in made.expected]
@@ -198,7 +200,7 @@ class OpInfoSampleMaker:
         found = [x or here[place] for place, x in enumerate(there)]
         if found != here:
             return found
-        self._alike_there.add(mode)
+        self._alike_there.add(kind)
         return []
 
     def _ask_second(self, args: Any, kwargs: Any, made: Sample) -> None:
