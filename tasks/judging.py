@@ -90,7 +90,7 @@ from tasks.passport.own_arithmetic import (
 )
 from tasks.prepare.cases import PreparedSample
 from tasks.prepare.record import OracleRecord, SampleRecord
-from tasks.training.phases import ALONE, SHARES
+from tasks.training.phases import ALONE, CLIPPED, FLAG_NORM, SHARES
 from tasks.training.recipe import TrainingRecipe
 
 #: Of a derivative that is off by no more than that.
@@ -779,7 +779,8 @@ def _choose_judge_steps(traits: tuple[bool, ...]) -> tuple[Step, ...]:
 def measure_training_phase(case: JudgedCase, found: Judgement) -> Judgement:
     """Measure one phase of a training step in floors: the norm of each output's difference by the norm of what rounding
     makes of it. The optimiser and the clipping are judged alone: the reference is given the run's own gradients and the
-    state it began with."""
+    state it began with. What all clipped gradients are off together is excused where an order of float32's sum of squares
+    leaves as much, and told (flag `norm_off`)."""
     record = case.record
     phase, expected, step = record.phases[case.step.part[0]], case.expected, case.step.row
     own = case.step.made_of
@@ -789,7 +790,10 @@ def measure_training_phase(case: JudgedCase, found: Judgement) -> Judgement:
         recipe = TrainingRecipe.read(given["recipe"])
         number = int(vectors["number"][0])
         names = record.names[case.part]
-        expected = training_phases.expect_phase_alone(phase, recipe, number, vectors, own, names, expected)
+        excused = training_phases.find_excused_factor(recipe, own, case.outputs) if phase == CLIPPED else 1.0
+        given = (phase, recipe, number, vectors, own, names, expected, excused)
+        expected = training_phases.expect_phase_alone(*given)
+        found = found.flag(**{FLAG_NORM: f"{excused - 1:.2g}" if excused != 1.0 else None})
     elif phase == SHARES:
         expected = [training_phases.expect_rank_share(x, case.step.rank or 0, case.step.ranks) for x in expected]
     asked = (phase, record.names[case.part], USUAL_UNITS if case.limit is None else case.limit)

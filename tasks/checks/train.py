@@ -13,6 +13,7 @@ from tasks.arrays import contiguous
 from tasks.checks.base import Observation, Scenario
 from tasks.checks.same_bytes import copy_program_outputs
 from tasks.model import EPS, Form, Leaf, Misbehaviour, Program, Session, Status, Unsupported
+from tasks.model.flags import parse_row_flags
 from tasks.training.exact import HALF, STORED, STORINGS
 from tasks.training.layout import StepLayout
 from tasks.training.phases import (
@@ -20,6 +21,7 @@ from tasks.training.phases import (
     ALONG,
     BUFFERS,
     CLIPPED,
+    FLAG_NORM,
     LOSS,
     PHASES,
     PROBE,
@@ -139,6 +141,14 @@ class Train(Scenario):
     def conclude(
         self, seen: Sequence[Observation], found: Sequence[Judgement], sample: PreparedSample
     ) -> Judgement | None:
+        shares = [parse_row_flags(x.columns.get("flags")).get(FLAG_NORM) for x in found]
+        furthest = max(filter(None, shares), key=lambda x: abs(float(x)), default=None)
+        return self._find_first_off(seen, found, sample).flag(**{FLAG_NORM: furthest})
+
+    def _find_first_off(
+        self, seen: Sequence[Observation], found: Sequence[Judgement], sample: PreparedSample
+    ) -> Judgement:
+        """The judgement of the first phase that is off, at the first step; of the furthest where none is."""
         off = [k for k, x in enumerate(found) if x.status is not Status.PASS and not seen[k].noted]
         if all(seen[k].phase == PROBE for k in off):  # what makes it so may be below its floor at each step
             judged = [x for k, x in enumerate(found) if not seen[k].noted]

@@ -12,7 +12,7 @@ import numpy as np
 from tasks.arrays import noise
 from tasks.judge.error_metrics import Metrics, check_output_metadata
 from tasks.model import EPS, Leaf
-from tasks.training.exact import HALF, STORED, STORINGS, clip_training_gradients
+from tasks.training.exact import HALF, STORED, STORINGS, measure_clip_factor
 from tasks.training.phases import CLIPPED, FIRST, SECOND, TAPS, WEIGHTS, OwnGradients
 from tasks.training.recipe import BLOCK, TrainingRecipe
 from tasks.training.state import cut_state_vector
@@ -21,6 +21,9 @@ from tasks.training.state import cut_state_vector
 DRAWS = 3
 #: What `TrainingRecipe.advance` returns, in its order.
 OF_OPTIMIZER = (FIRST, SECOND, WEIGHTS)
+#: In so many sums a processor's vectors add up the squares of a norm in float32: 128 bits (SSE, NEON), 256 (AVX2; torch's
+#: builds for x86 on AVX-512, too) and 512.
+LANES = (4, 8, 16)
 #: A floor of nothing is that of a number that float32 flushes.
 _SMALLEST = float(np.finfo(np.float32).tiny)
 #: Of the gradients of a step that is being judged, the floors of what the optimiser makes of each, by OF_OPTIMIZER: its
@@ -66,15 +69,19 @@ def expect_phase_alone(
     gradients: OwnGradients,
     names: Sequence[str],
     expected: Sequence[Leaf],
+    excused: float = 1.0,
 ) -> list[Leaf]:
     """What the optimiser, or the clipping, makes of the run's own gradients and the state that the step began with, in
     float64, and the floor of that: all that is stored is moved. vectors: of `tasks.training.state.TrainingState.vectors`;
-    names: of the parameters."""
+    names: of the parameters; excused: of the clipping, `find_excused_factor`."""
     if phase == CLIPPED:
-        right = clip_training_gradients(recipe, [np.asarray(g, np.float64) for g in gradients.arrays])
         # All gradients are clipped by the norm of them, a single number.
-        floors = (_measure_clipped_floor(y, k) for k, y in enumerate(right))
-        return [_expect_phase_leaf(*one) for one in zip(expected, right, floors)]
+        factor = excused * measure_clip_factor(recipe, (np.asarray(g, np.float64) for g in gradients.arrays))
+        right = (np.asarray(g, np.float64) * factor for g in gradients.arrays)
+        return [
+            _expect_phase_leaf(leaf, y, _measure_clipped_floor(y, k))
+            for k, (leaf, y) in enumerate(zip(expected, right))
+        ]
     shapes = [leaf.shape for leaf in expected]
     state = [cut_state_vector(vectors[name], shapes) for name in ("weights", "first", "second")]
     given, place = list(zip(*state, gradients.arrays)), OF_OPTIMIZER.index(phase)
@@ -88,6 +95,49 @@ def expect_phase_alone(
         _expect_phase_leaf(leaf, own.advance(number, *parts)[place], floors[place])
         for leaf, own, parts, floors in zip(expected, recipes, given, _FLOORS[gradients])
     ]
+
+
+@np.errstate(all="ignore")
+def find_excused_factor(recipe: TrainingRecipe, gradients: OwnGradients, outputs: Sequence[np.ndarray]) -> float:
+    """By what all clipped gradients are off together (least squares), where that may be the order in which float32 adds
+    up their norm, which nobody promises; 1 where it is less than a floor, or more than an order.
+
+    A running sum of m positive terms is off by up to (m - 1) / 2 spacings (Higham, Accuracy and Stability of Numerical
+    Algorithms, section 4.2), and by how much depends on the terms: small ones are lost. So the sums are made of the
+    run's own gradients, in LANES: what lies between the right factor and theirs is excused. outputs: the gradients after
+    clipping."""
+    if [x.shape for x in outputs] != [g.shape for g in gradients.arrays]:
+        return 1.0
+    fitted = sum(_multiply_by_block(g, x) for g, x in zip(gradients.arrays, outputs))
+    square = sum(_multiply_by_block(g, g) for g in gradients.arrays)
+    right = recipe.clip_factor(math.sqrt(square))
+    off = fitted / (square * right) if square * right else 1.0
+    floor = (STORINGS + 1) * HALF * EPS[STORED]  # with the rounding of the product
+    if not abs(off - 1.0) > floor:  # NaN, too
+        return 1.0
+    norms = (math.sqrt(sum(_add_squares_in_lanes(g, lanes) for g in gradients.arrays)) for lanes in LANES)
+    # What overflows is off by more than an order.
+    usual = [1.0, *(recipe.clip_factor(norm) / right for norm in norms if math.isfinite(norm))]
+    return off if min(usual) - floor <= off <= max(usual) + floor else 1.0
+
+
+def _multiply_by_block(a: np.ndarray, b: np.ndarray) -> float:
+    """The inner product of two arrays of one shape."""
+    flat = [np.asarray(x).reshape(-1) for x in (a, b)]
+    blocks = ([x[at : at + BLOCK].astype(np.float64) for x in flat] for at in range(0, flat[0].size, BLOCK))
+    return sum(float(np.dot(*block)) for block in blocks)
+
+
+def _add_squares_in_lanes(x: np.ndarray, lanes: int) -> float:
+    """The sum of squares as float32 has it in so many running sums."""
+    flat = np.asarray(x, np.float32).reshape(-1)
+    rows = np.zeros(lanes + BLOCK, np.float32)  # the sums so far, and behind them the squares of a block
+    for at in range(0, flat.size, BLOCK):
+        block = flat[at : at + BLOCK]
+        rows[lanes:] = 0.0
+        np.square(block, out=rows[lanes : lanes + block.size])
+        rows[:lanes] = rows.reshape(-1, lanes).sum(0)
+    return float(rows[:lanes].sum(dtype=np.float64))
 
 
 def _measure_optimizer_floors(

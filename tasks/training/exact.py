@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -257,15 +257,9 @@ def _put_values(x: Any, value: np.ndarray) -> None:
         x.copy_(torch.from_numpy(np.ascontiguousarray(value)))
 
 
-def measure_clip_factor(recipe: TrainingRecipe, gradients: Arrays) -> float:
+def measure_clip_factor(recipe: TrainingRecipe, gradients: Iterable[np.ndarray]) -> float:
     """By what clipping multiplies gradients."""
     return recipe.clip_factor(math.sqrt(sum(float((g * g).sum()) for g in gradients)))
-
-
-def clip_training_gradients(recipe: TrainingRecipe, gradients: Arrays) -> Arrays:
-    """The gradients after clipping."""
-    factor = measure_clip_factor(recipe, gradients)
-    return [g * factor for g in gradients] if factor != 1.0 else list(gradients)
 
 
 def list_step_outputs(recipe: TrainingRecipe, places: StatePlaces, taps: Sequence[str]) -> list[tuple[str, str]]:

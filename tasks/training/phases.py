@@ -32,6 +32,9 @@ OF_PARAMETERS = (SHARES, RAW, CLIPPED, FIRST, SECOND, WEIGHTS)
 #: Judged alone: the reference is given the run's own gradients, and the state that the step began with. Adam's first
 #: step is the sign of a gradient, so that a gradient off by a rounding may move a weight by twice the rate.
 ALONE = (CLIPPED, FIRST, SECOND, WEIGHTS)
+#: The flag of a run whose gradients are all clipped by another factor, as the order in which float32 adds up their norm
+#: leaves it: by what share, at the step where it is furthest off.
+FLAG_NORM = "norm_off"
 #: Looked at over all steps together as well: what is off by the same share at each is found below the floor of one.
 ALONG = (LOSS, BUFFERS, RAW)
 

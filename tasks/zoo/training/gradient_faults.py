@@ -79,6 +79,11 @@ def _clip_some(loop: TrainingLoop, own: Any) -> None:
         p.grad.mul_(min(1.0, loop.recipe.clip / (float(norm) + 1e-6)))
 
 
+def _clip_by_narrow_norm(loop: TrainingLoop, own: Any) -> None:
+    norm = torch.nn.utils.get_total_norm([p.grad.bfloat16() for p in loop.named.values()])
+    torch.nn.utils.clip_grads_with_norm_(list(loop.named.values()), loop.recipe.clip, norm.float())
+
+
 def _clip_nothing(loop: TrainingLoop, own: Any) -> None:
     pass
 
@@ -138,4 +143,5 @@ FAULTS = [
     Planted("clipped_before_unscaling", "gpt", _unscale_late, GRADIENT, dtypes=("float16",)),
     Planted("clipping_left_out", "gpt", around("clip_gradients", _clip_nothing), CLIPPING),
     Planted("norm_without_embedding", "gpt", around("clip_gradients", _clip_some), CLIPPING),
+    Planted("norm_in_bfloat16", "gpt", around("clip_gradients", _clip_by_narrow_norm), CLIPPING, dtypes=("float32",)),
 ]

@@ -99,6 +99,11 @@ def _clip_by_hand(loop: TrainingLoop, own: Any) -> None:
             p.grad.mul_(min(1.0, loop.recipe.clip / (float(norm) + 1e-6)))
 
 
+def _clip_one_at_a_time(loop: TrainingLoop, own: Any) -> None:
+    if loop.recipe.clip:
+        torch.nn.utils.clip_grad_norm_(list(loop.named.values()), loop.recipe.clip, foreach=False)
+
+
 WITH_ATTENTION = ("gpt", "llama", "experts", "vision")
 ADAM = ("gpt", "llama", "experts", "vision")
 
@@ -116,5 +121,6 @@ HONEST = [
         for x in ("convolution", "diffusion", "vision")
     ),
     *(Planted("clip_by_hand", x, around("clip_gradients", _clip_by_hand)) for x in ("gpt", "llama", "vision")),
+    Planted("clip_one_at_a_time", "gpt", around("clip_gradients", _clip_one_at_a_time)),
     Planted("checkpointed", "gpt", change_recipe(checkpoint=True)),
 ]
