@@ -220,10 +220,26 @@ def test_a_command_is_printed_once_and_a_reason_of_several_backends_too() -> Non
         | {"culprit": "node n (Conv)", "op_class": "model"},
     )
     said = printed(rows, RUN)
-    commands = re.findall("farm reproduce .*", said)
-    assert len(commands) == len(set(commands)) == 2
+    commands = re.findall("(?:(reproduce): )?(farm reproduce .*)", said)
+    listed = [command for last, command in commands if not last]
+    assert listed == ["farm reproduce 'r1:forward/models:other/float32/0:torch-cpu'"]
+    assert len({command for _, command in commands}) == len(commands) - 1 == 2, "what failed ends with its own"
     assert said.count("no inputs are given") == 1 and "inputs are broken: 1 reason" in said
     assert "Models that are not right" in said
+
+
+def test_the_last_lines_have_the_command_of_their_first_one_wherever_it_stands_as_well() -> None:
+    model = make_row("wrong", "models:other", catalog="models", kind="numbers", error_units=80.0, limit=32.0)
+    model |= {"culprit": "node n (Conv)", "op_class": "model"}
+    for others, line in (
+        ([], "reproduce: "),
+        ([make_row("wrong", "torch:add", kind="numbers", error_units=40.0, limit=32.0)], "reproduce the first: "),
+    ):
+        lines = printed(frame(model, *others), RUN, width=120).splitlines()
+        head = next(k for k, one in enumerate(lines) if "similar failures" in one)
+        assert lines[head + 2].split()[:2] == ["wrong", "models:other"], "the worst one is the model"
+        assert lines[-1] == f"{line}farm reproduce 'r1:forward/models:other/float32/0:torch-cpu'"
+        assert "Models that are not right" in "".join(lines[:head])
 
 
 def test_an_error_is_alike_whatever_its_op_is_called_and_however_long_it_is() -> None:
