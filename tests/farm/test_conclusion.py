@@ -242,6 +242,20 @@ def test_the_last_lines_have_the_command_of_their_first_one_wherever_it_stands_a
         assert "Models that are not right" in "".join(lines[:head])
 
 
+def test_own_samples_that_were_not_judged_say_how_to_see_all_and_leave_the_last_lines_to_failures() -> None:
+    bad = [make_row("wrong", f"torch:op{n}", kind="numbers", max_ulp=9.0, limit=4.0) for n in range(6)]
+    broken: dict[str, Any] = {"catalog": "models", "licence": YOUR_OWN}
+    own = [make_row("invalid", f"models:net{n}", error=f"no {word}", **broken) for n, word in enumerate("abcde")]
+    for rows in (own, [*own, *bad]):
+        lines = printed(frame(*rows), RUN, width=80).splitlines()
+        heads = [k for k, one in enumerate(lines) if one.startswith(("Your own samples", "6 failures:"))]
+        assert len(heads) == 1 + (rows is not own) and len(lines) - heads[-1] <= 9
+        told = " ".join(lines[heads[0] :])
+        assert "are broken: 5 reasons, 4 shown" in told
+        assert "all 5 cells with their commands: farm report --run r1 --new" in told
+        assert told.count("reproduce the first: farm reproduce") == len(heads)
+
+
 def test_an_error_is_alike_whatever_its_op_is_called_and_however_long_it_is() -> None:
     rows = frame(
         *(
