@@ -256,6 +256,24 @@ def test_own_samples_that_were_not_judged_say_how_to_see_all_and_leave_the_last_
         assert told.count("reproduce the first: farm reproduce") == len(heads)
 
 
+def test_no_column_is_lost_in_a_narrow_terminal() -> None:
+    """As wide a table as has no room for an op's end and the beginning of what is wrong has several lines for each."""
+    rows = frame(
+        *(
+            make_row("wrong", f"torch:nn.functional.long_name_{n}", backend, dtype=dtype, kind="numbers")
+            for n in range(5)
+            for backend in ("torch-2.9.1-of-another-environment", "inductor-cpu")
+            for dtype in ("float8_e4m3fnuz", "float32")
+        )
+    )
+    for width in range(40, 100):
+        lines = printed(rows, RUN, width=width).splitlines()
+        head = next(k for k, line in enumerate(lines) if line.startswith("20 failures:"))
+        told = "\n".join(lines[head:]).partition("all 20 cells")[0]
+        assert told.count("numbers") == 4 and all(f"name_{n}" in told for n in range(4)), width
+        assert max(len(line) for line in told.splitlines()) <= width
+
+
 def test_an_error_is_alike_whatever_its_op_is_called_and_however_long_it_is() -> None:
     rows = frame(
         *(
