@@ -235,7 +235,7 @@ LINES: list[tuple[str, str]] = [
     ("doctor --list ''", "unknown backend ''"),
     ("node start", "one of the arguments --head --address is required"),
     ("node start --address :::: --dry-run", "--address '::::': write HOST:PORT, which ray start --head prints"),
-    ("reproduce last:x --script", "argument --script: expected one argument: FOLDER; it is --out now"),
+    ("reproduce last:x --script", "argument --script: expected one argument: FILE; it is --out FOLDER now"),
     ("node start --head --vendor amdd --dry-run", "unknown vendor 'amdd'; known: nvidia, amd"),
     ("node start --head --vendor amd=x --dry-run", "amd=x"),
     ("node start --head --labels x --dry-run", "--labels x: NAME=VALUE"),
