@@ -291,7 +291,10 @@ CONFIGS: list[tuple[str, str]] = [
     (GOOD + "name: 3\n", "3:1: name: text is needed, not 3; put it in quotes"),
     (GOOD + "name:\n", "3:1: name: text is needed; it is empty: give one or leave it out"),
     (GOOD + "race_s:\n", "3:1: race_s: Input should be a valid number; it is empty: give one or leave it out"),
-    (GOOD + "skip: [~]\n", "3:8: skip.0: keys and values are needed, e.g. {name: …}; it is empty: give one or leave it out"),
+    (
+        GOOD + "skip: [~]\n",
+        "3:8: skip.0: keys and values are needed, e.g. {name: …}; it is empty: give one or leave it out",
+    ),
     (GOOD + "checks:\n", "3:1: checks: a list is needed, e.g. [a, b]; it is empty: give one or leave it out"),
     (GOOD + "checks: forward\n", "3:1: checks: a list is needed"),
     (GOOD + "skip: [torch]\n", "3:8: skip.0: keys and values are needed"),
