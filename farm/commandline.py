@@ -235,10 +235,12 @@ def add_list_option(
 
 
 class _FormerOption(argparse.Action):
-    """An option of an earlier version that says what it is called now (``const``)."""
+    """An option of an earlier version that says what it is called now (``const``), and what both take if that is not
+    the same."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
-        warn_in_a_line(f"{option_string} is {self.const} now")
+        took = f" {self.metavar}" * (" " in self.const)
+        warn_in_a_line(f"{option_string}{took} is {self.const} now")
         before = getattr(namespace, self.dest)
         given = values if isinstance(values, list) else [values]
         setattr(namespace, self.dest, [*before, *given] if isinstance(before, list) else values)
@@ -246,10 +248,11 @@ class _FormerOption(argparse.Action):
 
 def add_former_option(parser: argparse._ActionsContainer, former: str, now: str, **differs: Any) -> None:
     """``former``: what the option ``now`` of the parser was called; it works for a release more, and says so. differs:
-    what it had otherwise, as `argparse` calls it."""
+    what it had otherwise, as `argparse` calls it; of an own ``metavar`` the words say both."""
     is_now = parser._option_string_actions[now]
     more: dict[str, Any] = {name: getattr(is_now, name) for name in ("dest", "type", "nargs", "default", "metavar")}
-    parser.add_argument(former, action=_FormerOption, const=now, help=argparse.SUPPRESS, **more | differs)
+    const = f"{now} {is_now.metavar}" if "metavar" in differs else now
+    parser.add_argument(former, action=_FormerOption, const=const, help=argparse.SUPPRESS, **more | differs)
 
 
 def add_packages_option(parser: argparse.ArgumentParser) -> None:

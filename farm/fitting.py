@@ -14,6 +14,8 @@ from rich.text import Text
 
 #: A column of text is folded to no less than this.
 LEAST = 20
+#: One of which only the end is shown is cut to no less than this.
+LEAST_END = 12
 #: Blanks between columns, and before what stands below a line.
 GAP, INDENT = 2, 4
 
@@ -64,15 +66,18 @@ def cut_table(
     title: str, heads: Sequence[TableHead], lines: Sequence[tuple[Sequence[Text], str]], width: int
 ) -> RenderableType:
     """A table with each line on one of the screen: the last column has what the others leave, and ends with "…". Where
-    they leave too little, the longest of them is cut at its beginning: the end of an op's name tells more."""
+    they leave too little, the longest of them is cut at its beginning: the end of an op's name tells more. Where that
+    would leave nothing to read of it, each line takes several of the screen (`fit_table`)."""
     widths = [
         max(len(head.words), *(_flatten_cell(cells[n]).cell_len for cells, _ in lines)) for n, head in enumerate(heads)
     ]
     long = max(range(len(heads) - 1), key=lambda n: 0 if heads[n].right else widths[n])
     spare = width - GAP * (len(heads) - 1)
     over = sum(widths[:-1]) + min(widths[-1], LEAST) - spare
-    widths[long] = max(widths[long] - max(over, 0), len(heads[long].words))
-    widths[-1] = max(spare - sum(widths[:-1]), 1)
+    if over > 0 and widths[long] - over < LEAST_END:
+        return fit_table(title, heads, lines, width)
+    widths[long] -= max(over, 0)
+    widths[-1] = spare - sum(widths[:-1])
     cut = []
     for cells, style in lines:
         row = [_flatten_cell(cell) for cell in cells]

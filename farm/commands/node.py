@@ -34,8 +34,20 @@ def _parse_node_labels(text: Sequence[str]) -> dict[str, str]:
     return made
 
 
-#: Where a cluster is, as `ray start` takes it.
-_ADDRESS = re.compile(r"auto|([^\s:]+|\[[\w:.]+\]):\d{1,5}")
+#: Where a cluster is, as `ray start` takes it: the host of IPv6 in brackets.
+_ADDRESS = re.compile(r"(?:[^\s:\[\]]+|\[[\w:.%]+\]):(\d{1,5})")
+_PORTS = range(1, 65536)
+
+
+def _check_address(address: str) -> None:
+    """Raise ValueError for an address of which Ray would say a traceback."""
+    found = _ADDRESS.fullmatch(address)
+    mend = "write HOST:PORT, which ray start --head prints"
+    if found and int(found[1]) not in _PORTS:
+        raise ValueError(f"--address {address!r}: the port is one of {_PORTS[0]} to {_PORTS[-1]}; {mend}")
+    if not found and address != "auto":
+        ipv6 = "; of IPv6 write [HOST]:PORT" * (address.count(":") > 1)
+        raise ValueError(f"--address {address!r}: {mend}{ipv6}")
 
 
 def make_ray_start_command(
@@ -52,8 +64,8 @@ def make_ray_start_command(
             raise ValueError(f"--resources {args.resources}: a JSON object of numbers, e.g. '{{\"NPU\": 1}}'") from None
     if args.num_gpus is not None:
         made.resources["GPU"] = float(args.num_gpus)
-    if args.address and not _ADDRESS.fullmatch(args.address):  # of which Ray says a traceback
-        raise ValueError(f"--address {args.address!r}: write HOST:PORT, which ray start --head prints")
+    if args.address is not None:
+        _check_address(args.address)
     where = ["--head"] if args.head else [f"--address={args.address}"]
     told = made.arguments(cpus=not any(x.partition("=")[0] == "--num-cpus" for x in more))
     return [sys.executable, "-m", "ray.scripts.scripts", "start", *where, *told, *more], made.variables

@@ -22,6 +22,6 @@ def make_parser() -> CommandParser:
         metavar="FOLDER",
         help="also write a folder with only the culprit's nodes, as farm reproduce --out does",
     )
-    add_former_option(parser, "--script", "--out")
+    add_former_option(parser, "--script", "--out", metavar="FILE")
     add_cache_option(parser)
     return parser

@@ -31,7 +31,7 @@ def make_parser() -> CommandParser:
         metavar="FOLDER",
         help="also write it down: model or program, inputs, and a run.py that needs only numpy and the runtime",
     )
-    add_former_option(parser, "--script", "--out")
+    add_former_option(parser, "--script", "--out", metavar="FILE")
     parser.add_argument(
         "--child", action="store_true", help="run it in a child process: for a case that crashes or hangs"
     )

@@ -284,6 +284,14 @@ def _explain_unknown_key(key: Any, model: type[pydantic.BaseModel]) -> str:
     return f"unknown key{suggest_nearest_names(str(key), sorted(f.alias or name for name, f in model.model_fields.items()))}"
 
 
+#: What is needed, by the types of pydantic's errors.
+_NEEDED = {
+    **dict.fromkeys(("list_type", "tuple_type"), NO_LIST),
+    **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "keys and values are needed, e.g. {name: …}"),
+    "string_type": "text is needed",
+}
+
+
 def reword_pydantic_error(error: Any) -> str:
     """Pydantic's error in our words, with the fix."""
     text, kind, given = str(error["msg"]).removeprefix("Value error, "), error["type"], error["input"]
@@ -291,12 +299,15 @@ def reword_pydantic_error(error: Any) -> str:
         return f"{text}: add the key {error['loc'][-1]}"
     if kind == "too_short":
         return "it is empty: name at least one"
+    text = _NEEDED.get(kind, text)
+    if given is None and kind != "value_error":
+        return f"{text}; it is empty: give one or leave it out"
     if kind in ("list_type", "tuple_type"):
-        return "a list is needed, e.g. [a, b]"
-    if kind in ("dict_type", "model_type", "model_attributes_type"):
-        return f"keys and values are needed, e.g. {{name: …}}, not {given!r}"
+        return text
     if kind == "string_type":
-        return f"text is needed, not {given!r}" + "; put it in quotes" * (not isinstance(given, dict | list))
+        return f"{text}, not {given!r}" + "; put it in quotes" * (not isinstance(given, dict | list))
+    if kind in _NEEDED:
+        return f"{text}, not {given!r}"
     return text if kind == "value_error" or isinstance(given, dict | list) else f"{text}, not {given!r}"
 
 

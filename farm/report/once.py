@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import weakref
 from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
@@ -29,11 +30,17 @@ def is_settled(rows: pd.DataFrame) -> bool:
 
 def once(make: Callable[..., Answer]) -> Callable[..., Answer]:
     """A function of one thing and of hashable arguments that works out once what is asked of the same thing again. The
-    answers go with the thing, and nobody changes them. A frame that is not `settle`d is asked anew every time."""
+    answers go with the thing, and nobody changes them. A frame that is not `settle`d is asked anew every time.
+
+    What is asked is what it comes to: an argument by its name, or left to its default, is the same one."""
+    signature = inspect.signature(make)
     kept: dict[int, dict[tuple[Hashable, ...], Answer]] = {}
 
     @functools.wraps(make)
-    def get(whose: Any, *asked: Hashable) -> Answer:
+    def get(whose: Any, *given: Hashable, **named: Hashable) -> Answer:
+        bound = signature.bind(whose, *given, **named)
+        bound.apply_defaults()
+        asked = bound.args[1:]
         if isinstance(whose, pd.DataFrame) and not is_settled(whose):
             return make(whose, *asked)
         if id(whose) not in kept:

@@ -31,9 +31,9 @@ def guess_case_ms(joint: bool) -> float:
     return JOINT_MS if joint else CASE_MS
 
 
-def guess_work_s(matrix: Matrix) -> float:
-    """Seconds of work, on one slot, of a plan whose backends nobody has asked yet."""
-    kinds = find_work_kinds(matrix.groups)
+def guess_work_s(matrix: Matrix, race_s: float) -> float:
+    """Seconds of work, on one slot, of a plan whose backends nobody has asked yet. race_s: of a race."""
+    kinds = find_work_kinds(matrix.groups, race_s)
     seconds = float(kinds.prepare[kinds.of[matrix.wanted.any(axis=1)]].sum()) * GROUP_MS / 1e3
     for b, spec in enumerate(matrix.backends):
         if (wanted := matrix.wanted[:, b]).any():

@@ -60,11 +60,12 @@ class LearnedFromRuns:
         return replace(self, **arrays)
 
     def estimate_times(self, matrix: Matrix, guess_ms: Sequence[float], worth: np.ndarray) -> np.ndarray:
-        """Milliseconds of a case of every cell: of cells that nobody has run, what those of the same op and dtype took
-        on the backend, else those of the backend, else ``guess_ms`` of it; these two for as many ordinary cases as one
-        of each cell is worth, [groups, backends]."""
-        codes = {pair: n for n, pair in enumerate(dict.fromkeys((g.op, g.dtype) for g in matrix.groups))}
-        ops = np.array([codes[g.op, g.dtype] for g in matrix.groups], np.intp)
+        """Milliseconds of a case of every cell: of cells that nobody has run, what those of the same op, dtype and worth
+        took on the backend, else those of the backend, else ``guess_ms`` of it; these two for as many ordinary cases as
+        one of each cell is worth, [groups, backends]."""
+        alike = [(g.op, g.dtype, *of_g) for g, of_g in zip(matrix.groups, worth.tolist(), strict=True)]
+        codes = {one: n for n, one in enumerate(dict.fromkeys(alike))}
+        ops = np.array([codes[one] for one in alike], np.intp)
         known, filled = np.isfinite(self.ms), self.ms.copy()
         for b, guess in enumerate(guess_ms):
             some = known[:, b]

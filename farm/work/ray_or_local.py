@@ -16,4 +16,4 @@ def is_plan_small(config: Config, matrix: Matrix, budget_s: float | None = None)
     backend asks for by label are Ray's."""
     if any(b.labels for b in config.backends):
         return False
-    return (budget_s is not None and budget_s < SMALL_S) or guess_work_s(matrix) < SMALL_S
+    return (budget_s is not None and budget_s < SMALL_S) or guess_work_s(matrix, config.race_s) < SMALL_S

@@ -111,7 +111,7 @@ class RunPlan:
     @functools.cached_property
     def kinds(self) -> WorkKinds:
         """The kinds of its groups."""
-        return find_work_kinds(self.matrix.groups)
+        return find_work_kinds(self.matrix.groups, self.request.config.race_s)
 
     @property
     def with_products(self) -> bool:

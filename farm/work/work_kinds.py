@@ -41,14 +41,14 @@ class WorkKinds:
         return np.bincount(self.of[list(groups)], minlength=len(self))
 
 
-def find_work_kinds(groups: Sequence[Group]) -> WorkKinds:
-    """The kinds of some groups."""
+def find_work_kinds(groups: Sequence[Group], race_s: float) -> WorkKinds:
+    """The kinds of some groups. race_s: seconds of a race (`Check.races`)."""
     worth: dict[tuple[str, str], tuple[float, float, float]] = {}
     for group in groups:
         key = group.catalog, group.check
         if key not in worth:
             catalog, check = catalogs.get_catalog(key[0]), checks.get_check_or_default(key[1])
-            calls = check.case_worth - 1.0  # which are made of what is compiled once
+            calls = check.case_worth - 1.0 + check.races * race_s * 1e3 / CASE_MS  # of what is compiled once
             compiled = catalog.case_worth + calls * CASE_MS / JOINT_MS
             worth[key] = catalog.case_worth + calls, compiled, catalog.group_worth
     kinds = sorted(set(worth.values())) or [(1.0, 1.0, 1.0)]

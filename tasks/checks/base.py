@@ -133,6 +133,8 @@ class Check:
     _runs_as_it_is: bool = True
     #: How long a case of it takes in cases of the forward check, what is compiled left aside; see `Catalog.case_worth`.
     case_worth: float = 1.0
+    #: Whether each of its cases takes the time of a race beside that (`race_s` of a config).
+    races: bool = False
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

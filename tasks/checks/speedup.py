@@ -115,7 +115,7 @@ class Speedup(Check):
     timed = True
     gives_inputs = True
     judges = True
-    case_worth = 800.0  # its race of eight seconds (`RACE_S`); of another length the run's pace tells
+    races = True
     without = (OpClass.RANDOM, OpClass.UNINITIALISED)
 
     def build(self, backend: Backend, form: Form) -> Program:

@@ -22,7 +22,7 @@ from farm.work.durations import DurationEstimate
 from farm.work.earlier_runs import LearnedFromRuns
 from farm.work.work_kinds import find_work_kinds
 from tasks.backends import BackendSpec
-from tasks.model import BackendInfo, Group, RuntimeInfo
+from tasks.model import RACE_S, BackendInfo, Group, RuntimeInfo
 
 CONFIG = """
 name: mine
@@ -49,7 +49,7 @@ def plan() -> Any:
         offer=lambda b: offer,
         executor=SimpleNamespace(slots=lambda offer, claim: 1),
         claim=lambda b: ONE,
-        kinds=find_work_kinds(groups),
+        kinds=find_work_kinds(groups, RACE_S),
     )
 
 
@@ -113,6 +113,22 @@ def test_without_an_earlier_run_the_first_sample_of_each_cell_comes_before_any_s
     assert set(budget.select_cells_within_budget(plan, told, 100.0).select_samples(wanted).flat) == {0, 10}, (
         "what was run before is run whole"
     )
+
+
+@pytest.mark.parametrize(("race_s", "enough"), [(0.5, 60), (8.0, 5)])
+def test_a_race_takes_the_time_that_the_config_gives_it(plan: Any, race_s: float, enough: int) -> None:
+    """Also where its op's ordinary cases were timed by an earlier run: they are not what a race takes."""
+    groups = [Group(f"user:{n}", "", "float32", 1, check=check) for check in ("forward", "speedup") for n in range(100)]
+    plan.matrix = Matrix(groups, plan.matrix.backends[:1], np.ones((200, 1), np.int32))
+    plan.kinds = find_work_kinds(groups, race_s)
+    nothing = LearnedFromRuns.nothing(plan.matrix.wanted.shape)
+    timed = replace(nothing, ms=np.where(np.arange(200)[:, None] < 100, 10.0, np.nan))
+    for told in (nothing, timed):
+        seconds = DurationEstimate(plan, told).cells_s[:, 0]
+        assert seconds[:100] == pytest.approx(0.01) and seconds[100:] == pytest.approx(race_s, rel=0.05)
+    chosen = cells(budget.select_cells_within_budget(plan, nothing, 45.0 / budget.SHARE))
+    races = sum(g >= 100 for g, _ in chosen)
+    assert enough <= races <= 1.5 * enough
 
 
 def test_what_nobody_has_run_comes_in_the_order_of_the_configs_catalogs(plan: Any) -> None:

@@ -93,7 +93,7 @@ def test_an_option_of_an_earlier_version_works_and_says_what_it_is_now(capsys: p
     for options in (reproduce, localise):
         commandline._WARNED.clear()
         assert options.make_parser().parse_args(["key", "--script", "folder"]).out == "folder"
-        assert capsys.readouterr().err == "warning: --script is --out now\n"
+        assert capsys.readouterr().err == "warning: --script FILE is --out FOLDER now\n"
 
 
 @pytest.mark.parametrize("name", ["my_harvest", "harvester"])

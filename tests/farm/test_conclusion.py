@@ -220,10 +220,58 @@ def test_a_command_is_printed_once_and_a_reason_of_several_backends_too() -> Non
         | {"culprit": "node n (Conv)", "op_class": "model"},
     )
     said = printed(rows, RUN)
-    commands = re.findall("farm reproduce .*", said)
-    assert len(commands) == len(set(commands)) == 2
+    commands = re.findall("(?:(reproduce): )?(farm reproduce .*)", said)
+    listed = [command for last, command in commands if not last]
+    assert listed == ["farm reproduce 'r1:forward/models:other/float32/0:torch-cpu'"]
+    assert len({command for _, command in commands}) == len(commands) - 1 == 2, "what failed ends with its own"
     assert said.count("no inputs are given") == 1 and "inputs are broken: 1 reason" in said
     assert "Models that are not right" in said
+
+
+def test_the_last_lines_have_the_command_of_their_first_one_wherever_it_stands_as_well() -> None:
+    model = make_row("wrong", "models:other", catalog="models", kind="numbers", error_units=80.0, limit=32.0)
+    model |= {"culprit": "node n (Conv)", "op_class": "model"}
+    for others, line in (
+        ([], "reproduce: "),
+        ([make_row("wrong", "torch:add", kind="numbers", error_units=40.0, limit=32.0)], "reproduce the first: "),
+    ):
+        lines = printed(frame(model, *others), RUN, width=120).splitlines()
+        head = next(k for k, one in enumerate(lines) if "similar failures" in one)
+        assert lines[head + 2].split()[:2] == ["wrong", "models:other"], "the worst one is the model"
+        assert lines[-1] == f"{line}farm reproduce 'r1:forward/models:other/float32/0:torch-cpu'"
+        assert "Models that are not right" in "".join(lines[:head])
+
+
+def test_own_samples_that_were_not_judged_say_how_to_see_all_and_leave_the_last_lines_to_failures() -> None:
+    bad = [make_row("wrong", f"torch:op{n}", kind="numbers", max_ulp=9.0, limit=4.0) for n in range(6)]
+    broken: dict[str, Any] = {"catalog": "models", "licence": YOUR_OWN}
+    own = [make_row("invalid", f"models:net{n}", error=f"no {word}", **broken) for n, word in enumerate("abcde")]
+    for rows in (own, [*own, *bad]):
+        lines = printed(frame(*rows), RUN, width=80).splitlines()
+        heads = [k for k, one in enumerate(lines) if one.startswith(("Your own samples", "6 failures:"))]
+        assert len(heads) == 1 + (rows is not own) and len(lines) - heads[-1] <= 9
+        told = " ".join(lines[heads[0] :])
+        assert "are broken: 5 reasons, 4 shown" in told
+        assert "all 5 cells with their commands: farm report --run r1 --new" in told
+        assert told.count("reproduce the first: farm reproduce") == len(heads)
+
+
+def test_no_column_is_lost_in_a_narrow_terminal() -> None:
+    """As wide a table as has no room for an op's end and the beginning of what is wrong has several lines for each."""
+    rows = frame(
+        *(
+            make_row("wrong", f"torch:nn.functional.long_name_{n}", backend, dtype=dtype, kind="numbers")
+            for n in range(5)
+            for backend in ("torch-2.9.1-of-another-environment", "inductor-cpu")
+            for dtype in ("float8_e4m3fnuz", "float32")
+        )
+    )
+    for width in range(40, 100):
+        lines = printed(rows, RUN, width=width).splitlines()
+        head = next(k for k, line in enumerate(lines) if line.startswith("20 failures:"))
+        told = "\n".join(lines[head:]).partition("all 20 cells")[0]
+        assert told.count("numbers") == 4 and all(f"name_{n}" in told for n in range(4)), width
+        assert max(len(line) for line in told.splitlines()) <= width
 
 
 def test_an_error_is_alike_whatever_its_op_is_called_and_however_long_it_is() -> None:

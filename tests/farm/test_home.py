@@ -19,7 +19,7 @@ from farm.work.job import Job
 from farm.work.run_groups import RunGroups
 from farm.work.work_kinds import find_work_kinds
 from tasks.catalogs import user_definitions
-from tasks.model import Group
+from tasks.model import RACE_S, Group
 from tasks.wire import ToPrepare
 
 #: A module that only one environment has, and kernels of one that imports it and of one that does not.
@@ -149,7 +149,7 @@ def test_a_job_prepares_in_one_environment(other: Path) -> None:
     groups = [Group(op, "", "float32", 1) for op in ("user:there", "user:thrice", "critical:relu", "user:anywhere")]
     matrix = SimpleNamespace(groups=groups, backends=[], wanted=np.ones((4, 1), dtype=np.int32))
     plan = SimpleNamespace(matrix=matrix, learned=None, work_of=lambda groups, cases: np.zeros((1, 1, 3)))
-    plan.kinds = find_work_kinds(groups)
+    plan.kinds = find_work_kinds(groups, RACE_S)
     run_groups = RunGroups(plan, [True], {})  # type: ignore[arg-type]
     assert [run_groups.take("prepare", 1) for _ in range(4)] == [[0, 1], [2], [3], []]
     user.announce_config_kernels(config)

@@ -76,6 +76,14 @@ def test_a_start_of_ray_is_not_taken_out_of_a_small_budget(config: Path) -> None
     assert ray_or_local.is_plan_small(asked, large, 60.0) and not ray_or_local.is_plan_small(asked, large, 600.0)
 
 
+@pytest.mark.parametrize(("race_s", "small"), [(0.5, True), (8.0, False)])
+def test_races_are_small_work_where_they_are_short(config: Path, race_s: float, small: bool) -> None:
+    asked = requests.make_run_request(str(config), lake.open_lake("r")).config.model_copy(update={"race_s": race_s})
+    made = [Group(f"load:op{i}", "", "float32", 1, 0, check="speedup") for i in range(30)]
+    matrix = Matrix(made, [BackendSpec.parse("null-cpu")], np.ones((30, 1), np.int32))
+    assert ray_or_local.is_plan_small(asked, matrix) is small
+
+
 def test_nodes_by_label_are_rays(config: Path) -> None:
     asked = requests.make_run_request(str(config), lake.open_lake("r")).config
     labelled = asked.backends[0].model_copy(update={"labels": {"rack": "a*"}})

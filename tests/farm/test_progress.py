@@ -24,7 +24,7 @@ from farm.work.run_groups import RunGroups
 from farm.work.state import JobFlight, JobFlights, RunPlan
 from farm.work.work_kinds import find_work_kinds
 from tasks.backends import BackendSpec
-from tasks.model import Group
+from tasks.model import RACE_S, Group
 
 CONFIG = """
 name: mine
@@ -73,7 +73,7 @@ class Said:
         untimed = self.asked * (timed_ms is None)
         work = np.stack([self.asked, untimed, self.asked * (timed_ms or (0.0, 0.0))], axis=1)
         self.to_come = work[:, None]
-        kinds = find_work_kinds([Group("torch:abs", "", "float32", 1)])
+        kinds = find_work_kinds([Group("torch:abs", "", "float32", 1)], RACE_S)
         run_counts = SimpleNamespace(
             counts=self.counts,
             to_do=np.zeros((2, 1, 3)),
@@ -298,7 +298,8 @@ class LongRun:
         }
         matrix = Matrix(groups, specs, np.stack([samples for _, samples in wanted.values()], axis=1))
         executor: Any = SimpleNamespace(ship=False)
-        self.plan = RunPlan(SimpleNamespace(), matrix, executor, offers)  # type: ignore[arg-type]
+        request: Any = SimpleNamespace(config=SimpleNamespace(race_s=RACE_S))
+        self.plan = RunPlan(request, matrix, executor, offers)
         pool = SimpleNamespace(backends=range(len(wanted)), devices=2, main=True)
         self.run: Any = SimpleNamespace(
             plan=self.plan,
@@ -380,7 +381,7 @@ def test_the_time_left_of_long_cases_is_within_a_factor_of_two(
 
 def test_a_check_that_calls_what_it_has_built_often_is_worth_calls_and_not_compilations() -> None:
     groups = [Group("critical:sum", "", "float32", 1, check=check) for check in ("arithmetic", "forward")]
-    kinds = find_work_kinds([*groups, Group("training:gpt", "", "float32", 1, check="train")])
+    kinds = find_work_kinds([*groups, Group("training:gpt", "", "float32", 1, check="train")], RACE_S)
     assert kinds.of.tolist() == [1, 0, 2] and kinds.run(joint=False).tolist() == [1.0, 10.0, 50.0]
     assert kinds.run(joint=True).tolist() == pytest.approx([1.0, 1.0 + 9 * 10 / 800, 50.0])
     assert kinds.prepare.tolist() == [1.0, 1.0, 300.0]

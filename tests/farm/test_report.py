@@ -37,6 +37,7 @@ from farm.report.faces.page import (
     write_script_json,
 )
 from farm.report.faces.terminal import print_coverage, print_verdict
+from farm.report.once import once
 from farm.report.runs import choose_report_folder
 from farm.report.tables.coverage import (
     SEVERITY,
@@ -260,6 +261,22 @@ def test_a_case_that_ran_again_is_counted_once_with_its_last_attempt() -> None:
     for order in (rows, rows.iloc[::-1]):
         line = coverage(order).loc["torch-cpu"]
         assert (line["planned"], line["pass"], line["crash"], line["wrong"]) == (2, 1, 0, 1)
+
+
+def test_what_is_asked_is_the_same_however_it_is_asked() -> None:
+    """An argument by its place, by its name, or left to its default."""
+    asked = []
+
+    @once
+    def count_rows(report: Report, brief: bool = False) -> int:
+        asked.append(brief)
+        return len(report.rows)
+
+    report = Report.of(frame(make_row("pass")), RUN)
+    assert [count_rows(report), count_rows(report, False), count_rows(report, brief=False)] == [1, 1, 1]
+    assert [count_rows(report, True), count_rows(report, brief=True)] == [1, 1] and asked == [False, True]
+    with pytest.raises(TypeError):
+        count_rows(report, False, 3)
 
 
 def test_rows_are_made_ready_once_and_again_where_others_were_put_beside_them() -> None:

@@ -89,18 +89,18 @@ def test_a_function_that_stands_for_a_judges_is_named(monkeypatch: pytest.Monkey
 
 def test_what_was_sound_is_looked_at_again_where_it_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A function in the place of another one, code in the place of a function's own, a name that is new, and a module in
-    the place of another one."""
+    the place of another one; also what `sys.modules` hides meanwhile: a class behind an empty module of its name, a
+    module that is no longer there, a class that its module no longer has."""
     from tasks.stranger import wire
 
     own = lambda *given: None  # noqa: E731
     own.__name__ = "send"
     other = ModuleType("tasks.stranger.wire")
     vars(other).update(vars(wire), send=own)
+    connection, name = wire.StrangerConnection, "tasks.stranger.wire.StrangerConnection"
+    hidden = lambda: monkeypatch.setattr(connection, "send", own)  # noqa: E731
     for change, where in (
-        (
-            lambda: monkeypatch.setattr(wire.StrangerConnection, "send", own),
-            "tasks.stranger.wire.StrangerConnection.send",
-        ),
+        (hidden, f"{name}.send"),
         (
             lambda: monkeypatch.setattr(wire._make_aligned_memory, "__code__", own.__code__),
             "tasks.stranger.wire._make_aligned_memory",
@@ -113,6 +113,17 @@ def test_what_was_sound_is_looked_at_again_where_it_has_changed(monkeypatch: pyt
         assert replaced.describe_replaced_functions().startswith(
             f"{where} has been replaced by a function of {__file__}:"
         )
+        monkeypatch.undo()
+    for hide in (
+        lambda: monkeypatch.setitem(sys.modules, name, ModuleType(name)),
+        lambda: monkeypatch.delitem(sys.modules, "tasks.stranger.wire"),
+        lambda: monkeypatch.delattr(wire, "StrangerConnection"),
+    ):
+        assert replaced.describe_replaced_functions() == ""
+        hide()
+        assert replaced.describe_replaced_functions() == "", "nothing of the farm's is another's yet"
+        hidden()
+        assert replaced.describe_replaced_functions().startswith(f"{name}.send has been replaced")
         monkeypatch.undo()
     assert replaced.describe_replaced_functions() == ""
 
@@ -134,7 +145,7 @@ def test_what_another_thread_does_during_the_look_is_seen_by_the_next_one(
     changes = [lambda: monkeypatch.setattr(wire, name, own, raising=False)]
     monkeypatch.setitem(sys.modules, "tasks.forgotten", ModuleType("tasks.forgotten"))
     monkeypatch.setattr(replaced, "foreign", SimpleNamespace(is_foreign_file=meanwhile))
-    for name_of_known, empty in (("_sound", {}), ("_last", [])):
+    for name_of_known, empty in (("_known", {}), ("_last", [])):
         monkeypatch.setattr(replaced, name_of_known, empty)
     assert replaced.describe_replaced_functions() == "" and not changes
     assert replaced.describe_replaced_functions().startswith(f"tasks.stranger.wire.{name} has been replaced")

@@ -84,9 +84,9 @@ def _make_terminal_lines(view: View, limit: int, columns: Sequence[ViewColumn]) 
 def print_view(
     view: View, console: Console, limit: int, most: int = _COMMANDS, each: bool = False, printed: set[str] | None = None
 ) -> None:
-    """Print a view: its sentences, its lines, and ``most`` commands that show them (of ``each`` that takes turns; the
-    first alone of a view that has but a few lines of the screen); or what it says without lines. printed: commands that
-    stand above, and are not repeated; those of this view join them."""
+    """Print a view: its sentences, its lines, and ``most`` commands that show them (of ``each`` that takes turns); or
+    what it says without lines. printed: commands that stand above, and are not repeated; those of this view join them. A
+    view that has but a few lines of the screen has its first command alone, whatever stands above."""
     if not view.all_lines():
         for text in view.lead:
             console.print(_make_terminal_text(text))
@@ -100,13 +100,15 @@ def print_view(
         console.print(_make_terminal_text(text), soft_wrap=True)
     for text, command in view.see:
         console.print(_make_terminal_text(f"{text}: {command}"), soft_wrap=True)  # one line, to be copied
-    commands = [one for one in _list_view_commands(view, limit, most, each) if printed is None or one not in printed]
-    if printed is not None:
-        printed.update(commands)
-    if view.screen and commands:
+    commands = _list_view_commands(view, limit, most, each)
+    if view.screen:
         first = " the first" * (len(view.all_lines()) > 1)
-        console.print(_make_terminal_text(f"reproduce{first}: {commands[0]}"), soft_wrap=True)
+        for command in commands[:1]:
+            console.print(_make_terminal_text(f"reproduce{first}: {command}"), soft_wrap=True)
         return
+    if printed is not None:
+        commands = [one for one in commands if one not in printed]
+        printed.update(commands)
     if commands:
         console.print("Reproduce with:")
     for command in commands:

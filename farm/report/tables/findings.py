@@ -154,23 +154,11 @@ def view_new_cells(report: Report) -> Iterator[View]:
     in one line, and what is imprecise."""
     frame = findings(report.rows, limit=None, standing=NEW)
     own, imprecise = (frame["status"] == status.value for status in (Status.INVALID, Status.IMPRECISE))
-    caption = "Your own samples not judged: model, reference or inputs are broken"
     shown: dict[str, Any] = {"open": True, "faces": ("terminal", "markdown", "page")}
     alike = report.causes[report.causes["standing"] == NEW]
     unjudged = alike["status"] == Status.INVALID.value
-    yield _build_view_of_findings(
-        "own_not_judged",
-        caption,
-        frame[own],
-        _ALIKE,
-        lines=list_table_lines(alike[unjudged]),
-        unit="reasons",
-        screen=LAST,
-        **shown,
-    )
     said = report.verdict
     lines = alike[~unjudged]
-    cells = int((~own & ~imprecise).sum())
     yield _build_view_of_findings(
         "new",
         count_with_noun(said.new, "new failure" if said.listed else "failure"),
@@ -178,11 +166,21 @@ def view_new_cells(report: Report) -> Iterator[View]:
         _ALIKE,
         lines=list_table_lines(lines),
         unit="groups of similar failures",
-        see=[(f"all {count_with_noun(cells, 'cell')} with their commands", _make_new_cells_command(report))]
-        * (cells > 1),
+        see=_list_new_cells_commands(report, int((~own & ~imprecise).sum())),
         open=True,
         screen=LAST,
         most=OF_EACH * lines["backend"].nunique() if OF_EACH * lines["backend"].nunique() > LINES else 0,
+    )
+    yield _build_view_of_findings(
+        "own_not_judged",
+        "Your own samples not judged: model, reference or inputs are broken",
+        frame[own],
+        _ALIKE,
+        lines=list_table_lines(alike[unjudged]),
+        unit="reasons",
+        see=_list_new_cells_commands(report, int(own.sum())),
+        screen=LAST,
+        **shown,
     )
     yield _build_view_of_findings("new_imprecise", _title_imprecise_findings(report), frame[imprecise], **shown)
 
@@ -201,11 +199,12 @@ def view_every_new_cell(report: Report) -> Iterator[View]:
     yield _build_view_of_findings("new_imprecise", _title_imprecise_findings(report), frame[imprecise], most=len(frame))
 
 
-def _make_new_cells_command(report: Report) -> str:
-    """The command that shows `view_every_new_cell`."""
+def _list_new_cells_commands(report: Report, cells: int) -> list[tuple[str, str]]:
+    """What to type to see each of several cells (`view_every_new_cell`), and its words."""
     run = report.run.get("run_id") or "last"
     where = write_results_option(str(report.rows.attrs.get("results", "results")))
-    return f"{name_farm_program()} report --run {'all' if 'runs' in report.run else run} --new{where}"
+    command = f"{name_farm_program()} report --run {'all' if 'runs' in report.run else run} --new{where}"
+    return [(f"all {count_with_noun(cells, 'cell')} with their commands", command)] * (cells > 1)
 
 
 @view(70)

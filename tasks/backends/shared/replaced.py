@@ -56,19 +56,14 @@ class _Sound:
     and their functions have the same code, there is nothing to look at again.
 
     values: what they held, one after another; counts: how many each; functions, codes: those among the values, and the
-    code of each; classes: what those of a module hold, by name."""
+    code of each."""
 
-    __slots__ = ("classes", "codes", "counts", "functions", "values")
+    __slots__ = ("codes", "counts", "functions", "values")
 
     def __init__(
-        self,
-        values: list[Any],
-        counts: list[int],
-        functions: list[FunctionType],
-        codes: list[CodeType],
-        classes: Mapping[str, Held],
+        self, values: list[Any], counts: list[int], functions: list[FunctionType], codes: list[CodeType]
     ) -> None:
-        self.values, self.counts, self.functions, self.codes, self.classes = values, counts, functions, codes, classes
+        self.values, self.counts, self.functions, self.codes = values, counts, functions, codes
 
     def is_still(self, held: Sequence[Held]) -> bool:
         """Whether all is as it was. Objects are compared by identity alone: a kernel's own may say that it is equal to
@@ -80,19 +75,61 @@ class _Sound:
         )
 
 
-class _Look:
-    """A look at all modules that found nothing. They are compared together, in a tenth of the time that it takes to
-    compare them one by one."""
+class _Known:
+    """A module or a class that was looked at, and what it held when it was found sound.
 
-    def __init__(self, modules: Mapping[str, Any], held: Mapping[str, Held]) -> None:
-        """modules: all that there are, by name; held: what was looked at, by its name in `_sound`."""
-        self._names, self._modules, self._held = list(modules), list(modules.values()), list(held.values())
-        found = [_sound[where] for where in held]
+    owner: itself, kept so that nothing else can have its place in memory; where: its name; held: what it holds; sound:
+    what that was; classes: its own, and their names."""
+
+    __slots__ = ("classes", "held", "owner", "sound", "where")
+
+    def __init__(self, where: str, owner: Any, held: Held) -> None:
+        self.where, self.owner, self.held = where, owner, held
+        self.sound: _Sound | None = None
+        self.classes: list[tuple[str, type]] = []
+
+    def look(self) -> str:
+        """The first function whose code is of another place, in words; "" for none, which is remembered: as it was
+        looked at, whatever other threads put there meanwhile."""
+        if self.sound is not None and self.sound.is_still([self.held]):
+            return ""
+        where = self.where
+        functions, codes, classes = list[FunctionType](), list[CodeType](), list[tuple[str, type]]()
+        items = list(self.held.items())
+        for name, found in items:
+            kind = type(found)
+            if kind in _WRAPPED:
+                found = found.__func__
+                kind = type(found)
+            if kind is FunctionType:
+                code = found.__code__
+                if foreign.is_foreign_file(code.co_filename):
+                    return f"{where}.{name} has been replaced by a function of {code.co_filename}:{code.co_firstlineno}"
+                functions.append(found)
+                codes.append(code)
+            elif isinstance(found, type) and (
+                (_is_own(where) and found.__module__ == where) or (where, name) in _CLASSES
+            ):
+                classes.append((f"{where}.{name}", found))
+        self.sound = _Sound([found for _, found in items], [len(items)], functions, codes)
+        self.classes = classes
+        return ""
+
+
+class _Look:
+    """A look at all that is known that found nothing. It is compared together, in a tenth of the time that it takes to
+    compare one by one."""
+
+    def __init__(self, modules: Mapping[str, Any], known: Iterable[_Known]) -> None:
+        """modules: all that there are, by name."""
+        self._names, self._modules = list(modules), list(modules.values())
+        found = [(one.held, one.sound) for one in known if one.sound is not None]
+        self._held = [held for held, _ in found]
         values, counts, functions, codes = (
             list(itertools.chain.from_iterable(parts))
-            for parts in zip(*((x.values, x.counts, x.functions, x.codes) for x in found))
+            for parts in zip(*((x.values, x.counts, x.functions, x.codes) for _, x in found))
         )
-        self._sound = _Sound(values, counts, functions, codes, {})
+        self._sound = _Sound(values, counts, functions, codes)
 
     def holds(self, modules: Mapping[str, Any]) -> bool:
         """Whether it would find nothing now either."""
@@ -104,9 +141,9 @@ class _Look:
         )
 
 
-#: What was found sound, by the names of modules, and of classes behind these. It keeps what they hold, so that nothing
-#: else can have its place in memory.
-_sound: dict[str, _Sound] = {}
+#: What was found sound, by the `id` of the module or the class: a name is whatever a kernel gives to something else, and
+#: what `sys.modules` no longer has is still in use where it was imported.
+_known: dict[int, _Known] = {}
 #: The last look, if it found nothing.
 _last: list[_Look] = []
 #: Modules that are not looked at.
@@ -119,21 +156,26 @@ def describe_replaced_functions() -> str:
     modules = sys.modules.copy()  # in one step, as other threads import meanwhile
     if _last and _last[0].holds(modules):
         return ""
-    looked: dict[str, Held] = {}
+    left = list[tuple[str, Any]]()
     for where, module in modules.items():
         if where in _others or module is None:
             continue
         if not (_is_own(where) or where in _MODULES or where in _FUNCTIONS):
             _others.add(where)
             continue
-        looked[where] = _Part(vars(module), _FUNCTIONS[where]) if where in _FUNCTIONS else vars(module)
-        if words := _look(where, looked[where]):
+        left.append((where, module))
+    left += [(one.where, one.owner) for one in _known.values()]
+    looked = set[int]()
+    for where, owner in left:
+        if id(owner) in looked:
+            continue
+        looked.add(id(owner))
+        one = _known.get(id(owner)) or _Known(where, owner, _hold(where, owner))
+        if words := one.look():
             return words
-        for name, of_class in _sound[where].classes.items():
-            looked[name] = of_class
-            if words := _look(name, of_class):
-                return words
-    _last[:] = [_Look(modules, looked)]
+        _known[id(owner)] = one
+        left += one.classes
+    _last[:] = [_Look(modules, _known.values())]
     return ""
 
 
@@ -141,25 +183,6 @@ def _is_own(where: str) -> bool:
     return where.startswith(_OWN) and not where.startswith(_ZOO)
 
 
-def _look(where: str, held: Held) -> str:
-    """The first function of a module or a class whose code is of another place, in words; "" for none, which is
-    remembered: each as it was looked at, whatever other threads put there meanwhile."""
-    if (before := _sound.get(where)) is not None and before.is_still([held]):
-        return ""
-    functions, codes, classes = list[FunctionType](), list[CodeType](), dict[str, Held]()
-    items = list(held.items())
-    for name, found in items:
-        kind = type(found)
-        if kind in _WRAPPED:
-            found = found.__func__
-            kind = type(found)
-        if kind is FunctionType:
-            code = found.__code__
-            if foreign.is_foreign_file(code.co_filename):
-                return f"{where}.{name} has been replaced by a function of {code.co_filename}:{code.co_firstlineno}"
-            functions.append(found)
-            codes.append(code)
-        elif isinstance(found, type) and ((_is_own(where) and found.__module__ == where) or (where, name) in _CLASSES):
-            classes[f"{where}.{name}"] = vars(found)
-    _sound[where] = _Sound([found for _, found in items], [len(items)], functions, codes, classes)
-    return ""
+def _hold(where: str, owner: Any) -> Held:
+    """What is looked at of a module or a class."""
+    return _Part(vars(owner), _FUNCTIONS[where]) if where in _FUNCTIONS else vars(owner)
