@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tasks.arrays.pack import make_spooled_array, put_digested_row, release_spooled_arrays
+from tasks.arrays.pack import make_spooled_array, release_spooled_arrays
 from tasks.model import EPS
 from tasks.training.exact import HALF, STORED, STORINGS, ExactTraining, SeenModules, list_step_outputs
 from tasks.training.phases import ALONE, ALONG, BUFFERS, LOSS, PROBE, SHARES, TAPS
@@ -66,7 +66,7 @@ def follow_trajectory(
             continue
         with np.errstate(over="ignore"):  # a run that diverges: the loss says so
             for name, part in vars(state).items():
-                put_digested_row(inputs[name], row, join_state_vector(part))
+                inputs[name][row] = join_state_vector(part)
         state = begun = exact.places.read({name: inputs[name][row] for name in vars(state)})
         found = exact.step(state, number, batch, probe, goes_on=number < max(steps))
         looked.put(row, found)
