@@ -129,11 +129,18 @@ class Child:
         )
 
     def _make_runner(self, made: Any, runtime: Any, command: wire.Hello) -> Any:
-        from tasks.runner import RUN, Runner
+        from tasks.runner import JUDGE, RUN, Runner
+
+        before = -1, 0
 
         def progress(number: int, stage: int, together: int) -> None:
-            if stage == RUN:
+            nonlocal before
+            if stage == RUN and before != (
+                number,
+                JUDGE,
+            ):  # else a step of a run that goes on: what it has set is its own
                 self.surroundings.runs()
+            before = number, stage
             self.page.write(number, stage, together)
 
         passport = choose_passport(command.passports, runtime) if command.passports else None
