@@ -204,9 +204,8 @@ def _blame_storage(path: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        made = error
-        if not isinstance(error, StorageError):
-            made = StorageError(error.errno, error.strerror or str(error), error.filename or path)
+        text = error.strerror or str(error)
+        made = error if isinstance(error, StorageError) else StorageError(error.errno, text, error.filename or path)
         if (spool := _spool.get()) is not None:
             spool.error = spool.error or made
         raise made from error
