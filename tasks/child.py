@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks import heap, wire
-from tasks.arrays.pack import PackError
+from tasks.arrays.pack import PackError, StorageError
 from tasks.catalogs.user_definitions import USER, announce_definitions, do_definitions_isolate
 from tasks.importing import pause_garbage_collector
 from tasks.judge import policy_files
@@ -71,7 +71,7 @@ class Child:
         try:
             answer = yield from self._serve[type(command)](command)
         except OSError as error:
-            if error.errno not in STORAGE:
+            if not isinstance(error, StorageError) and error.errno not in STORAGE:
                 raise
             # No case is to blame for a full disk: whoever gave the command must stop.
             answer = wire.Stopped(f"{error.strerror}: {error.filename or getattr(command, 'cache', '')}")
@@ -129,11 +129,18 @@ class Child:
         )
 
     def _make_runner(self, made: Any, runtime: Any, command: wire.Hello) -> Any:
-        from tasks.runner import RUN, Runner
+        from tasks.runner import JUDGE, RUN, Runner
+
+        before = -1, 0
 
         def progress(number: int, stage: int, together: int) -> None:
-            if stage == RUN:
+            nonlocal before
+            if stage == RUN and before != (
+                number,
+                JUDGE,
+            ):  # else a step of a run that goes on: what it has set is its own
                 self.surroundings.runs()
+            before = number, stage
             self.page.write(number, stage, together)
 
         passport = choose_passport(command.passports, runtime) if command.passports else None

@@ -554,13 +554,16 @@ class Runner:
         return [x.what for x in case.seen if x.what.judged]
 
     def _spend(self, case: CaseRun, check: checks.Check) -> None:
-        """Judge what has been seen last, and hold of it only what the check concludes from."""
+        """Judge what has been seen last, and hold of it only what the check concludes from. The backend is not to blame
+        for how long that takes, and its next step begins anew."""
         begin, case.stage = time.perf_counter(), JUDGE
+        self.progress(case.number, JUDGE, 1)
         last = case.seen[-1]
         case.spent += judge_steps(case.sample, [last.what], self.policy, self.info, case.form)
         case.seen[-1] = replace(last, what=check.spend(last.what, case.sample))
         case.sample.owner.pack.release()
         case.stage = RUN
+        self.progress(case.number, RUN, 1)
         case.judge_s += time.perf_counter() - begin
 
     def _trace(self, case: CaseRun, found: Sequence[Judgement]) -> tuple[TraceStep, ...]:

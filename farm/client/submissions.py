@@ -25,7 +25,7 @@ from farm.report.tables.submissions import summarise_submission
 from farm.work import catalog_lists
 from farm.work.child_pool import POOL
 from farm.work.job import Job
-from farm.work.state import make_child_limits
+from farm.work.state import make_child_limits, make_preparing_limits
 from farm.work.supervisor import CannotRun, run_batch_rows, run_supervised_job_items
 from tasks import checks, wire
 from tasks.cache import default_cache
@@ -158,7 +158,7 @@ class _PreparedTask:
         job = Job(
             name=str(file),
             cache=str(default_cache()),
-            limits=make_child_limits(self.config),
+            limits=make_child_limits(self.config, named.name),
             backend=backend.spec(),
             policy=policy_files.load_policy(self.config.policy),
         )
@@ -186,7 +186,12 @@ def _prepare_task_once(text: str, version: str) -> _PreparedTask:
     asked = tuple(map(wire.ToPrepare, groups))
     found: dict[int, wire.ToRun] = {}
     for message in run_supervised_job_items(
-        Job(name="task", cache=str(cache), limits=make_child_limits(config), prepare=asked)
+        Job(
+            name="task",
+            cache=str(cache),
+            limits=make_preparing_limits(config, [b.name for b in config.backends]),
+            prepare=asked,
+        )
     ):
         if isinstance(message, wire.Stopped | wire.Gone):
             raise CannotRun(message)

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,9 @@ from tasks.wire import ToRun
 #: SIGKILLs in a row with the same work in flight after which the work is to blame: anybody may send one, the kernel's
 #: memory killer for another process's sake.
 KILLS = 3
+#: What of its machine's memory a child may take at most, whatever its limit: beyond it the kernel ends processes that did
+#: nothing.
+NODE_SHARE = 0.9
 #: Seconds between two looks at the deadline and the memory of a child.
 TICK = 0.05
 #: Of a deadline, the most that a process may take on a machine that does not let it run.
@@ -49,11 +52,11 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True)
 class Limits:
-    """deadline_s: seconds one case may take; memory_gib: resident size at which a child is stopped;
-    recycle_bytes: how much it may have grown since its start, after a batch, before it is quietly replaced; pool_bytes:
-    that of a worker's children that wait for further batches, above which those that were not used lately are ended;
-    localise_s: seconds that the search for the culprit of a failing model may take, 0 for none; race_s: those of a race
-    between a program and its baseline."""
+    """deadline_s: seconds one case may take; memory_gib: resident size at which a child is stopped, if its
+    machine has so much (NODE_SHARE); recycle_bytes: how much it may have grown since its start, after a batch, before
+    it is quietly replaced; pool_bytes: that of a worker's children that wait for further batches, above which those
+    that were not used lately are ended; localise_s: seconds that the search for the culprit of a failing model may
+    take, 0 for none; race_s: those of a race between a program and its baseline."""
 
     deadline_s: float = 60.0
     memory_gib: float = 6.0
@@ -109,6 +112,8 @@ class ChildProcess:
         else:
             own = with_.python in ("", find_default_python())
             given = make_child_environment(env, with_.python, with_.folders) | {"TMPDIR": self._folder}
+            here = NODE_SHARE * variables.measure_machine_memory() / (1 << 30)
+            self.limits = limits = replace(limits, memory_gib=min(limits.memory_gib, here))
             given[variables.MEMORY] = str(int(limits.memory_gib * (1 << 30)))
             given[variables.DEADLINE] = str(limits.deadline_s)
             self.channel = InheritedChannel(with_.python, given, imports if own else None, words)

@@ -180,8 +180,8 @@ class BackendConfig(ConfigModel):
         default=6.0,
         gt=0,
         allow_inf_nan=False,
-        description="limit of its process's resident memory, and of what prepares its cases; a case that exceeds it after"
-        " others is first run again alone in a new process",
+        description="limit of its process's resident memory, and of what prepares its cases, at most nine tenths of the"
+        " machine's; a case that exceeds it after others is first run again alone in a new process",
     )
     labels: dict[str, str] = Field(default={}, description="globs that the labels of a Ray node must match")
     kernel: str = Field(

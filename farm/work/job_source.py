@@ -140,7 +140,7 @@ class JobSource:
         job = Job(
             name=name,
             cache=str(self._plan.request.cache),
-            limits=make_child_limits(self._plan.request.config),
+            limits=self._plan.make_preparing_limits(groups),
             chunk_s=self._choose_message_interval_s(),
             **what,
         )

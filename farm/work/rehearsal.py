@@ -9,7 +9,7 @@ from farm.plan.config import ConfigError
 from farm.plan.request import RunRequest
 from farm.work.child_pool import ChildPool, Closed
 from farm.work.job import Job
-from farm.work.state import RunPlan, make_child_limits
+from farm.work.state import RunPlan
 from farm.work.supervisor import run_supervised_job_items
 from tasks.catalogs.base import Failure
 from tasks.prepare.cases import PreparedGroup
@@ -53,7 +53,7 @@ class JobRehearsal:
         job = Job(
             name="rehearsal",
             cache=str(self._plan.request.cache),
-            limits=make_child_limits(self._plan.request.config),
+            limits=self._plan.make_preparing_limits(range(len(groups))),
             prepare=groups,
         )
         try:

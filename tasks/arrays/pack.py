@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import errno
-import hashlib
+import fcntl
 import io
 import itertools
 import json
@@ -32,10 +32,14 @@ MAPPED = 1 << 20
 COPIED = 1 << 16
 #: Arrays from this size on, in bytes, are made in the file of their pack, where there is one.
 SPOOLED = 1 << 24
+#: Bytes of such a file that are mapped at a time, of a larger array all.
+MAPPED_AT_ONCE = 1 << 30
 #: Bytes before the first of these: room for the header, of which the file holds no more than is written.
 ROOM = 1 << 24
 
 
+#: What the name of a file begins with that is not yet what it is to be.
+ASIDE = ".aside-"
 _asides = itertools.count()
 #: Tells the files of this process from those of another machine's that has the same number.
 _OURS = os.urandom(4).hex()
@@ -116,86 +120,116 @@ def _align_pack_offset(n: int) -> int:
     return -(-n // ALIGN) * ALIGN
 
 
+class StorageError(OSError):
+    """The system does not take what is written: no case is to blame, whatever was made meanwhile."""
+
+
 class ArraySpool:
     """Arrays that are made in the file that becomes their pack: the system writes them when it wants their memory, and
-    nothing is copied at the end."""
+    nothing is copied at the end. error: the first that a file was refused with in here."""
 
     def __init__(self, folder: str) -> None:
-        self._folder, self.path, self.end = folder, "", ROOM
+        self._folder, self._path, self.end = folder, "", ROOM
+        self.error: StorageError | None = None
         self._file: Any = None
-        self._made: dict[int, tuple[np.ndarray, int, list[bytes]]] = {}
+        self._maps: list[tuple[int, mmap.mmap]] = []  # where each begins in the file
+        self._made: dict[int, tuple[np.ndarray, int]] = {}
 
     def make(self, shape: Sequence[int], dtype: str) -> np.ndarray:
-        """An array, all zeros. Raises OSError where the disk has no room for it."""
-        if self._file is None:
-            self.path = _name_file_aside(self._folder)
-            self._file = _open_new_file(self.path, "x+b")
+        """An array, all zeros. Raises StorageError where the disk has no room for it."""
         at, size = self.end, int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
-        if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(self._file.fileno(), at, size)  # a page that cannot be written would end the process
-        made = np.memmap(self._file, dtype, "r+", at, tuple(shape)).view(np.ndarray)
+        with _blame_storage(self._folder):
+            if self._file is None:
+                self._file, self._path = _open_file_aside(self._folder)
+            begin, mapped = self._map(at, size)
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(self._file.fileno(), at, size)  # a page that cannot be written would end the process
+        made = np.ndarray(tuple(shape), dtype, mapped, at - begin)
         self.end = _align_pack_offset(at + size)
-        self._made[id(made)] = made, at, []
+        self._made[id(made)] = made, at
         return made
+
+    def _map(self, at: int, size: int) -> tuple[int, mmap.mmap]:
+        """A map of a part of the file, and where it begins: each holds a descriptor, so many arrays share one."""
+        if self._maps and at + size <= self._maps[-1][0] + len(self._maps[-1][1]):
+            return self._maps[-1]
+        begin = at - at % mmap.ALLOCATIONGRANULARITY
+        length = max(MAPPED_AT_ONCE, at + size - begin)
+        os.ftruncate(self._file.fileno(), begin + length)
+        self._maps.append((begin, mmap.mmap(self._file.fileno(), length, offset=begin)))
+        return self._maps[-1]
 
     def find(self, array: np.ndarray) -> int | None:
         """Where an array begins in the file; None for one that is not in it."""
         return found[1] if (found := self._made.get(id(array))) else None
 
-    def digest_row(self, array: np.ndarray, row: int) -> None:
-        """Note what the next row of an array is."""
-        self._made[id(array)][2].append(hashlib.sha256(_view_array_bytes(array[row])).digest())
-
-    def digest(self, array: np.ndarray) -> bytes:
-        """The digests of the rows of an array: its bytes are not read again."""
-        return b"".join(self._made[id(array)][2])
-
     def release(self) -> None:
         """Let go of the memory of what has been written; it is read again when it is asked for."""
-        for made, _, _ in self._made.values():
-            assert isinstance(made.base, np.memmap)
-            _release_mapped_pages(made.base._mmap)  # type: ignore[attr-defined]
+        for _, mapped in self._maps:
+            _release_mapped_pages(mapped)
 
     def write(self, at: int, content: bytes | memoryview) -> None:
         assert self._file is not None
         self._file.seek(at)
         _write_pack_content(self._file, content)
 
+    def finish(self, size: int, target: str) -> None:
+        """Cut the file to its size, and have it be the target."""
+        os.ftruncate(self._file.fileno(), size)
+        if not self._path:
+            path = _name_file_aside(self._folder)
+            _name_open_file(self._file, path)
+            self._path = path
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        os.replace(self._path, target)
+
     def close(self) -> None:
         """Forget the file, and remove it where it has become no pack."""
         self._made.clear()
+        self._maps.clear()
         if self._file is not None:
             self._file.close()
+        if self._path:
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(self.path)
+                os.unlink(self._path)
 
 
 _spool: contextvars.ContextVar[ArraySpool | None] = contextvars.ContextVar("spool", default=None)
 
 
 @contextlib.contextmanager
-def spool_arrays(path: str | os.PathLike[str]) -> Iterator[ArraySpool]:
-    """In here `make_spooled_array` makes large arrays in a file beside a pack that is to be written."""
-    spool = ArraySpool(os.path.dirname(os.fspath(path)))
+def _blame_storage(path: str) -> Iterator[None]:
+    """What a file is refused with in here is the storage's fault. The spool notes it: a catalog takes any error that is
+    raised while it makes a sample for the sample's."""
+    try:
+        yield
+    except OSError as error:
+        text = error.strerror or str(error)
+        made = error if isinstance(error, StorageError) else StorageError(error.errno, text, error.filename or path)
+        if (spool := _spool.get()) is not None:
+            spool.error = spool.error or made
+        raise made from error
+
+
+@contextlib.contextmanager
+def spool_arrays(folder: str | os.PathLike[str]) -> Iterator[ArraySpool]:
+    """In here `make_spooled_array` makes large arrays in a file of the pack that is to be written. folder: on the file
+    system of that pack; it is made where it is not there."""
+    spool = ArraySpool(os.fspath(folder))
     before = _spool.set(spool)
     try:
         yield spool
     finally:
         _spool.reset(before)
+        if (around := _spool.get()) is not None:
+            around.error = around.error or spool.error
         spool.close()
 
 
 def make_spooled_array(shape: Sequence[int], dtype: str) -> np.ndarray:
-    """An array of zeros, in the file of its pack where it is large; `put_digested_row` puts the rows of an input."""
+    """An array of zeros, in the file of its pack where it is large."""
     spool, size = _spool.get(), int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
     return np.zeros(shape, dtype) if spool is None or size < SPOOLED else spool.make(shape, dtype)
-
-
-def put_digested_row(array: np.ndarray, row: int, value: Any) -> None:
-    """Put the next row of such an array; one in a file has its digest noted, so that nobody reads the file for it."""
-    array[row] = value
-    if (spool := _spool.get()) is not None and spool.find(array) is not None:
-        spool.digest_row(array, row)
 
 
 def release_spooled_arrays() -> None:
@@ -204,13 +238,17 @@ def release_spooled_arrays() -> None:
         spool.release()
 
 
-def digest_array_bytes(array: np.ndarray) -> bytes | memoryview:
-    """What of an array goes into a digest: its bytes, of one that was made row by row in a file the digests of its
-    rows."""
+def put_array_into_digest(digest: Any, array: np.ndarray) -> None:
+    """Put the bytes of an array into a digest. Of one that was made in a file no more than a row is held at a time."""
+    if array.nbytes <= COPIED:
+        digest.update(array.tobytes())
+        return
     spool = _spool.get()
-    if spool is not None and spool.find(array) is not None:
-        return spool.digest(array)
-    return array.tobytes() if array.nbytes <= COPIED else _view_array_bytes(array)
+    spooled = spool is not None and spool.find(array) is not None
+    for part in array if spooled else (array,):
+        digest.update(_view_array_bytes(part))
+        if spooled:
+            release_spooled_arrays()
 
 
 def _view_array_bytes(array: np.ndarray) -> memoryview:
@@ -225,10 +263,13 @@ def _release_mapped_pages(mapped: Any) -> None:
 def save_pack(
     path: str | os.PathLike[str], header: dict[str, Any], arrays: Sequence[np.ndarray], spool: ArraySpool | None = None
 ) -> Written:
-    """Write a pack aside and rename it, so that a reader sees all of it or nothing. Raises OSError.
+    """Write a pack aside and rename it, so that a reader sees all of it or nothing. Raises StorageError.
 
-    spool: where some of the arrays were made. Returns what has been written, for `ArrayPack`.
+    spool: where some of the arrays were made; what it was refused is raised here as well. Returns what has been
+    written, for `ArrayPack`.
     """
+    if spool is not None and spool.error is not None:
+        raise spool.error
     around = spool if spool is not None and any(spool.find(array) is not None for array in arrays) else None
     index, chunks, at = [], [], around.end - ROOM if around else 0
     for array in arrays:
@@ -247,7 +288,8 @@ def save_pack(
         at = _align_pack_offset(at + len(raw))
     target = os.fspath(path)
     if around is not None:
-        return _write_pack_around(target, header, index, chunks, around)
+        with _blame_storage(target):
+            return _write_pack_around(target, header, index, chunks, around)
     end = index[-1][2] + index[-1][3] if index else 0
     head = _ENCODER.encode({"header": header, "arrays": index})[:-1].encode()
     # The size is part of the header whose length it depends on: there is room for it, whatever it is.
@@ -261,18 +303,19 @@ def save_pack(
         at = offset + len(raw)
     content = b"".join(parts) if start + at <= MAPPED else b""
     aside = _name_file_aside(os.path.dirname(target))
-    file = _open_new_file(aside, "xb")
-    try:
-        with file:
-            if content:
-                _write_pack_content(file, content)
-            else:
-                with io.BufferedWriter(file, 1 << 18) as buffered:
-                    buffered.writelines(parts)
-        os.replace(aside, target)
-    except BaseException:
-        os.unlink(aside)
-        raise
+    with _blame_storage(target):
+        file = _open_new_file(aside)
+        try:
+            with file:
+                if content:
+                    _write_pack_content(file, content)
+                else:
+                    with io.BufferedWriter(file, 1 << 18) as buffered:
+                        buffered.writelines(parts)
+            os.replace(aside, target)
+        except BaseException:
+            os.unlink(aside)
+            raise
     return Written(content, {"header": header, "arrays": index, "size": start + end})
 
 
@@ -288,21 +331,59 @@ def _write_pack_around(
     for offset, raw in chunks:
         spool.write(ROOM + offset, raw)
     spool.write(0, MAGIC + len(encoded).to_bytes(8, "little") + encoded)
-    os.truncate(spool.path, size)
-    os.replace(spool.path, target)
+    spool.finish(size, target)
     return Written(b"", made)
 
 
 def _name_file_aside(folder: str) -> str:
-    return os.path.join(folder, f".aside-{os.getpid()}-{next(_asides)}-{_OURS}")
+    return os.path.join(folder, f"{ASIDE}{os.getpid()}-{next(_asides)}-{_OURS}")
 
 
-def _open_new_file(path: str, mode: Any) -> Any:
+def _open_new_file(path: str) -> Any:
     try:
-        return open(path, mode, buffering=0)
+        return open(path, "xb", buffering=0)
     except FileNotFoundError:
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        return open(path, mode, buffering=0)
+        return open(path, "xb", buffering=0)
+
+
+def _open_file_aside(folder: str) -> tuple[Any, str]:
+    """A new file and its name. Where the system can name it later it has none, so that nothing is left of it when this
+    process is killed; elsewhere the next one removes what is left."""
+    os.makedirs(folder, exist_ok=True)
+    _remove_forgotten_files(folder)
+    path = _name_file_aside(folder)
+    try:
+        with _open_unnamed_file(folder) as probe:
+            _name_open_file(probe, path)
+            os.unlink(path)
+        file, path = _open_unnamed_file(folder), ""
+    except (AttributeError, OSError):  # a system, a file system or a container that has no such files
+        file = open(path, "x+b", buffering=0)
+    with contextlib.suppress(OSError):  # a file system without locks: nobody removes anything there
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return file, path
+
+
+def _open_unnamed_file(folder: str) -> Any:
+    return open(os.open(folder, os.O_TMPFILE | os.O_RDWR, 0o666), "r+b", buffering=0)
+
+
+def _name_open_file(file: Any, path: str) -> None:
+    # With a folder's descriptor, though none is asked, Python follows the link (linkat(2), AT_SYMLINK_FOLLOW).
+    os.link(f"/proc/self/fd/{file.fileno()}", path, src_dir_fd=file.fileno())
+
+
+def _remove_forgotten_files(folder: str) -> None:
+    """Remove what processes have left that were killed: their locks are gone with them. An empty file may be one that
+    is about to be locked."""
+    for name in os.listdir(folder):
+        if name.startswith(ASIDE):
+            path = os.path.join(folder, name)
+            with contextlib.suppress(OSError), open(path, "r+b", buffering=0) as file:
+                if os.fstat(file.fileno()).st_size:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    os.unlink(path)
 
 
 def _write_pack_content(file: io.FileIO, content: bytes | memoryview) -> None:

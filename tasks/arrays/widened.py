@@ -40,21 +40,13 @@ def compute_in_float64(
     (`tasks.arrays.noise`). elsewhere: the ε of all but products, if it is another. places: tell the results apart; the
     same that tell apart what else the evaluation moves. torch's default dtype is float64 inside.
     """
-    with default_to_float64():
-        with _make_widening_mode()(eps, draw, eps if elsewhere is None else elsewhere, places or itertools.count(1)):
-            yield
-
-
-@contextlib.contextmanager
-def default_to_float64() -> Iterator[None]:
-    """In here torch's default dtype is float64. All threads share it: around those of which each computes in float64, it
-    stays so until the last of them has ended."""
     import torch
 
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
-        yield
+        with _make_widening_mode()(eps, draw, eps if elsewhere is None else elsewhere, places or itertools.count(1)):
+            yield
     finally:
         torch.set_default_dtype(before)
 

@@ -18,7 +18,7 @@ import numpy as np
 from tasks import catalogs, checks, counterparts, sources
 from tasks.arrays import module_state
 from tasks.arrays.noise import DRAWS
-from tasks.arrays.pack import ArrayPack, PackError, Written, digest_array_bytes, save_pack, spool_arrays
+from tasks.arrays.pack import ArrayPack, PackError, Written, put_array_into_digest, save_pack, spool_arrays
 from tasks.arrays.tree import (
     NotEncodable,
     TensorSpec,
@@ -142,7 +142,7 @@ def prepare_group(
     ``bad`` holds samples that killed an earlier preparer: they are written as failures without being run.
     ``started(i)`` is called before the i-th sample is made. with_products: whether a backend may compute products, and
     nothing else, in less than the dtype (`RuntimeInfo.of_products`). Without, nobody looks for any, and to ask for them
-    raises PackError. Raises OSError when the cache cannot be written.
+    raises PackError. Raises StorageError when the cache cannot be written.
     """
     names = _list_pack_keys(group, draws, bad, with_products)
     for name in names:
@@ -165,7 +165,7 @@ def prepare_group(
         alone = prepare_group(forward, cache, draws, None, started, with_products)[1]
         return alone.samples[0].again()
 
-    with spool_arrays(path) as spool:
+    with spool_arrays(path.parents[1]) as spool:
         made = derived.derive_samples(catalog, group, draws, bad or {}, first)
         header, arrays, records = _collect_prepared_pack(made, group, draws, bad or {}, started, with_products)
         written = save_pack(path, header, arrays, spool)
@@ -438,7 +438,10 @@ def _digest_prepared_sample(sample: Sample) -> str:
     """SHA-256 of the bytes of the inputs and the model, or of what the module holds, first 16 hex digits."""
     digest = hashlib.sha256()
     for array in sample.arrays:
-        digest.update(digest_array_bytes(array) if array.dtype.kind != "O" else repr(array.tolist()).encode())
+        if array.dtype.kind == "O":
+            digest.update(repr(array.tolist()).encode())
+        else:
+            put_array_into_digest(digest, array)
     digest.update(sample.model or b"")
     digest.update(module_state.digest_module_state(sample.state).encode() if sample.state else b"")
     return digest.hexdigest()[:16]

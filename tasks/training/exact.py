@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 import math
 from collections.abc import Iterable, Sequence
@@ -51,7 +50,6 @@ class ExactTraining:
         self.network, self.recipe, self.precision = network, recipe, precision
         self.module = network.build().train()
         self.places = StatePlaces.of(self.module)
-        self.size = sum(p.numel() for p in self._parameters())
         self._check_settable()
         narrow = precision not in ("", FLOAT8)
         self._half = HALF * EPS[precision if narrow else STORED]
@@ -61,16 +59,6 @@ class ExactTraining:
         weights, buffers = ([x.detach().numpy().copy() for x in some()] for some in (self._parameters, self._buffers))
         nothing = [np.zeros(w.shape) for w in weights]
         self.start = TrainingState(weights, nothing, nothing, buffers)
-        self._widen_module()
-
-    def fork(self) -> ExactTraining:
-        """The same with a module of its own: of both a step may be taken at a time."""
-        made = copy.copy(self)
-        made.module = self.network.build().train()
-        made._widen_module()
-        return made
-
-    def _widen_module(self) -> None:
         self.module.double()
         self._float8: Any = None
         if self.precision == FLOAT8:

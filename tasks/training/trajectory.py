@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass
-from queue import SimpleQueue
-from typing import Any
 
 import numpy as np
 
-from tasks.arrays.pack import make_spooled_array, put_digested_row, release_spooled_arrays
-from tasks.arrays.widened import default_to_float64
+from tasks.arrays.pack import make_spooled_array, release_spooled_arrays
 from tasks.model import EPS
 from tasks.training.exact import HALF, STORED, STORINGS, ExactTraining, SeenModules, list_step_outputs
 from tasks.training.phases import ALONE, ALONG, BUFFERS, LOSS, PROBE, SHARES, TAPS
-from tasks.training.state import TrainingState, join_state_vector
-from tasks.variables import count_processors
+from tasks.training.state import join_state_vector
 
 #: Steps that are looked at, of LAST + 1: the first ones, where bias correction and warm-up are, then fewer.
 STEPS = (0, 1, 2, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21)
@@ -26,8 +20,6 @@ STEPS = (0, 1, 2, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21)
 SLOPE_LIMIT = 8.0
 #: Draws of a floor.
 DRAWS = 3
-#: Parameters from which on the draws of a step are looked at in threads.
-THREADED = 1 << 22
 
 Arrays = list[np.ndarray]
 
@@ -62,31 +54,28 @@ def follow_trajectory(
     `Exact.step` does.
 
     Of a large network each step is put where its pack is written (`tasks.arrays.pack.make_spooled_array`) when it has
-    been taken, and its draws are looked at in other threads meanwhile: a draw is the same in any."""
+    been taken. Its draws follow one after the other: a network may hold state that all its copies share."""
     rng = np.random.default_rng([7, seed])
     rows = {number: row for row, number in enumerate(sorted(set(steps)))}
     given = [_draw_batch(exact, rng) for _ in range(max(steps) + 1)]
     inputs = _lay_out_inputs(exact, [(number, *given[number]) for number in rows])
-    looked = _LookedAt(len(rows))
-    state, drawn = exact.start, list[list[Future[_Draw]]]()
-    with _open_thread_pool(exact, draws) as look, default_to_float64():  # after networks have been built
-        for number, (batch, probe) in enumerate(given):
-            if (row := rows.get(number)) is None:
-                state = exact.step(state, number, batch, probe, looked_at=False).state
-                continue
-            with np.errstate(over="ignore"):  # a run that diverges: the loss says so
-                for name, part in vars(state).items():
-                    put_digested_row(inputs[name], row, join_state_vector(part))
-            state = begun = exact.places.read({name: inputs[name][row] for name in vars(state)})
-            found = exact.step(state, number, batch, probe, goes_on=number < max(steps))
-            looked.put(row, found)
-            state = found.state
-            del found
-            drawn.append([look(looked.measure, row, begun, number, batch, probe, draw) for draw in range(draws)])
+    state, looked = exact.start, _LookedAt(len(rows))
+    for number, (batch, probe) in enumerate(given):
+        if (row := rows.get(number)) is None:
+            state = exact.step(state, number, batch, probe, looked_at=False).state
+            continue
+        with np.errstate(over="ignore"):  # a run that diverges: the loss says so
+            for name, part in vars(state).items():
+                inputs[name][row] = join_state_vector(part)
+        state = begun = exact.places.read({name: inputs[name][row] for name in vars(state)})
+        found = exact.step(state, number, batch, probe, goes_on=number < max(steps))
+        looked.put(row, found)
+        state = found.state
+        del found
+        release_spooled_arrays()
+        for draw in range(draws):
+            looked.widen(row, exact.step(begun, number, batch, probe, draw, goes_on=False))
             release_spooled_arrays()
-        for row, some in enumerate(drawn):
-            looked.widen(row, [one.result() for one in some])
-    release_spooled_arrays()
     return Trajectory(inputs, _expect_training_steps(exact, looked))
 
 
@@ -104,44 +93,6 @@ def _lay_out_inputs(exact: ExactTraining, steps: Sequence[tuple[int, Arrays, Arr
     for place, kind in enumerate(("batch", "probe"), 1):
         found |= {f"{kind}{k}": np.stack(x) for k, x in enumerate(zip(*(one[place] for one in steps)))}
     return found
-
-
-#: Of an output, by phase: (norms of the distance from what is right, of micro-batches each by itself; slope, of a phase
-#: of ALONG).
-_Draw = dict[str, list[tuple[np.ndarray, float | None]]]
-_Look = Callable[..., "Future[_Draw]"]
-
-
-@contextlib.contextmanager
-def _open_thread_pool(exact: ExactTraining, draws: int) -> Iterator[_Look]:
-    """What calls a function of a network and more in a thread with a network of its own, where this is large; else at
-    once with the same network. No more threads than draws: each holds the network and its gradients."""
-    threads = min(draws, count_processors())
-
-    def call(function: Callable[..., _Draw], *given: Any) -> Future[_Draw]:
-        made: Future[_Draw] = Future()
-        made.set_result(function(exact, *given))
-        return made
-
-    if exact.size < THREADED or threads < 2:
-        yield call
-        return
-    free: SimpleQueue[ExactTraining] = SimpleQueue()
-    for _ in range(threads):
-        free.put(exact.fork())
-
-    def borrow(function: Callable[..., _Draw], *given: Any) -> _Draw:
-        own = free.get()
-        try:
-            return function(own, *given)
-        finally:
-            free.put(own)
-
-    pool = ThreadPoolExecutor(threads)
-    try:
-        yield lambda *given: pool.submit(borrow, *given)
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 class _LookedAt:
@@ -166,36 +117,21 @@ class _LookedAt:
                 self.sizes[phase], self.apart[phase] = [[] for _ in some], [[] for _ in some]
                 self.slopes[phase] = [[] for _ in some]
         for phase, some in seen.phases.items():
-            for right, sizes, y in zip(self.right[phase], self.sizes[phase], some):
-                right[row] = y
-                sizes.append(_measure_row_norms(y, phase == SHARES))
+            for k, y in enumerate(some):
+                self.right[phase][k][row] = y
+                self.sizes[phase][k].append(_measure_row_norms(y, phase == SHARES))
+                self.apart[phase][k].append(np.zeros(np.shape(self.sizes[phase][k][row])))
 
-    def measure(
-        self, exact: ExactTraining, row: int, state: TrainingState, number: int, batch: Arrays, probe: Arrays, draw: int
-    ) -> _Draw:
-        """How far a draw is from what is right."""
-        seen = exact.step(state, number, batch, probe, draw, goes_on=False)
-        found: _Draw = {}
-        for phase, some in seen.phases.items():
-            found[phase] = []
+    def widen(self, row: int, draw: SeenModules) -> None:
+        """Keep how far a draw of a step is from what is right. Its arrays are dropped one by one."""
+        for phase, some in draw.phases.items():
             some.reverse()
-            for right in self.right[phase]:
+            for k, right in enumerate(self.right[phase]):
                 x, y = some.pop(), right[row]
-                slope = measure_update_slope(x, y) if phase in ALONG else None
-                found[phase].append((_measure_row_norms(x - y, phase == SHARES), slope))
-        return found
-
-    def widen(self, row: int, draws: Sequence[_Draw]) -> None:
-        """Keep what the draws of a step have found."""
-        for phase, some in self.apart.items():
-            for k, apart in enumerate(some):
-                far = np.zeros(np.shape(self.sizes[phase][k][row]))
-                for draw in draws:
-                    norms, slope = draw[phase][k]
-                    far = np.maximum(far, norms)
-                    if slope is not None:
-                        self.slopes[phase][k].append(slope)
-                apart.append(far)
+                apart = self.apart[phase][k]
+                apart[row] = np.maximum(apart[row], _measure_row_norms(x - y, phase == SHARES))
+                if phase in ALONG:
+                    self.slopes[phase][k].append(measure_update_slope(x, y))
 
 
 def _expect_training_steps(exact: ExactTraining, looked: _LookedAt) -> list[ExpectedStep]:

@@ -1,14 +1,55 @@
-"""What a child may take: a backend's own, and of those that prepare for them as much as the largest."""
+"""What a child may take: a backend's own, and of those that prepare as much as the largest that they prepare for; never
+more than the machine has."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from farm.fleet import child_process
+from farm.fleet.child_process import ChildProcess, Limits
 from farm.plan.config_schema import BackendConfig, CatalogConfig, Config
-from farm.work.state import make_child_limits
+from farm.work.state import RunPlan, make_child_limits, make_preparing_limits
+from tasks import variables
 
 
-def test_what_prepares_for_backends_may_take_what_the_largest_may() -> None:
-    backends = [BackendConfig(name="torch-cpu"), BackendConfig(name="ort-cpu", memory_gib=20)]
-    config = Config(catalogs=[CatalogConfig(name="critical")], backends=backends)
-    assert [make_child_limits(config, name).memory_gib for name in ("torch-cpu", "ort-cpu", "")] == [6, 20, 20]
-    few = Config(catalogs=[CatalogConfig(name="critical")], backends=[BackendConfig(name="torch-cpu", memory_gib=2)])
-    assert [make_child_limits(few, name).memory_gib for name in ("torch-cpu", "")] == [2, 6]
+def make_config(**memory_gib: float) -> Config:
+    backends = [BackendConfig(name=f"{name}-cpu", memory_gib=size) for name, size in memory_gib.items()]
+    return Config(catalogs=[CatalogConfig(name="critical")], backends=backends)
+
+
+def test_a_backend_that_the_config_lacks_has_the_usual_limit() -> None:
+    config = make_config(torch=2, ort=20)
+    names = ("torch-cpu", "ort-cpu", "inductor-cpu")
+    assert [make_child_limits(config, name).memory_gib for name in names] == [2, 20, 6]
+    assert make_preparing_limits(config, ["torch-cpu"]).memory_gib == 6
+
+
+def test_what_prepares_for_backends_may_take_what_the_largest_of_these_may() -> None:
+    config, wanted = make_config(torch=6, ort=20), np.array([[1, 0], [1, 4], [2, 0]])
+    matrix: Any = SimpleNamespace(wanted=wanted, backends=config.backends)
+    plan: Any = SimpleNamespace(matrix=matrix, request=SimpleNamespace(config=config))
+    plan.name = lambda b: RunPlan.name(plan, b)
+    found = [RunPlan.make_preparing_limits(plan, groups).memory_gib for groups in ([0], [1], [0, 2], range(3))]
+    assert found == [6, 20, 6, 20]
+
+
+def test_a_child_may_take_no_more_than_its_machine_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(variables, "measure_machine_memory", lambda: 10 << 30)
+    given: list[dict[str, str]] = []
+    monkeypatch.setattr(
+        child_process, "InheritedChannel", lambda python, env, *rest: given.append(env) or SimpleNamespace(process=None)
+    )
+    found = [ChildProcess("", Limits(memory_gib=size)).limits.memory_gib for size in (2, 200)]
+    assert found == [2, 9] and [int(env[variables.MEMORY]) >> 30 for env in given] == [2, 9]
+
+
+@pytest.mark.parametrize(("text", "size"), [("max", None), ("4096", 4096), (str(1 << 60), None), ("", None)])
+def test_a_container_s_memory_is_what_it_may_have(tmp_path: Path, text: str, size: int | None) -> None:
+    (tmp_path / "memory.max").write_text(text)
+    whole = variables.measure_machine_memory(tmp_path / "none")
+    assert whole > 1 << 28 and variables.measure_machine_memory(tmp_path / "memory.max") == (size or whole)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,6 @@ import numpy as np
 import pytest
 
 from tasks.arrays import pack
-from tasks.training import trajectory
 from tasks.training.exact import ExactTraining
 from tasks.training.networks import get_training_network
 from tasks.training.networks.base import Network
@@ -145,9 +145,60 @@ def test_the_gradients_of_a_step_are_those_of_autograd(build: type[Kept]) -> Non
         assert [a.tobytes() for a in found] == [b.numpy().copy().tobytes() for b in right]
 
 
-def test_steps_that_are_made_in_a_file_and_looked_at_in_threads_have_the_same_bits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+#: What `Listed` shares with every copy of itself in the process, as megablocks shares its load-balancing losses.
+AUXILIARY: list[Any] = []
+#: The threads that have computed it.
+THREADS = set[int]()
+#: More parameters than what is large has, of which hardly any computing is.
+ROWS = 1 << 21
+
+
+class Listed(nn.Module):  # type: ignore[misc,name-defined]
+    """Blocks that leave losses of their own in a list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.blocks = nn.ModuleList(nn.Linear(6, 6) for _ in range(3))
+        self.table = nn.Parameter(torch.randn(ROWS, 2))
+
+    def collect(self) -> list[Any]:
+        AUXILIARY.clear()
+        return AUXILIARY
+
+    def forward(self, x: Any) -> Any:
+        found = self.collect()
+        THREADS.add(threading.get_ident())
+        for block in self.blocks:
+            x = torch.tanh(block(x))
+            found.append(x.square().mean())
+        return x, sum(found) + self.table.square().mean()
+
+
+class ListedApart(Listed):
+    """The same with a list of each call."""
+
+    def collect(self) -> list[Any]:
+        return []
+
+
+def test_a_large_network_may_share_a_list_with_the_process() -> None:
+    """A draw that is computed while the next step is taken would find its losses there."""
+
+    def collect(build: type[Listed]) -> list[bytes]:
+        def draw(rng: np.random.Generator) -> list[np.ndarray]:
+            return [rng.normal(size=(4, 6)).astype(np.float32) for _ in range(2)]
+
+        network = Network(build, draw, measure_loss, TrainingRecipe(optimiser="sgd", rate=3e-2))
+        made = follow_trajectory(ExactTraining(network, network.recipe), 1, (0, 1), draws=2)
+        return [x.tobytes() for one in made.outputs for x in (one.reference, one.floor) if x is not None]
+
+    THREADS.clear()
+    assert collect(Listed) == collect(ListedApart)
+    assert len(THREADS) == 1
+
+
+def test_steps_that_are_made_in_a_file_have_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     network = get_training_network("gpt")
 
     def collect() -> list[bytes]:
@@ -157,9 +208,6 @@ def test_steps_that_are_made_in_a_file_and_looked_at_in_threads_have_the_same_bi
         return [x.tobytes() for x in (*made.inputs.values(), *arrays, *slopes)]
 
     right = collect()
-    monkeypatch.setattr(trajectory, "THREADED", 0)
-    monkeypatch.setattr(trajectory, "count_processors", lambda: 3)
     monkeypatch.setattr(pack, "SPOOLED", 1)
-    with pack.spool_arrays(tmp_path / "a.pack") as spool:
-        assert collect() == right and spool.path
-    assert torch.get_default_dtype() is torch.float32
+    with pack.spool_arrays(tmp_path) as spool:
+        assert collect() == right and spool.end > pack.ROOM

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,11 +16,13 @@ from tasks.catalogs.training import own
 from tasks.catalogs.training.catalog import Training
 from tasks.catalogs.training.own import OwnTraining
 from tasks.checks import Check
+from tasks.child import Child
 from tasks.graphs.given_model import GivenError
 from tasks.judge import policy_files
 from tasks.model import Group, RuntimeInfo
 from tasks.prepare.cases import prepare_group
-from tasks.runner import CaseRun, Runner, make_item_of_whole_group
+from tasks.relay import PAGE_SIZE, ProgressPage
+from tasks.runner import BUILD, JUDGE, LOAD, RUN, CaseRun, Runner, make_item_of_whole_group
 from tasks.training.hooked import HookedLoop
 from tasks.training.loop import TrainingLoop
 from tasks.training.phases import FIRST, WEIGHTS
@@ -211,11 +216,12 @@ def test_each_phase_is_judged_when_it_is_seen_and_then_dropped(
 ) -> None:
     monkeypatch.setattr(own, "list_own_trainings", lambda: {"good": OwnTraining("good", "mine.py:good", str(root))})
     prepared = prepare_group(Group("training:good", "", "float32", 1, 0, "train"), tmp_path / "cache")[1]
+    told: list[tuple[int, int, int]] = []
     runner = Runner(
         TorchEager("torch-cpu", "cpu", {}),
         RuntimeInfo("", "cpu"),
         policy_files.load_policy("error_units"),
-        lambda *step: None,
+        lambda *step: told.append(step),
     )
     spend, held = Runner._spend, list[int]()
 
@@ -227,6 +233,8 @@ def test_each_phase_is_judged_when_it_is_seen_and_then_dropped(
     asked = make_item_of_whole_group(prepared)
     (done,) = runner.run([asked])
     assert done.row.status == "pass" and len(held) == len(done.trace) and not any(held)
+    # The deadline of a run is not for its judge, and no death of the judge is its backend's.
+    assert [stage for _, stage, _ in told] == [LOAD, BUILD, RUN, *[JUDGE, RUN] * len(held), JUDGE]
     (kept,) = runner.run([replace(asked, keep=str(tmp_path / "kept.pack"))])
     times = {"build_ms", "run_ms", "started_at"}
     assert len(held) == len(done.trace)
@@ -234,6 +242,20 @@ def test_each_phase_is_judged_when_it_is_seen_and_then_dropped(
         k: v for k, v in done.row.values().items() if k not in times
     }
     assert [replace(x, ms=0.0) for x in kept.trace] == [replace(x, ms=0.0) for x in done.trace]
+
+
+def test_what_a_step_sets_is_undone_though_it_was_judged_before_the_next() -> None:
+    file = os.memfd_create("page")
+    os.ftruncate(file, PAGE_SIZE)
+    child = Child(ProgressPage(file))
+    command: Any = SimpleNamespace(passports=(), policy=None, race_s=1.0)
+    runner = child._make_runner(SimpleNamespace(), SimpleNamespace(), command)
+    for stage in (LOAD, BUILD, RUN, JUDGE, RUN, JUDGE):
+        runner.progress(0, stage, 1)
+        os.environ[f"SET_IN_{stage}"] = "1"
+    child.surroundings.put_back()
+    left = [stage for stage in range(LOAD, JUDGE + 1) if os.environ.pop(f"SET_IN_{stage}", "")]
+    assert left == [LOAD, BUILD]
 
 
 def test_a_training_without_a_product_that_can_be_in_fp8_is_not_supported_there(

@@ -8,6 +8,7 @@ import json
 import mmap
 import os
 import pickle
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,9 @@ from tasks.arrays.pack import (
     MAGIC,
     ArrayPack,
     PackError,
-    digest_array_bytes,
+    StorageError,
     make_spooled_array,
-    put_digested_row,
+    put_array_into_digest,
     release_spooled_arrays,
     save_pack,
     spool_arrays,
@@ -83,31 +84,96 @@ def test_every_bit_pattern_survives(tmp_path: Path, dtype: str) -> None:
     assert ArrayPack(tmp_path / "a.pack").array(0).tobytes() == array.tobytes()
 
 
-def test_arrays_that_are_made_in_the_file_of_their_pack_are_what_was_put_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture(params=["unnamed", "named"])
+def small(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Arrays of 4 KiB are large; the system has files without names, or none."""
     monkeypatch.setattr(pack, "SPOOLED", 1 << 12)
-    values, path = np.random.default_rng(0).normal(size=(3, 5, 200)), tmp_path / "cases" / "a.pack"
-    with spool_arrays(path) as spool:
+    monkeypatch.setattr(pack, "MAPPED_AT_ONCE", 1 << 20)
+    if request.param == "named":
+        monkeypatch.delattr(pack.os, "O_TMPFILE", raising=False)
+    return str(request.param)
+
+
+def digest(array: np.ndarray) -> str:
+    found = hashlib.sha256()
+    put_array_into_digest(found, array)
+    return found.hexdigest()
+
+
+@pytest.mark.usefixtures("small")
+def test_arrays_that_are_made_in_the_file_of_their_pack_are_what_was_put_there(tmp_path: Path) -> None:
+    values, path = np.random.default_rng(0).normal(size=(3, 5, 200)), tmp_path / "cases" / "a" / "a.pack"
+    with spool_arrays(tmp_path / "cases") as spool:
         made, unused = make_spooled_array((3, 5, 200), "float64"), make_spooled_array((9, 999), "float32")
-        small = make_spooled_array((3, 2), "float32")
-        assert [spool.find(x) is None for x in (made, unused, small)] == [False, False, True]
+        small, whole = make_spooled_array((3, 2), "float32"), make_spooled_array((1 << 19,), "float64")
+        assert [spool.find(x) is None for x in (made, unused, small, whole)] == [False, False, True, False]
+        whole[:] = np.arange(1 << 19)
         for row, value in enumerate(values):
-            put_digested_row(made, row, value)
-            put_digested_row(small, row, value[0, :2])
+            made[row], small[row] = value, value[0, :2]
             release_spooled_arrays()
-        rows = b"".join(hashlib.sha256(value.tobytes()).digest() for value in values)
-        assert (digest_array_bytes(made), digest_array_bytes(small)) == (rows, small.tobytes())
-        written = save_pack(path, {"k": 1}, [small, made, values], spool)
-    assert os.listdir(path.parent) == ["a.pack"]
+        # Wherever an array was made: a run of another farm had it in memory.
+        assert digest(made) == hashlib.sha256(values.tobytes()).hexdigest()
+        assert digest(small) == hashlib.sha256(small.tobytes()).hexdigest()
+        written = save_pack(path, {"k": 1}, [small, made, values, whole], spool)
+    assert (os.listdir(tmp_path / "cases"), os.listdir(path.parent)) == (["a"], ["a.pack"])
     for back in (ArrayPack(path), ArrayPack(path, written)):
         back.release()
         assert back.header == {"k": 1}
-        for i, array in enumerate((small, made, values)):
+        for i, array in enumerate((small, made, values, np.arange(1 << 19, dtype=np.float64))):
             assert back.array(i).tobytes() == array.tobytes() and not back.array(i).flags.writeable
-    with spool_arrays(path):
+    with spool_arrays(tmp_path / "cases"):
         make_spooled_array((3, 999), "float64")  # and no pack is written around it
-    assert os.listdir(path.parent) == ["a.pack"]
+    assert os.listdir(tmp_path / "cases") == ["a"]
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="/proc counts the descriptors")
+@pytest.mark.usefixtures("small")
+def test_many_arrays_of_a_file_share_a_descriptor(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    with spool_arrays(tmp_path):
+        made = [make_spooled_array((1000,), "float64") for _ in range(400)]  # 3.2 MB in maps of 1 MiB
+        assert len(os.listdir("/proc/self/fd")) - before <= 5
+        for k, array in enumerate(made):
+            array[:] = k
+        assert [set(array) for array in made] == [{k} for k in range(400)]
+
+
+def test_a_process_that_is_killed_leaves_no_file(tmp_path: Path, small: str) -> None:
+    def list_asides() -> list[str]:
+        return [x for x in os.listdir(tmp_path) if x.startswith(pack.ASIDE)]
+
+    pid = os.fork()
+    if not pid:
+        with spool_arrays(tmp_path):
+            make_spooled_array((1 << 16,), "float64")
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(pid, 0)
+    assert len(list_asides()) == (small == "named")
+    with spool_arrays(tmp_path):
+        make_spooled_array((1 << 16,), "float64")
+        mine = list_asides()
+        assert len(mine) == (small == "named")  # the other's is gone
+        with spool_arrays(tmp_path):
+            make_spooled_array((1 << 16,), "float64")
+            assert set(mine) <= set(list_asides())  # and one that is written to stays
+    assert not list_asides()
+
+
+@pytest.mark.usefixtures("small")
+def test_what_a_file_is_refused_with_is_no_catalogs_to_forget(tmp_path: Path) -> None:
+    """A catalog takes what is raised while it makes a sample for the sample's."""
+    resource = pytest.importorskip("resource")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with spool_arrays(tmp_path) as around, spool_arrays(tmp_path) as spool:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))  # a real EFBIG from the kernel
+        try:
+            with pytest.raises(StorageError):
+                make_spooled_array((1 << 20,), "float64")
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        with pytest.raises(StorageError, match="File too large"):
+            save_pack(tmp_path / "a.pack", {}, [np.zeros(3)], spool)
+    assert around.error is not None and not os.listdir(tmp_path)
 
 
 def test_layouts(tmp_path: Path) -> None:

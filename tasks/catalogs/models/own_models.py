@@ -22,6 +22,7 @@ from tasks.graphs import given_model
 from tasks.graphs.given_model import GivenError
 from tasks.model.errors import format_error_essence
 from tasks.model.row import YOUR_OWN
+from tasks.variables import measure_machine_memory
 
 #: Seconds that converting a SavedModel may take.
 PATIENCE_S = 600
@@ -219,7 +220,7 @@ def _check_model_fits_memory(path: Path) -> None:
     """Raise GivenError for a model that this machine's memory does not hold."""
     files = path.rglob("*") if path.is_dir() else [path, *path.parent.glob(f"{path.name}?*")]
     size = sum(x.stat().st_size for x in files if x.is_file())
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    memory = measure_machine_memory()
     if size * TIMES > memory:
         raise GivenError(
             f"{path}: {size / 2**30:.1f} GiB of weights need {TIMES} times as much memory, this machine has "
