@@ -23,7 +23,7 @@ from farm.work.lost_work import LostWork
 from farm.work.run_state import RunState
 from farm.work.second_opinions import SecondOpinions
 from farm.work.state import JobFlight
-from tasks import wire
+from tasks import checks, wire
 from tasks.catalogs.base import Failure
 from tasks.model import Status
 
@@ -125,8 +125,9 @@ class Dispatcher:
         flight.load = to.claim.size
         flight.heard = flight.began = time.monotonic()
         steps = len(flight.cases) if to.offer is not None and to.offer.joint else 1
-        for g in flight.groups:  # a group is one message, whatever number of samples
-            steps = max(steps, self.plan.matrix.groups[g].samples)
+        groups = [self.plan.matrix.groups[g] for g in flight.groups]
+        # A group is one message, whatever number of samples.
+        steps = max(steps, *(x.samples * checks.get_check_or_default(x.check).deadlines for x in groups))
         deadline_s = flight.job.deadline_s or self.plan.request.config.deadline_s
         flight.patience_s = SILENCE_S + deadline_s * (steps + 1 + STARVED)
         handle = self.plan.executor.submit(flight.job, to.offer, to.claim, to.among)

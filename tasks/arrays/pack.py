@@ -154,8 +154,13 @@ class ArraySpool:
         if self._maps and at + size <= self._maps[-1][0] + len(self._maps[-1][1]):
             return self._maps[-1]
         begin = at - at % mmap.ALLOCATIONGRANULARITY
-        length = max(MAPPED_AT_ONCE, at + size - begin)
-        os.ftruncate(self._file.fileno(), begin + length)
+        needed = at + size - begin
+        length = max(MAPPED_AT_ONCE, needed)
+        try:
+            os.ftruncate(self._file.fileno(), begin + length)
+        except OSError:  # a limit of the size of a file: `ulimit -f`
+            length = needed
+            os.ftruncate(self._file.fileno(), begin + length)
         self._maps.append((begin, mmap.mmap(self._file.fileno(), length, offset=begin)))
         return self._maps[-1]
 

@@ -135,6 +135,8 @@ class Check:
     case_worth: float = 1.0
     #: Whether each of its cases takes the time of a race beside that (`race_s` of a config).
     races: bool = False
+    #: How many deadlines a case of it may take: what is seen step by step has one a step, and one for its judging.
+    deadlines: int = 1
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

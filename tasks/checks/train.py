@@ -31,7 +31,7 @@ from tasks.training.phases import (
     OwnGradients,
     split_step_phases,
 )
-from tasks.training.trajectory import SLOPE_LIMIT, measure_update_slope
+from tasks.training.trajectory import SLOPE_LIMIT, STEPS, measure_update_slope
 
 if TYPE_CHECKING:
     from tasks.judging import Judgement
@@ -93,6 +93,7 @@ class Train(Scenario):
     about = "a training run step by step: forward, gradients, clipping, the optimiser alone; the first phase that is off is named"
     lacking = "no training run"
     prepared = True
+    deadlines = 2 * len(STEPS)
 
     def observe(self, session: Session, program: Program, form: Form) -> Iterator[Observation]:
         if program.session is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from weakref import WeakKeyDictionary
@@ -21,9 +22,9 @@ from tasks.training.state import cut_state_vector
 DRAWS = 3
 #: What `TrainingRecipe.advance` returns, in its order.
 OF_OPTIMIZER = (FIRST, SECOND, WEIGHTS)
-#: In so many sums a processor's vectors add up the squares of a norm in float32: 128 bits (SSE, NEON), 256 (AVX2; torch's
-#: builds for x86 on AVX-512, too) and 512.
-LANES = (4, 8, 16)
+#: In so many sums a processor's vectors add up the squares of a norm in float32: of 128 bits where no wider ones are
+#: common (NEON), else of 256 (torch's builds for x86, on AVX-512 too) and 512.
+LANES = (8, 16) if platform.machine() in ("x86_64", "AMD64") else (4, 8, 16)
 #: A floor of nothing is that of a number that float32 flushes.
 _SMALLEST = float(np.finfo(np.float32).tiny)
 #: Of the gradients of a step that is being judged, the floors of what the optimiser makes of each, by OF_OPTIMIZER: its

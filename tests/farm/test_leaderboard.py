@@ -434,7 +434,7 @@ def test_what_is_wrong_with_the_whole_is_a_line(board: Path, monkeypatch: pytest
     monkeypatch.setattr(submissions, "Config", Single)
     assert submissions.read_submissions_folder(board).config.backends
     (board / "submissions" / "other.py").write_text(RIGHT)
-    with pytest.raises(ConfigError, match="board: Value error, planted: one backend, not {"):
+    with pytest.raises(ConfigError, match="board: planted: one backend$"):
         submissions.read_submissions_folder(board)
 
 

@@ -13,7 +13,7 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from tasks.catalogs.training import catalog, own
 from tasks.catalogs.training.own import OwnTraining
-from tasks.judge.training_phases import expect_phase_alone, find_excused_factor, measure_phase_floors
+from tasks.judge.training_phases import LANES, expect_phase_alone, find_excused_factor, measure_phase_floors
 from tasks.model import Group, Leaf
 from tasks.model.flags import parse_row_flags
 from tasks.prepare.cases import PreparedSample, prepare_group
@@ -98,7 +98,7 @@ def test_clipping_by_torchs_norm_is_right_at_any_size(size: int, foreach: bool) 
     assert abs(factor - 1.0) < 2.0**-24 * size / 1024
 
 
-@pytest.mark.parametrize("lanes", [4, 8, 16])
+@pytest.mark.parametrize("lanes", LANES)
 def test_a_norm_in_as_many_sums_as_a_vector_has_is_right(lanes: int) -> None:
     gradients = draw_gradients(1 << 20)
     norm = add_in_lanes(gradients, lanes)
