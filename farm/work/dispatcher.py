@@ -127,7 +127,7 @@ class Dispatcher:
         steps = len(flight.cases) if to.offer is not None and to.offer.joint else 1
         groups = [self.plan.matrix.groups[g] for g in flight.groups]
         # A group is one message, whatever number of samples.
-        steps = max(steps, *(x.samples * checks.get_check_or_default(x.check).deadlines for x in groups))
+        steps = max([steps, *(x.samples * checks.get_check_or_default(x.check).deadlines for x in groups)])
         deadline_s = flight.job.deadline_s or self.plan.request.config.deadline_s
         flight.patience_s = SILENCE_S + deadline_s * (steps + 1 + STARVED)
         handle = self.plan.executor.submit(flight.job, to.offer, to.claim, to.among)
