@@ -25,10 +25,14 @@ from farm.work.second_opinions import SecondOpinions
 from farm.work.state import JobFlight
 from tasks import checks, wire
 from tasks.catalogs.base import Failure
-from tasks.model import Status
+from tasks.model import Group, Status
 
 #: Seconds without a word, beyond the deadline, after which a supervisor is given up.
 SILENCE_S = 120.0
+
+
+def _count_deadlines(group: Group) -> int:
+    return checks.get_check_or_default(group.check).deadlines
 
 
 class Dispatcher:
@@ -124,10 +128,12 @@ class Dispatcher:
         flight.job = replace(flight.job, avoid=to.avoid)
         flight.load = to.claim.size
         flight.heard = flight.began = time.monotonic()
-        steps = len(flight.cases) if to.offer is not None and to.offer.joint else 1
-        groups = [self.plan.matrix.groups[g] for g in flight.groups]
-        # A group is one message, whatever number of samples.
-        steps = max([steps, *(x.samples * checks.get_check_or_default(x.check).deadlines for x in groups)])
+        groups = self.plan.matrix.groups
+        # What is said in one message: a group's samples, a case or, joined, all cases; each may take several deadlines.
+        said = [groups[g].samples * _count_deadlines(groups[g]) for g in flight.groups]
+        said += [_count_deadlines(groups[g]) for g in {x.group for x in flight.cases}]
+        joint = len(flight.cases) if to.offer is not None and to.offer.joint else 1
+        steps = max([joint, *said])
         deadline_s = flight.job.deadline_s or self.plan.request.config.deadline_s
         flight.patience_s = SILENCE_S + deadline_s * (steps + 1 + STARVED)
         handle = self.plan.executor.submit(flight.job, to.offer, to.claim, to.among)
