@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -31,8 +31,12 @@ from tasks.model import Group, Status
 SILENCE_S = 120.0
 
 
-def _count_deadlines(group: Group) -> int:
-    return checks.get_check_or_default(group.check).deadlines
+def count_silent_deadlines(prepared: Iterable[Group], run: Iterable[Group], joint: int) -> int:
+    """How many deadlines a job may take between two messages: a group is prepared in one, a case is run in one, and
+    ``joint`` cases are that are run together. Each step of a case may take a deadline, and so may its judging."""
+    steps = [x.samples * checks.get_check_or_default(x.check).deadlines for x in prepared]
+    steps += [checks.get_check_or_default(x.check).deadlines for x in run]
+    return max([joint, *steps])
 
 
 class Dispatcher:
@@ -129,11 +133,9 @@ class Dispatcher:
         flight.load = to.claim.size
         flight.heard = flight.began = time.monotonic()
         groups = self.plan.matrix.groups
-        # What is said in one message: a group's samples, a case or, joined, all cases; each may take several deadlines.
-        said = [groups[g].samples * _count_deadlines(groups[g]) for g in flight.groups]
-        said += [_count_deadlines(groups[g]) for g in {x.group for x in flight.cases}]
         joint = len(flight.cases) if to.offer is not None and to.offer.joint else 1
-        steps = max([joint, *said])
+        run = {x.group for x in flight.cases}
+        steps = count_silent_deadlines((groups[g] for g in flight.groups), (groups[g] for g in run), joint)
         deadline_s = flight.job.deadline_s or self.plan.request.config.deadline_s
         flight.patience_s = SILENCE_S + deadline_s * (steps + 1 + STARVED)
         handle = self.plan.executor.submit(flight.job, to.offer, to.claim, to.among)

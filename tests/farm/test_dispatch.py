@@ -26,7 +26,7 @@ from farm.plan import matrix
 from farm.plan.config import BackendConfig, CatalogConfig, Config
 from farm.plan.config_schema import Skip
 from farm.plan.request import RunRequest
-from farm.work.dispatcher import Dispatcher
+from farm.work.dispatcher import Dispatcher, count_silent_deadlines
 from farm.work.earlier_runs import LearnedFromRuns
 from farm.work.job import Job
 from farm.work.local import DirectChildren
@@ -39,7 +39,8 @@ from farm.work.supervisor import STRIKES
 from tasks import catalogs, wire
 from tasks.backends.base import FRACTION
 from tasks.judge import policy_files
-from tasks.model import BackendInfo, RuntimeInfo
+from tasks.model import BackendInfo, Group, RuntimeInfo
+from tasks.training.trajectory import STEPS
 from tests.farm.simulated import Simulated, node
 
 OPS, SAMPLES = 10, 30
@@ -624,3 +625,11 @@ def test_shares_of_a_device_are_held_until_a_second_opinion_begins_elsewhere() -
     second_opinions.hold_device(6, asked, lambda flight: 7)
     second_opinions.hold_device(7, asked, lambda flight: None)  # nowhere else any more
     assert ended[5:] == [6, 7]
+
+
+def test_a_training_may_be_silent_for_all_its_steps() -> None:
+    plain, training = Group("torch:abs", "", "float32", 4), Group("training:gpt", "", "float32", 1, check="train")
+    steps = 2 * len(STEPS)
+    assert count_silent_deadlines([], [plain], 1) == 1 and count_silent_deadlines([], [plain], 7) == 7
+    assert count_silent_deadlines([plain], [], 1) == 4
+    assert count_silent_deadlines([], [plain, training], 1) == count_silent_deadlines([training], [], 1) == steps
