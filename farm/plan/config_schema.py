@@ -351,7 +351,8 @@ class Config(ConfigModel):
         default=60.0,
         gt=0,
         allow_inf_nan=False,
-        description="seconds a case may take; up to ten times that when the machine is too busy to run it",
+        description="seconds a case may take, of a training run each of its steps; up to ten times that when the machine is"
+        " too busy to run it",
     )
     localise_s: float = Field(
         default=60.0,

@@ -17,6 +17,7 @@ import itertools
 import json
 import mmap
 import os
+import platform
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -340,8 +341,8 @@ def _write_pack_around(
     return Written(b"", made)
 
 
-def _name_file_aside(folder: str) -> str:
-    return os.path.join(folder, f"{ASIDE}{os.getpid()}-{next(_asides)}-{_OURS}")
+def _name_file_aside(folder: str, ours: str = ASIDE) -> str:
+    return os.path.join(folder, f"{ours}{os.getpid()}-{next(_asides)}-{_OURS}")
 
 
 def _open_new_file(path: str) -> Any:
@@ -357,7 +358,7 @@ def _open_file_aside(folder: str) -> tuple[Any, str]:
     process is killed; elsewhere the next one removes what is left."""
     os.makedirs(folder, exist_ok=True)
     _remove_forgotten_files(folder)
-    path = _name_file_aside(folder)
+    path = _name_file_aside(folder, _name_asides_of_machine())
     try:
         with _open_unnamed_file(folder) as probe:
             _name_open_file(probe, path)
@@ -370,6 +371,10 @@ def _open_file_aside(folder: str) -> tuple[Any, str]:
     return file, path
 
 
+def _name_asides_of_machine() -> str:
+    return f"{ASIDE}{platform.node()}-"
+
+
 def _open_unnamed_file(folder: str) -> Any:
     return open(os.open(folder, os.O_TMPFILE | os.O_RDWR, 0o666), "r+b", buffering=0)
 
@@ -380,10 +385,11 @@ def _name_open_file(file: Any, path: str) -> None:
 
 
 def _remove_forgotten_files(folder: str) -> None:
-    """Remove what processes have left that were killed: their locks are gone with them. An empty file may be one that
-    is about to be locked."""
+    """Remove what processes of this machine have left that were killed: their locks are gone with them, and another
+    machine need not see those of its own. An empty file may be one that is about to be locked."""
+    ours = _name_asides_of_machine()
     for name in os.listdir(folder):
-        if name.startswith(ASIDE):
+        if name.startswith(ours):
             path = os.path.join(folder, name)
             with contextlib.suppress(OSError), open(path, "r+b", buffering=0) as file:
                 if os.fstat(file.fileno()).st_size:
