@@ -164,6 +164,9 @@ def describe_replaced_functions() -> str:
             _others.add(where)
             continue
         left.append((where, module))
+    # A moment is all that a kernel leaves of what it replaced: first what is not the farm's own, which is little, also
+    # in a module that its call was the first to import.
+    left.sort(key=lambda one: _is_own(one[0]))
     left += [(one.where, one.owner) for one in _known.values()]
     looked = set[int]()
     for where, owner in left:
