@@ -111,6 +111,8 @@ class TorchPlacer:
             outputs = _compute_on_stream(compute, late)
         else:
             outputs = backend.run_watched(compute, self._program)
+        if placing.pause:
+            was_replaced = was_replaced or replaced.describe_replaced_functions()  # at once
         if placing.spoil:
             backend.run_and_wait(lambda: _spoil_input_memory(given.values(), outputs))
         found = [_read_torch_output(x) for x in outputs]
@@ -122,8 +124,8 @@ class TorchPlacer:
         if profiled and (called := _find_forbidden_operation(profiled, forbids)):
             raise Misbehaviour(KIND_LIBRARY, f"it calls {called}, which its declaration forbids")
         if placing.pause:
-            if words := was_replaced or replaced.describe_replaced_functions():
-                raise Misbehaviour(KIND_JUDGE, words)
+            if was_replaced:
+                raise Misbehaviour(KIND_JUDGE, was_replaced)
             time.sleep(placing.pause / 1e3)
             found += [_read_torch_output(x) for x in outputs]
         if placing.counted:
