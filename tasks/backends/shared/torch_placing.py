@@ -111,11 +111,11 @@ class TorchPlacer:
             outputs = _compute_on_stream(compute, late)
         else:
             outputs = backend.run_watched(compute, self._program)
-        if placing.pause:
-            was_replaced = was_replaced or replaced.describe_replaced_functions()  # at once
         if placing.spoil:
             backend.run_and_wait(lambda: _spoil_input_memory(given.values(), outputs))
         found = [_read_torch_output(x) for x in outputs]
+        if placing.pause:  # once the results are read, which must not be awaited, and before all else
+            was_replaced = was_replaced or replaced.describe_replaced_functions()
         self._sizes = [x.nbytes for x in found]
         if words := zones.describe_damage():
             broken = Misbehaviour(KIND_WRITES, words)
