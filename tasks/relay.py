@@ -236,6 +236,16 @@ def measure_resident_memory(pid: int) -> int:
         return 0
 
 
+def count_memory_kills() -> int:
+    """How many processes the kernel has ended for want of memory since it began, in a container too (vmstat, oom_kill);
+    0 where it does not say."""
+    with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/vmstat") as file:
+        for line in file:
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    return 0
+
+
 def measure_resident_together(pid: int) -> int:
     """Resident memory of a kernel's process and of all that it has started, in bytes: what has lost its parent is its
     keeper's, as it is. Of these their shares are counted, as processes that were forked have most of their memory

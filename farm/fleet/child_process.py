@@ -26,7 +26,7 @@ from tasks.backends import needs
 from tasks.backends.shared.artefacts import FOLDER, name_inductor_cache
 from tasks.devices import VISIBLE
 from tasks.model import RACE_S, Status
-from tasks.relay import STAGES, CaseInFlight, remove_folder
+from tasks.relay import STAGES, CaseInFlight, count_memory_kills, remove_folder
 from tasks.wire import ToRun
 
 #: SIGKILLs in a row with the same work in flight after which the work is to blame: anybody may send one, the kernel's
@@ -119,6 +119,8 @@ class ChildProcess:
             self.channel = InheritedChannel(with_.python, given, imports if own else None, words)
         self.process = self.channel.process
         self.answering = False
+        #: Its memory in bytes at the last look, and how many processes the kernel had ended for want of it before that.
+        self._resident, self._memory_kills = 0, count_memory_kills()
         #: How many cases it has run, and the last of them: what they left behind may be what kills it.
         self.served, self.before = 0, list[tuple[ToRun, int]]()
 
@@ -142,6 +144,7 @@ class ChildProcess:
         deadline = deadline_s if deadline_s is not None else self.limits.deadline_s
         self.answering = True  # until its last item: whoever stops before that leaves the rest in the pipe
         self._forget_old_words()
+        self._memory_kills = count_memory_kills()
         try:
             self.channel.send(wire.encode_wire_message(command))
         except BrokenPipeError:
@@ -183,7 +186,8 @@ class ChildProcess:
                 yield self._stop(Status.TIMEOUT.value, f"exceeded its {bound:g} s deadline{fix}")
                 return
             self.cpu_s()  # a dead process can no longer be asked
-            if self.resident() > (most := self.limits.memory_gib) * (1 << 30):
+            self._resident = self.resident()
+            if self._resident > (most := self.limits.memory_gib) * (1 << 30):
                 yield self._stop(Status.OOM.value, f"the process grew past {most:.3g} GiB")
                 return
 
@@ -250,6 +254,9 @@ class ChildProcess:
             elif code < 0:
                 kind = describe_child_exit(code)
                 story = f"the process died of {kind}"
+                if code == -signal.SIGKILL and count_memory_kills() > self._memory_kills:
+                    status = Status.OOM.value
+                    story += f", as this machine had no memory left ({self._resident / (1 << 30):.3g} GiB were its own)"
             else:
                 kind = describe_child_exit(code)
                 story = f"the process ended with {kind}"

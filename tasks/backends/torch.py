@@ -278,7 +278,9 @@ class TorchEager(Backend):
         program = Program(run=lambda: [], placement=self.target, flags=self.flags)
 
         def runner(form: Form) -> Callable[[], Sequence[Any]]:
-            ready = [self.run_and_wait(lambda: self.arguments(form))]
+            # A session has the arguments of its steps one at a time: all of a training's may be tens of GB.
+            stepped = form.own is not None and form.own.session is not None
+            ready = [] if stepped else [self.run_and_wait(lambda: self.arguments(form))]
 
             def compute() -> list[Any]:
                 # A kernel that writes to its inputs must not spoil its next run.

@@ -3,6 +3,10 @@ more than the machine has."""
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,10 +15,10 @@ import numpy as np
 import pytest
 
 from farm.fleet import child_process
-from farm.fleet.child_process import ChildProcess, Limits
+from farm.fleet.child_process import ChildDeath, ChildProcess, Limits
 from farm.plan.config_schema import BackendConfig, CatalogConfig, Config
 from farm.work.state import RunPlan, make_child_limits, make_preparing_limits
-from tasks import variables
+from tasks import variables, wire
 
 
 def make_config(**memory_gib: float) -> Config:
@@ -53,3 +57,19 @@ def test_a_container_s_memory_is_what_it_may_have(tmp_path: Path, text: str, siz
     (tmp_path / "memory.max").write_text(text)
     whole = variables.measure_machine_memory(tmp_path / "none")
     assert whole > 1 << 28 and variables.measure_machine_memory(tmp_path / "memory.max") == (size or whole)
+
+
+@pytest.mark.parametrize(("killed", "status"), [(1, "oom"), (0, "crash")])
+def test_whom_the_kernel_ends_for_want_of_memory_was_out_of_memory(
+    killed: int, status: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = [7] * 2 + [7 + killed]  # when it begins, when a command is sent, after the death
+    monkeypatch.setattr(child_process, "count_memory_kills", lambda: counts.pop(0) if counts[1:] else counts[0])
+    child = ChildProcess(sys.executable, Limits())
+    os.kill(child.process.pid, signal.SIGSTOP)
+    threading.Timer(1.0, child.kill).start()
+    death = child.ask(wire.Hello(), 60)
+    child.close()
+    assert isinstance(death, ChildDeath)
+    assert (death.status, death.kind, death.was_killed) == (status, "SIGKILL", True)
+    assert ("this machine had no memory left" in death.text) == (status == "oom")
