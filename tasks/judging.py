@@ -90,7 +90,7 @@ from tasks.passport.own_arithmetic import (
 )
 from tasks.prepare.cases import PreparedSample
 from tasks.prepare.record import OracleRecord, SampleRecord
-from tasks.training.phases import ALONE, CLIPPED, FLAG_NORM, SHARES
+from tasks.training.phases import ALONE, CLIPPED, FLAG_NORM, PROBE, SHARES
 from tasks.training.recipe import TrainingRecipe
 
 #: Of a derivative that is off by no more than that.
@@ -794,6 +794,8 @@ def measure_training_phase(case: JudgedCase, found: Judgement) -> Judgement:
         given = (phase, recipe, number, vectors, own, names, expected, excused)
         expected = training_phases.expect_phase_alone(*given)
         found = found.flag(**{FLAG_NORM: f"{excused - 1:.2g}" if excused != 1.0 else None})
+    elif phase == PROBE and own is not None:
+        expected = [training_phases.expect_probe(x, own) for x in expected]
     elif phase == SHARES:
         expected = [training_phases.expect_rank_share(x, case.step.rank or 0, case.step.ranks) for x in expected]
     asked = (phase, record.names[case.part], USUAL_UNITS if case.limit is None else case.limit)

@@ -108,6 +108,7 @@ class Train(Scenario):
         ranks = _part_by_rank(copy_program_outputs(session.step(inputs)))
         for rank, (layout, outputs) in enumerate(ranks):
             gradients: OwnGradients | None = None
+            raw: OwnGradients | None = None
             whose = f"step {number}, rank {rank}" if len(ranks) > 1 else f"step {number}"
             for phase, a, b in split_step_phases(form.phases):
                 runs = [(0, seen)] if (seen := outputs.pop(phase, [])) else []
@@ -121,7 +122,7 @@ class Train(Scenario):
                         some,
                         part=(a + first, a + first + len(some)),
                         row=k,
-                        made_of=gradients if phase in ALONE else None,
+                        made_of=gradients if phase in ALONE else raw if phase == PROBE else None,
                         noted=TAPS if phase == TAPS else "",
                         number=number,
                         phase=phase,
@@ -131,6 +132,7 @@ class Train(Scenario):
                     )
                 if phase in (RAW, CLIPPED):
                     gradients = OwnGradients(seen)
+                    raw = raw or gradients
 
     def spend(self, seen: Observation, sample: PreparedSample) -> Observation:
         kept = replace(seen, outputs=(), made_of=None)

@@ -30,6 +30,8 @@ _SMALLEST = float(np.finfo(np.float32).tiny)
 #: Of the gradients of a step that is being judged, the floors of what the optimiser makes of each, by OF_OPTIMIZER: its
 #: three phases ask for them one after another.
 _FLOORS: WeakKeyDictionary[OwnGradients, list[list[float]]] = WeakKeyDictionary()
+#: Of the gradients of such a step before clipping, the factor that is excused after it: the probe is moved by it.
+_EXCUSED: WeakKeyDictionary[OwnGradients, float] = WeakKeyDictionary()
 
 
 def measure_phase_floors(
@@ -98,7 +100,6 @@ def expect_phase_alone(
     ]
 
 
-@np.errstate(all="ignore")
 def find_excused_factor(recipe: TrainingRecipe, gradients: OwnGradients, outputs: Sequence[np.ndarray]) -> float:
     """By what all clipped gradients are off together (least squares), where that may be the order in which float32 adds
     up their norm, which nobody promises; 1 where it is less than a floor, or more than an order.
@@ -107,6 +108,12 @@ def find_excused_factor(recipe: TrainingRecipe, gradients: OwnGradients, outputs
     Algorithms, section 4.2), and by how much depends on the terms: small ones are lost. So the sums are made of the
     run's own gradients, in LANES: what lies between the right factor and theirs is excused. outputs: the gradients after
     clipping."""
+    _EXCUSED[gradients] = found = _find_factor_of_order(recipe, gradients, outputs)
+    return found
+
+
+@np.errstate(all="ignore")
+def _find_factor_of_order(recipe: TrainingRecipe, gradients: OwnGradients, outputs: Sequence[np.ndarray]) -> float:
     if [x.shape for x in outputs] != [g.shape for g in gradients.arrays]:
         return 1.0
     fitted = sum(_multiply_by_block(g, x) for g, x in zip(gradients.arrays, outputs))
@@ -190,6 +197,14 @@ def _move_phase_input(x: np.ndarray, draw: int, place: int, begin: int = 0) -> n
 
 def _expect_phase_leaf(leaf: Leaf, right: np.ndarray, floor: float) -> Leaf:
     return replace(leaf, reference=right, noise=np.full((1,) * right.ndim, floor))
+
+
+def expect_probe(leaf: Leaf, gradients: OwnGradients) -> Leaf:
+    """The probe of a step after what `find_excused_factor` has found of its gradients, to first order."""
+    excused = _EXCUSED.get(gradients, 1.0)
+    if leaf.of_norm is None or leaf.reference is None or excused == 1.0:
+        return leaf
+    return leaf.with_reference(leaf.reference + leaf.of_norm * (excused - 1.0))
 
 
 def expect_rank_share(leaf: Leaf, rank: int, ranks: int) -> Leaf:

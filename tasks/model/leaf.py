@@ -41,6 +41,9 @@ class Leaf:
     #: Elements of one number here may have changed places, as which of equal inputs is chosen is nobody's promise
     #: (`reorder_leaf_ties`).
     ties: np.ndarray | None = None
+    #: Of the probe of a training step: how far it moves for each share by which all clipped gradients are too long; None
+    #: where their norm is that of few numbers.
+    of_norm: np.ndarray | None = None
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Leaf:
@@ -56,7 +59,7 @@ class Leaf:
 
 
 #: Fields of a leaf that are shaped as its reference.
-_SHAPED = ("noise", "of_products", "jumps", "kept", "ties")
+_SHAPED = ("noise", "of_products", "jumps", "kept", "ties", "of_norm")
 
 
 def take_leaf_elements(leaf: Leaf, places: np.ndarray) -> Leaf:

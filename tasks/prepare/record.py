@@ -20,7 +20,7 @@ from tasks.model import Leaf, OpClass
 #: Puts an array into the pack and returns its place there.
 Add = Callable[[np.ndarray], int]
 #: Fields of a leaf that are arrays.
-ARRAYS = ("reference", "noise", "of_products", "jumps", "kept", "ties")
+ARRAYS = ("reference", "noise", "of_products", "jumps", "kept", "ties", "of_norm")
 #: By name: to look one up takes a tenth of what an enumeration does.
 OP_CLASSES = {op_class.value: op_class for op_class in OpClass}
 R = TypeVar("R", bound="LeafRecord | OracleRecord | SampleRecord")
@@ -65,6 +65,7 @@ class LeafRecord:
     kept: int | None = None
     shared: float | None = None
     ties: int | None = None
+    of_norm: int | None = None
 
     @classmethod
     def of(cls, leaf: Leaf, add: Add) -> LeafRecord:

@@ -29,6 +29,11 @@ STORINGS = 4.0
 #: is off by more than the rounding of its result.
 IN_FLOAT8 = 4.0
 
+#: Elements of one parameter from which float32 may be off by more than a floor as it adds up their squares.
+MANY = 1 << 16
+#: By what share clipped gradients are made longer, to see what that does to the probe.
+LONGER = 2.0**-12
+
 Arrays = list[np.ndarray]
 
 
@@ -36,11 +41,13 @@ Arrays = list[np.ndarray]
 class SeenModules:
     """What a step gives, by phase: of OF_PARAMETERS an array per parameter, of the others as they come; nothing of what
     is judged alone. taps: the names of those. state: after the step, where it goes on, else the one that it began
-    with."""
+    with. probe_of_norm: how far the probe moves for each share by which clipped gradients are too long, of an exact step
+    of a large network."""
 
     phases: dict[str, Arrays]
     taps: list[str]
     state: TrainingState
+    probe_of_norm: float | None = None
 
 
 class ExactTraining:
@@ -101,17 +108,32 @@ class ExactTraining:
         phases[RAW] = [self._reduce(shares.pop(), draw, places) for _ in range(len(shares))]
         first, second, weights = self._advance(state, number, phases[RAW], draw, places, goes_on)
         after = TrainingState(weights, first, second, buffers) if goes_on else state
+        of_norm: float | None = None
         if looked_at:
             self._move_weights(draw, places)
-            phases[PROBE] = [self._evaluate(buffers, [x[None] for x in probe], draw, places)]
-        return SeenModules(phases, list(taps), after)
+            given = [x[None] for x in probe]
+            phases[PROBE] = [self._evaluate(buffers, given, draw, places)]
+            if draw is None and max(x.size for x in phases[RAW]) >= MANY:
+                factor = measure_clip_factor(self.recipe, phases[RAW])
+                if factor < 1.0:
+                    self._advance(state, number, phases[RAW], None, places, False, factor * (1.0 + LONGER))
+                    longer = self._evaluate(buffers, given, None, places)
+                    of_norm = float(longer - phases[PROBE][0]) / LONGER
+        return SeenModules(phases, list(taps), after, of_norm)
 
     def _advance(
-        self, state: TrainingState, number: int, raw: Arrays, draw: int | None, places: Any, goes_on: bool
+        self,
+        state: TrainingState,
+        number: int,
+        raw: Arrays,
+        draw: int | None,
+        places: Any,
+        goes_on: bool,
+        factor: float | None = None,
     ) -> tuple[Arrays, Arrays, Arrays]:
         """(first moments, second moments, weights) after the step, nothing where it does not go on; the module has the
-        weights."""
-        factor = measure_clip_factor(self.recipe, raw)
+        weights. factor: by what clipping multiplies gradients, if not by what it should."""
+        factor = measure_clip_factor(self.recipe, raw) if factor is None else factor
         parts = zip(self._parameters(), self.places.parameters, state.weights, state.first, state.second, raw)
         after: tuple[Arrays, Arrays, Arrays] = ([], [], [])
         begin, count = next(places) if draw is not None else 0, len(raw)

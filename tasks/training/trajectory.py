@@ -29,7 +29,7 @@ class ExpectedStep:
     """One output of all steps that are looked at. reference: float64, a row a step, None of what is judged alone;
     floor: of each step the norm of what rounding makes of it, of the gradients of micro-batches of each by itself;
     slope: of a phase of ALONG, how far a draw changes ⟨x, reference⟩ / ⟨reference, reference⟩ (root mean square of all
-    draws and steps)."""
+    draws and steps); of_norm: of the probe, `tasks.model.Leaf`."""
 
     phase: str
     name: str
@@ -37,6 +37,7 @@ class ExpectedStep:
     reference: np.ndarray | None = None
     floor: np.ndarray | None = None
     slope: float | None = None
+    of_norm: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,8 @@ def _lay_out_inputs(exact: ExactTraining, steps: Sequence[tuple[int, Arrays, Arr
 
 class _LookedAt:
     """The steps that are looked at. By phase and output: right: what is right, a row a step; sizes: its norms; apart: how
-    far the farthest draw is from it (of micro-batches each by itself); of the phases of ALONG the slopes of all draws.
+    far the farthest draw is from it (of micro-batches each by itself); of the phases of ALONG the slopes of all draws;
+    of the probe of each step what a norm does to it, 0 where it has none.
     Nothing else is held: a draw of a large network is as large as the step."""
 
     def __init__(self, steps: int) -> None:
@@ -107,6 +109,7 @@ class _LookedAt:
         self.sizes: dict[str, list[Arrays]] = {}
         self.apart: dict[str, list[Arrays]] = {}
         self.slopes: dict[str, list[list[float]]] = {}
+        self.of_norm: list[float] = []
 
     def put(self, row: int, seen: SeenModules) -> None:
         """Keep what is right at a step."""
@@ -116,6 +119,7 @@ class _LookedAt:
                 self.right[phase] = [make_spooled_array((self.steps, *y.shape), y.dtype.name) for y in some]
                 self.sizes[phase], self.apart[phase] = [[] for _ in some], [[] for _ in some]
                 self.slopes[phase] = [[] for _ in some]
+        self.of_norm.append(seen.probe_of_norm or 0.0)
         for phase, some in seen.phases.items():
             for k, y in enumerate(some):
                 self.right[phase][k][row] = y
@@ -155,7 +159,9 @@ def _expect_training_steps(exact: ExactTraining, looked: _LookedAt) -> list[Expe
         floor = apart + times * HALF * EPS[STORED] * np.stack(sizes)
         slopes = looked.slopes[phase][k]
         scatter = float(np.sqrt(np.mean(np.square(slopes)))) if slopes else None
-        found.append(ExpectedStep(phase, name, shape, reference, floor, scatter))
+        moved = phase == PROBE and any(looked.of_norm)
+        of_norm = np.reshape(looked.of_norm, reference.shape) if moved else None
+        found.append(ExpectedStep(phase, name, shape, reference, floor, scatter, of_norm))
     return found
 
 

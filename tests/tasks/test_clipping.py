@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,11 +14,18 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from tasks.catalogs.training import catalog, own
 from tasks.catalogs.training.own import OwnTraining
-from tasks.judge.training_phases import LANES, expect_phase_alone, find_excused_factor, measure_phase_floors
+from tasks.judge.training_phases import (
+    LANES,
+    expect_phase_alone,
+    expect_probe,
+    find_excused_factor,
+    measure_phase_floors,
+)
 from tasks.model import Group, Leaf
 from tasks.model.flags import parse_row_flags
 from tasks.prepare.cases import PreparedSample, prepare_group
-from tasks.training.phases import CLIPPED, FLAG_NORM, OwnGradients
+from tasks.training.exact import ExactTraining
+from tasks.training.phases import CLIPPED, FLAG_NORM, PROBE, OwnGradients
 from tasks.training.recipe import TrainingRecipe
 from tasks.training.trajectory import follow_trajectory
 from tasks.zoo import training as zoo
@@ -178,3 +186,30 @@ def test_a_large_training_that_is_clipped_rightly_passes(large: PreparedSample, 
 )
 def test_a_large_training_that_is_clipped_wrongly_is_named(large: PreparedSample, name: str) -> None:
     assert judge(large, zoo.FAULTS, name) == ("wrong", CLIPPED, "")
+
+
+def test_the_probe_is_moved_by_what_is_excused_and_by_nothing_else() -> None:
+    leaf = Leaf("float32", (), np.array(10.0), of_norm=np.array(-0.5))
+    gradients = draw_gradients(1 << 20)
+    for norm in (get_total_norm(gradients), float(torch.cat(gradients).double().norm()), 1.0):
+        given = OwnGradients([x.numpy() for x in gradients])
+        assert expect_probe(leaf, given).reference == 10.0, "nobody has looked at how they are clipped"
+        outputs = [x.numpy() for x in clip_by_norm(gradients, norm)]
+        factor = find_excused_factor(RECIPE, given, outputs)
+        assert expect_probe(leaf, given).reference == 10.0 - 0.5 * (factor - 1.0)
+        assert (factor != 1.0) == isinstance(norm, torch.Tensor)
+
+
+def test_what_a_norm_does_to_the_probe_is_what_other_gradients_do(large: PreparedSample) -> None:
+    network = catalog.find_network_of_group(LARGE)
+    exact = ExactTraining(network, catalog.make_recipe_of_group(LARGE, network))
+    rng = np.random.default_rng(0)
+    batch, probe = [x[None] for x in network.draw(rng)], network.draw(rng)
+    seen = exact.step(exact.start, 0, batch, probe)
+    assert seen.probe_of_norm
+    exact.recipe = replace(exact.recipe, clip=exact.recipe.clip * 1.002)
+    longer = exact.step(exact.start, 0, batch, probe)
+    moved = float(longer.phases[PROBE][0] - seen.phases[PROBE][0])
+    assert moved == pytest.approx(0.002 * seen.probe_of_norm, rel=1e-2)
+    exact.recipe = replace(exact.recipe, clip=0.0)
+    assert exact.step(exact.start, 0, batch, probe).probe_of_norm is None

@@ -138,7 +138,7 @@ def build_training_sample(index: int, exact: ExactTraining, followed: Trajectory
             if one.floor is None
             else one.floor.reshape(*one.floor.shape, *(1,) * (1 + len(one.shape) - one.floor.ndim))
         )
-        expected.append(Leaf(STORED, (steps, *one.shape), one.reference, floor))
+        expected.append(Leaf(STORED, (steps, *one.shape), one.reference, floor, of_norm=one.of_norm))
         slopes.append(one.slope)
     return Sample(
         index,
