@@ -63,6 +63,9 @@ BUSY = 0.1
 #: Calls are timed together until they take so many seconds, which hides the noise of the way there and back, and at
 #: most so many.
 CHAINED_S, CHAINED = 4e-3, 64
+#: Bytes of a cache that are emptied in a second, by one thread that writes twice as many; and for how many times what a
+#: race is given they may be emptied beside it.
+EMPTIED, EMPTYING = 5e9, 4.0
 #: `Program.timed`.
 MakeCalls = Callable[[list[Any], Chain], TimedCalls]
 
@@ -218,8 +221,10 @@ class _RaceWatch:
         self.chance = random.SystemRandom()
         self.begin = self.chance.randrange(1 << 20)
         self.moved = self._accepts_moved_inputs()
-        #: Whether there is time for calls with empty caches.
-        self.cold = True
+        #: Whether there is time for calls with empty caches. Those of a large server (480 MB) take longer to empty than
+        #: a search loop gives to the whole race.
+        emptying = len(ARMS) * paired_timing.FEWEST * program.cache_bytes / EMPTIED
+        self.cold = emptying < EMPTYING * form.race_s
         #: Whether there is time to draw inputs for each round.
         self.draws = True
         self.probes: dict[int, bool] = {}
@@ -327,7 +332,7 @@ class _RaceWatch:
             self.least[name] = min(calls[name].wall_s, self.least.get(name, math.inf))
         if not turn and COLD + PROGRAM in calls:
             once = sum(min(calls[name].wall_s, calls[COLD + name].wall_s) for name in ARMS)
-            self.cold = 2 * once * paired_timing.FEWEST < self.form.race_s
+            self.cold &= 2 * once * paired_timing.FEWEST < self.form.race_s
 
     def _read_results(self, arm: str, found: Timed) -> list[list[np.ndarray]]:
         """The outputs of each of an arm's calls. Raises Misbehaviour."""
