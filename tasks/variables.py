@@ -3,11 +3,12 @@ names the others."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
+
+from tasks.relay import read_memory_limit
 
 #: Precision that a backend's options ask for, and its rows declare.
 _DROPPED = re.compile(
@@ -48,12 +49,10 @@ def count_processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def measure_machine_memory(limit: Path = Path("/sys/fs/cgroup/memory.max")) -> int:
-    """Bytes that this machine has, or the container that this process is in may have."""
+def measure_machine_memory(system: Path = Path("/")) -> int:
+    """Bytes that this machine has, or the container or job that this process is in may have."""
     size = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    with contextlib.suppress(OSError, ValueError):  # "max": no limit
-        return min(size, int(limit.read_text()))
-    return size
+    return int(min(size, read_memory_limit(system)))
 
 
 def make_thread_variables(number: int) -> dict[str, str]:

@@ -3,6 +3,8 @@ more than the machine has."""
 
 from __future__ import annotations
 
+import math
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +17,7 @@ from farm.fleet.child_process import ChildProcess, Limits
 from farm.plan.config_schema import BackendConfig, CatalogConfig, Config
 from farm.work.state import RunPlan, make_child_limits, make_preparing_limits
 from tasks import variables
+from tasks.relay import read_cpu_quota
 
 
 def make_config(**memory_gib: float) -> Config:
@@ -48,8 +51,39 @@ def test_a_child_may_take_no_more_than_its_machine_has(monkeypatch: pytest.Monke
     assert found == [2, 9] and [int(env[variables.MEMORY]) >> 30 for env in given] == [2, 9]
 
 
-@pytest.mark.parametrize(("text", "size"), [("max", None), ("4096", 4096), (str(1 << 60), None), ("", None)])
-def test_a_container_s_memory_is_what_it_may_have(tmp_path: Path, text: str, size: int | None) -> None:
-    (tmp_path / "memory.max").write_text(text)
-    whole = variables.measure_machine_memory(tmp_path / "none")
-    assert whole > 1 << 28 and variables.measure_machine_memory(tmp_path / "memory.max") == (size or whole)
+V2 = "0::/\n"
+JOB = "0::/system.slice/job.scope\n"
+V1 = "12:cpu,cpuacct:/docker/5f\n4:memory:/docker/5f\n0::/\n"
+
+
+@pytest.mark.parametrize(
+    ("groups", "files", "size", "quota"),
+    [
+        (V2, {"memory.max": "4096", "cpu.max": "150000 100000"}, 4096, 1.5),
+        (V2, {"memory.max": "max", "cpu.max": "max 100000"}, None, math.inf),
+        (V2, {"memory.max": str(1 << 60), "cpu.max": ""}, None, math.inf),
+        (V2, {}, None, math.inf),
+        # Of a job or a service the limits are in its group's folder, and those of groups around it hold as well.
+        (JOB, {"system.slice/job.scope/memory.max": "8192"}, 8192, math.inf),
+        (JOB, {"system.slice/job.scope/memory.max": "max", "system.slice/memory.max": "4096"}, 4096, math.inf),
+        (JOB, {f"system.slice/{x}cpu.max": f"{n}00000 100000" for x, n in (("", 2), ("job.scope/", 3))}, None, 2.0),
+        (JOB, {"system.slice/other.scope/memory.max": "4096"}, None, math.inf),
+        # cgroup v1, in a container that has a namespace of its own or none, and on the host.
+        (V1, {"memory/memory.limit_in_bytes": "4096", "memory/docker/6a/memory.limit_in_bytes": "2"}, 4096, math.inf),
+        (V1, {"memory/docker/5f/memory.limit_in_bytes": "4096"}, 4096, math.inf),
+        (V1, {f"cpu/docker/5f/cpu.cfs_{x}_us": n for x, n in (("quota", "50000"), ("period", "100000"))}, None, 0.5),
+        (V1, {f"cpu/cpu.cfs_{x}_us": n for x, n in (("quota", "-1"), ("period", "100000"))}, None, math.inf),
+        ("0::/../other\n", {"memory.max": "4096", "../other/memory.max": "2"}, 4096, math.inf),
+    ],
+)
+def test_a_container_and_a_job_have_what_their_groups_allow(
+    tmp_path: Path, groups: str, files: dict[str, str], size: int | None, quota: float
+) -> None:
+    whole = variables.measure_machine_memory(tmp_path)
+    assert whole > 1 << 28 and read_cpu_quota(tmp_path) == math.inf
+    for name, text in {"../../../proc/self/cgroup": groups, **files}.items():
+        file = Path(os.path.normpath(tmp_path / "sys/fs/cgroup" / name))
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    assert variables.measure_machine_memory(tmp_path) == (size or whole)
+    assert read_cpu_quota(tmp_path) == quota
