@@ -226,9 +226,9 @@ def read_cpu_quota(system: Path = Path("/")) -> float:
     return min(quotas)
 
 
-def read_memory_limit(system: Path = Path("/")) -> float:
-    """How many bytes of memory the control groups of this process allow; infinite without a limit."""
-    limits = [math.inf]
+def measure_machine_memory(system: Path = Path("/")) -> int:
+    """Bytes of memory that this machine has, or that the control groups of this process allow."""
+    limits = [PAGE_SIZE * os.sysconf("SC_PHYS_PAGES")]
     for group in _list_control_groups("memory", system):
         with contextlib.suppress(ValueError):  # "max": no limit
             limits.append(int(_read_text(group / "memory.max") or _read_text(group / "memory.limit_in_bytes")))

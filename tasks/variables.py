@@ -6,9 +6,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from pathlib import Path
-
-from tasks.relay import read_memory_limit
 
 #: Precision that a backend's options ask for, and its rows declare.
 _DROPPED = re.compile(
@@ -47,12 +44,6 @@ def count_compute_threads() -> int:
 def count_processors() -> int:
     """Those that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def measure_machine_memory(system: Path = Path("/")) -> int:
-    """Bytes that this machine has, or the container or job that this process is in may have."""
-    size = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return int(min(size, read_memory_limit(system)))
 
 
 def make_thread_variables(number: int) -> dict[str, str]:

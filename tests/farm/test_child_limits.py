@@ -17,7 +17,7 @@ from farm.fleet.child_process import ChildProcess, Limits
 from farm.plan.config_schema import BackendConfig, CatalogConfig, Config
 from farm.work.state import RunPlan, make_child_limits, make_preparing_limits
 from tasks import variables
-from tasks.relay import read_cpu_quota
+from tasks.relay import measure_machine_memory, read_cpu_quota
 
 
 def make_config(**memory_gib: float) -> Config:
@@ -42,7 +42,7 @@ def test_what_prepares_for_backends_may_take_what_the_largest_of_these_may() -> 
 
 
 def test_a_child_may_take_no_more_than_its_machine_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(variables, "measure_machine_memory", lambda: 10 << 30)
+    monkeypatch.setattr(child_process, "measure_machine_memory", lambda: 10 << 30)
     given: list[dict[str, str]] = []
     monkeypatch.setattr(
         child_process, "InheritedChannel", lambda python, env, *rest: given.append(env) or SimpleNamespace(process=None)
@@ -79,11 +79,11 @@ V1 = "12:cpu,cpuacct:/docker/5f\n4:memory:/docker/5f\n0::/\n"
 def test_a_container_and_a_job_have_what_their_groups_allow(
     tmp_path: Path, groups: str, files: dict[str, str], size: int | None, quota: float
 ) -> None:
-    whole = variables.measure_machine_memory(tmp_path)
+    whole = measure_machine_memory(tmp_path)
     assert whole > 1 << 28 and read_cpu_quota(tmp_path) == math.inf
     for name, text in {"../../../proc/self/cgroup": groups, **files}.items():
         file = Path(os.path.normpath(tmp_path / "sys/fs/cgroup" / name))
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
-    assert variables.measure_machine_memory(tmp_path) == (size or whole)
+    assert measure_machine_memory(tmp_path) == (size or whole)
     assert read_cpu_quota(tmp_path) == quota
