@@ -12,6 +12,7 @@ import contextlib
 import contextvars
 import errno
 import fcntl
+import functools
 import io
 import itertools
 import json
@@ -308,17 +309,21 @@ def save_pack(
         parts += [b"\0" * (offset - at), raw]
         at = offset + len(raw)
     content = b"".join(parts) if start + at <= MAPPED else b""
-    aside = _name_file_aside(os.path.dirname(target))
+    folder = os.path.dirname(target)
+    aside = _name_file_aside(folder)
     with _blame_storage(target):
         file = _open_new_file(aside)
         try:
             with file:
+                _lock_file_aside(file)
+                _remove_forgotten_files_once(folder)
                 if content:
                     _write_pack_content(file, content)
                 else:
-                    with io.BufferedWriter(file, 1 << 18) as buffered:
+                    # By a descriptor of its own: the file's stays open, and with it the lock.
+                    with open(os.dup(file.fileno()), "wb", 1 << 18) as buffered:
                         buffered.writelines(parts)
-            os.replace(aside, target)
+                os.replace(aside, target)
         except BaseException:
             os.unlink(aside)
             raise
@@ -341,8 +346,8 @@ def _write_pack_around(
     return Written(b"", made)
 
 
-def _name_file_aside(folder: str, ours: str = ASIDE) -> str:
-    return os.path.join(folder, f"{ours}{os.getpid()}-{next(_asides)}-{_OURS}")
+def _name_file_aside(folder: str) -> str:
+    return os.path.join(folder, f"{_name_asides_of_machine()}{os.getpid()}-{next(_asides)}-{_OURS}")
 
 
 def _open_new_file(path: str) -> Any:
@@ -358,7 +363,7 @@ def _open_file_aside(folder: str) -> tuple[Any, str]:
     process is killed; elsewhere the next one removes what is left."""
     os.makedirs(folder, exist_ok=True)
     _remove_forgotten_files(folder)
-    path = _name_file_aside(folder, _name_asides_of_machine())
+    path = _name_file_aside(folder)
     try:
         with _open_unnamed_file(folder) as probe:
             _name_open_file(probe, path)
@@ -366,9 +371,14 @@ def _open_file_aside(folder: str) -> tuple[Any, str]:
         file, path = _open_unnamed_file(folder), ""
     except (AttributeError, OSError):  # a system, a file system or a container that has no such files
         file = open(path, "x+b", buffering=0)
+    _lock_file_aside(file)
+    return file, path
+
+
+def _lock_file_aside(file: Any) -> None:
+    """Tell others that a process writes to it, for as long as any descriptor of it is open."""
     with contextlib.suppress(OSError):  # a file system without locks: nobody removes anything there
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    return file, path
 
 
 def _name_asides_of_machine() -> str:
@@ -382,6 +392,12 @@ def _open_unnamed_file(folder: str) -> Any:
 def _name_open_file(file: Any, path: str) -> None:
     # With a folder's descriptor, though none is asked, Python follows the link (linkat(2), AT_SYMLINK_FOLLOW).
     os.link(f"/proc/self/fd/{file.fileno()}", path, src_dir_fd=file.fileno())
+
+
+@functools.cache
+def _remove_forgotten_files_once(folder: str) -> None:
+    """In each folder of packs once a process: there are many packs, and this looks at every name."""
+    _remove_forgotten_files(folder)
 
 
 def _remove_forgotten_files(folder: str) -> None:
