@@ -15,7 +15,7 @@ import pytest
 from farm.fleet import child_process
 from farm.fleet.child_process import ChildProcess, Limits
 from farm.plan.config_schema import BackendConfig, CatalogConfig, Config
-from farm.work.state import RunPlan, make_child_limits, make_preparing_limits
+from farm.work.state import RunPlan, make_child_limits
 from tasks import variables
 from tasks.relay import measure_machine_memory, read_cpu_quota
 
@@ -29,7 +29,7 @@ def test_a_backend_that_the_config_lacks_has_the_usual_limit() -> None:
     config = make_config(torch=2, ort=20)
     names = ("torch-cpu", "ort-cpu", "inductor-cpu")
     assert [make_child_limits(config, name).memory_gib for name in names] == [2, 20, 6]
-    assert make_preparing_limits(config, ["torch-cpu"]).memory_gib == 6
+    assert make_child_limits(config, "torch-cpu", preparing=True).memory_gib == 6
 
 
 def test_what_prepares_for_backends_may_take_what_the_largest_of_these_may() -> None:

@@ -173,11 +173,11 @@ def test_a_pack_that_was_being_written_when_its_process_was_killed_goes_with_the
     told, tell = os.pipe()
     if not (pid := os.fork()):  # one that is alive, and writes for a while
         pack.os.replace = lambda *names: (os.write(tell, b"x"), signal.pause())
-        pack._remove_forgotten_files_once.cache_clear()
+        pack._remove_forgotten_files.cache_clear()
         save_pack(tmp_path / "b.pack", {}, [np.zeros(size)])
     os.read(told, 1)
     (writes,) = os.listdir(tmp_path)  # what the first has left is gone
-    pack._remove_forgotten_files_once.cache_clear()
+    pack._remove_forgotten_files.cache_clear()
     save_pack(tmp_path / "c.pack", {}, [np.zeros(size)])
     assert sorted(os.listdir(tmp_path)) == [writes, "c.pack"]
     os.kill(pid, signal.SIGKILL)
