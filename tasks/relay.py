@@ -214,12 +214,48 @@ def _list_process_threads(process: Path) -> list[Path]:
     return []
 
 
-def read_cpu_quota(file: Path = Path("/sys/fs/cgroup/cpu.max")) -> float:
-    """How many processors' time a container may use; infinite without a quota."""
-    with contextlib.suppress(OSError, ValueError):  # "max 100000": no quota
-        share, period = map(int, file.read_text().split())
-        return share / period
-    return math.inf
+def read_cpu_quota(system: Path = Path("/")) -> float:
+    """How many processors' time the control groups of this process allow (a container's, a scheduler's job's);
+    infinite without a quota."""
+    quotas = [math.inf]
+    for group in _list_control_groups("cpu", system):
+        of_v1 = " ".join(_read_text(group / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
+        with contextlib.suppress(ValueError):  # "max 100000" or "-1 100000": no quota
+            share, period = map(int, (_read_text(group / "cpu.max") or of_v1).split())
+            quotas.append(share / period if share > 0 else math.inf)
+    return min(quotas)
+
+
+def measure_machine_memory(system: Path = Path("/")) -> int:
+    """Bytes of memory that this machine has, or that the control groups of this process allow."""
+    limits = [PAGE_SIZE * os.sysconf("SC_PHYS_PAGES")]
+    for group in _list_control_groups("memory", system):
+        with contextlib.suppress(ValueError):  # "max": no limit
+            limits.append(int(_read_text(group / "memory.max") or _read_text(group / "memory.limit_in_bytes")))
+    return min(limits)
+
+
+def _list_control_groups(controller: str, system: Path) -> list[Path]:
+    """The folders of the groups that this process is in, with those around them, whose limits hold as well: of cgroup
+    v2 and, where a controller is still there, of v1. In a container that has no namespace of its own the groups'
+    names are the host's, and of their folders only the first is there."""
+    found = []
+    for line in _read_text(system / "proc/self/cgroup").splitlines():
+        _, controllers, name = line.split(":", 2)
+        if controllers and controller not in controllers.split(","):
+            continue
+        top = system / "sys/fs/cgroup" / (controller if controllers else "")
+        parts = [x for x in name.split("/") if x]
+        found += [top.joinpath(*parts[:n]) for n in range(len(parts) + 1 if ".." not in parts else 1)]
+    return found
+
+
+def _read_text(file: Path) -> str:
+    """What is in a file of the kernel's; "" where it is not there."""
+    try:
+        return file.read_text()
+    except OSError:
+        return ""
 
 
 def _read_proc_fields(path: Path) -> list[str]:

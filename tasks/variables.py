@@ -3,11 +3,9 @@ names the others."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 from collections.abc import Mapping
-from pathlib import Path
 
 #: Precision that a backend's options ask for, and its rows declare.
 _DROPPED = re.compile(
@@ -46,14 +44,6 @@ def count_compute_threads() -> int:
 def count_processors() -> int:
     """Those that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def measure_machine_memory(limit: Path = Path("/sys/fs/cgroup/memory.max")) -> int:
-    """Bytes that this machine has, or the container that this process is in may have."""
-    size = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    with contextlib.suppress(OSError, ValueError):  # "max": no limit
-        return min(size, int(limit.read_text()))
-    return size
 
 
 def make_thread_variables(number: int) -> dict[str, str]:

@@ -25,7 +25,7 @@ from farm.report.tables.submissions import summarise_submission
 from farm.work import catalog_lists
 from farm.work.child_pool import POOL
 from farm.work.job import Job
-from farm.work.state import make_child_limits, make_preparing_limits
+from farm.work.state import make_child_limits
 from farm.work.supervisor import CannotRun, run_batch_rows, run_supervised_job_items
 from tasks import checks, wire
 from tasks.cache import default_cache
@@ -189,7 +189,7 @@ def _prepare_task_once(text: str, version: str) -> _PreparedTask:
         Job(
             name="task",
             cache=str(cache),
-            limits=make_preparing_limits(config, [b.name for b in config.backends]),
+            limits=make_child_limits(config, *(b.name for b in config.backends), preparing=True),
             prepare=asked,
         )
     ):

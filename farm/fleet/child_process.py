@@ -26,7 +26,7 @@ from tasks.backends import needs
 from tasks.backends.shared.artefacts import FOLDER, name_inductor_cache
 from tasks.devices import VISIBLE
 from tasks.model import RACE_S, Status
-from tasks.relay import STAGES, CaseInFlight, count_memory_kills, remove_folder
+from tasks.relay import STAGES, CaseInFlight, count_memory_kills, measure_machine_memory, remove_folder
 from tasks.wire import ToRun
 
 #: SIGKILLs in a row with the same work in flight after which the work is to blame: anybody may send one, the kernel's
@@ -112,7 +112,7 @@ class ChildProcess:
         else:
             own = with_.python in ("", find_default_python())
             given = make_child_environment(env, with_.python, with_.folders) | {"TMPDIR": self._folder}
-            here = NODE_SHARE * variables.measure_machine_memory() / (1 << 30)
+            here = NODE_SHARE * measure_machine_memory() / (1 << 30)
             self.limits = limits = replace(limits, memory_gib=min(limits.memory_gib, here))
             given[variables.MEMORY] = str(int(limits.memory_gib * (1 << 30)))
             given[variables.DEADLINE] = str(limits.deadline_s)

@@ -139,7 +139,7 @@ class RunPlan:
     def make_preparing_limits(self, groups: Sequence[int]) -> Limits:
         """Of what prepares and exports some groups."""
         asked = self.matrix.wanted[list(groups)].any(axis=0)
-        return make_preparing_limits(self.request.config, map(self.name, np.flatnonzero(asked).tolist()))
+        return make_child_limits(self.request.config, *map(self.name, np.flatnonzero(asked).tolist()), preparing=True)
 
     def is_timed(self, g: int) -> bool:
         """Whether the cases of a group measure time, which a neighbour on the device would change."""
@@ -175,19 +175,13 @@ class RunPlan:
         return np.stack([work[of == kind].sum(axis=0) for kind in range(len(self.kinds))], axis=1)
 
 
-def make_child_limits(config: Config, backend: str) -> Limits:
-    """Of a backend's children; the usual ones of a backend that the config does not have."""
-    return _make_limits(config, [b.memory_gib for b in config.backends if b.name == backend] or [Limits.memory_gib])
-
-
-def make_preparing_limits(config: Config, backends: Iterable[str]) -> Limits:
-    """Of children that prepare and export for some backends: they may take what the largest of these may, since what it
-    is given has to be made, and never less than is usual."""
-    return _make_limits(config, [Limits.memory_gib, *(make_child_limits(config, x).memory_gib for x in backends)])
-
-
-def _make_limits(config: Config, memory_gib: Iterable[float]) -> Limits:
-    return Limits(config.deadline_s, max(memory_gib), localise_s=config.localise_s, race_s=config.race_s)
+def make_child_limits(config: Config, *backends: str, preparing: bool = False) -> Limits:
+    """Of a backend's children; the usual ones of a backend that the config does not have. preparing: of children that
+    prepare and export for some backends: they may take what the largest of these may, since what it is given has to be
+    made, and never less than is usual."""
+    given = {b.name: b.memory_gib for b in config.backends}
+    memory = [given.get(name, Limits.memory_gib) for name in backends] + [Limits.memory_gib] * preparing
+    return Limits(config.deadline_s, max(memory), localise_s=config.localise_s, race_s=config.race_s)
 
 
 @dataclass(frozen=True)

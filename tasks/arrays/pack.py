@@ -12,6 +12,7 @@ import contextlib
 import contextvars
 import errno
 import fcntl
+import functools
 import io
 import itertools
 import json
@@ -41,6 +42,8 @@ ROOM = 1 << 24
 
 #: What the name of a file begins with that is not yet what it is to be.
 ASIDE = ".aside-"
+#: The same of this machine's.
+_ASIDE_HERE = f"{ASIDE}{platform.node()}-"
 _asides = itertools.count()
 #: Tells the files of this process from those of another machine's that has the same number.
 _OURS = os.urandom(4).hex()
@@ -308,17 +311,17 @@ def save_pack(
         parts += [b"\0" * (offset - at), raw]
         at = offset + len(raw)
     content = b"".join(parts) if start + at <= MAPPED else b""
-    aside = _name_file_aside(os.path.dirname(target))
     with _blame_storage(target):
-        file = _open_new_file(aside)
+        file, aside = _open_file_aside(os.path.dirname(target) or os.curdir, named=True)
         try:
             with file:
                 if content:
                     _write_pack_content(file, content)
                 else:
-                    with io.BufferedWriter(file, 1 << 18) as buffered:
+                    # By a descriptor of its own: the file's stays open, and with it the lock.
+                    with open(os.dup(file.fileno()), "wb", 1 << 18) as buffered:
                         buffered.writelines(parts)
-            os.replace(aside, target)
+                os.replace(aside, target)
         except BaseException:
             os.unlink(aside)
             raise
@@ -341,38 +344,27 @@ def _write_pack_around(
     return Written(b"", made)
 
 
-def _name_file_aside(folder: str, ours: str = ASIDE) -> str:
-    return os.path.join(folder, f"{ours}{os.getpid()}-{next(_asides)}-{_OURS}")
+def _name_file_aside(folder: str) -> str:
+    return os.path.join(folder, f"{_ASIDE_HERE}{os.getpid()}-{next(_asides)}-{_OURS}")
 
 
-def _open_new_file(path: str) -> Any:
-    try:
-        return open(path, "xb", buffering=0)
-    except FileNotFoundError:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        return open(path, "xb", buffering=0)
-
-
-def _open_file_aside(folder: str) -> tuple[Any, str]:
-    """A new file and its name. Where the system can name it later it has none, so that nothing is left of it when this
-    process is killed; elsewhere the next one removes what is left."""
+def _open_file_aside(folder: str, named: bool = False) -> tuple[Any, str]:
+    """A new file, locked for as long as any descriptor of it is open, and its name. Unless it is to be ``named``, and
+    where the system can name it later, it has none, so that nothing is left of it when this process is killed; else the
+    next one removes what is left."""
     os.makedirs(folder, exist_ok=True)
     _remove_forgotten_files(folder)
-    path = _name_file_aside(folder, _name_asides_of_machine())
-    try:
-        with _open_unnamed_file(folder) as probe:
-            _name_open_file(probe, path)
-            os.unlink(path)
-        file, path = _open_unnamed_file(folder), ""
-    except (AttributeError, OSError):  # a system, a file system or a container that has no such files
-        file = open(path, "x+b", buffering=0)
+    path, file = _name_file_aside(folder), None
+    if not named:
+        with contextlib.suppress(AttributeError, OSError):  # a system, a file system or a container without such files
+            with _open_unnamed_file(folder) as probe:
+                _name_open_file(probe, path)
+                os.unlink(path)
+            file, path = _open_unnamed_file(folder), ""
+    file = file or open(path, "x+b", buffering=0)
     with contextlib.suppress(OSError):  # a file system without locks: nobody removes anything there
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     return file, path
-
-
-def _name_asides_of_machine() -> str:
-    return f"{ASIDE}{platform.node()}-"
 
 
 def _open_unnamed_file(folder: str) -> Any:
@@ -384,12 +376,13 @@ def _name_open_file(file: Any, path: str) -> None:
     os.link(f"/proc/self/fd/{file.fileno()}", path, src_dir_fd=file.fileno())
 
 
+@functools.cache
 def _remove_forgotten_files(folder: str) -> None:
     """Remove what processes of this machine have left that were killed: their locks are gone with them, and another
-    machine need not see those of its own. An empty file may be one that is about to be locked."""
-    ours = _name_asides_of_machine()
+    machine need not see those of its own. An empty file may be one that is about to be locked. Once a process: there
+    are many packs in a folder."""
     for name in os.listdir(folder):
-        if name.startswith(ours):
+        if name.startswith(_ASIDE_HERE):
             path = os.path.join(folder, name)
             with contextlib.suppress(OSError), open(path, "r+b", buffering=0) as file:
                 if os.fstat(file.fileno()).st_size:

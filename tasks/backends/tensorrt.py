@@ -493,4 +493,4 @@ class _LoadedEngine:
 @functools.cache
 def _open_tensorrt_timing(gpu: cuda_driver.CudaDevice) -> tuple[int, int, int]:
     """A stream and two events, once per process."""
-    return gpu.stream(), gpu.event(), gpu.event()
+    return gpu.create_stream(), gpu.create_event(), gpu.create_event()

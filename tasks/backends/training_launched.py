@@ -9,6 +9,7 @@ import os
 import secrets
 import select
 import shlex
+import signal
 import socket
 import subprocess
 import sys
@@ -24,10 +25,13 @@ from tasks.backends.training_hook import HOOK
 from tasks.backends.training_ranks import SessionOverRanks, TrainingRanks
 from tasks.catalogs.training import own
 from tasks.model import Broken, Form, Program, RuntimeInfo, Unsupported, flags
+from tasks.relay import list_descendant_processes
 from tasks.training import networks
 
 #: Seconds for all ranks of a script to call the hook.
 START_S = 120.0
+#: Seconds for a launcher to end, once its ranks have lost the farm and once it is asked to.
+END_S = 5.0
 #: Characters of what a script that failed has said.
 SAID = 300
 
@@ -95,16 +99,28 @@ class LaunchedGroup(RankConnections):
             self._connect(*found[rank])
 
     def close(self) -> None:
-        """The ranks end with their connections, and the launcher with its ranks."""
+        """The ranks end with their connections, and the launcher with its ranks. Where one hangs the launcher is asked to
+        end it: it is in a session of its own (torchrun) or on another machine (srun), where no signal of ours comes."""
         self._hang_up()
         for process in self.processes:
-            try:
-                process.wait(5)
-            except subprocess.TimeoutExpired:
+            if not _wait_for_end(process):
                 with contextlib.suppress(OSError):
-                    os.killpg(process.pid, 9)
+                    os.killpg(process.pid, signal.SIGTERM)
+            if not _wait_for_end(process):
+                started = list_descendant_processes(process.pid)
+                with contextlib.suppress(OSError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                for pid in started:
+                    with contextlib.suppress(OSError):
+                        os.kill(pid, signal.SIGKILL)
                 process.wait()
         self.processes = []
+
+
+def _wait_for_end(process: subprocess.Popen[bytes]) -> bool:
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(END_S)
+    return process.poll() is not None
 
 
 class LaunchedTraining(TrainingRanks):

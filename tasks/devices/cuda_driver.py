@@ -153,7 +153,7 @@ class CudaDevice:
         if array.nbytes:
             self._call("cuMemcpyDtoH_v2", c_void_p(array.ctypes.data), c_uint64(address), c_size_t(array.nbytes))
 
-    def stream(self) -> int:
+    def create_stream(self) -> int:
         handle = c_void_p()
         self._call("cuStreamCreate", byref(handle), c_uint(0))
         return int(handle.value or 0)
@@ -161,7 +161,7 @@ class CudaDevice:
     def wait(self, stream: int) -> None:
         self._call("cuStreamSynchronize", c_void_p(stream))
 
-    def event(self) -> int:
+    def create_event(self) -> int:
         handle = c_void_p()
         self._call("cuEventCreate", byref(handle), c_uint(0))
         return int(handle.value or 0)

@@ -26,6 +26,11 @@ class OperatorCall:
     opset: int
     outputs: int
 
+    @property
+    def epsilon(self) -> float:
+        """What a normalisation adds to the variance: its attribute, or ONNX's default, a float32."""
+        return float(self.attributes.get("epsilon", np.float32(1e-5)))
+
     def arrays(self) -> list[np.ndarray]:
         """The inputs that are given."""
         return [np.asarray(x) for x in self.inputs if x is not None]

@@ -35,11 +35,7 @@ def evaluate_batch_normalization(call: OperatorCall) -> list[np.ndarray] | None:
         return None
     x, *given = call.arrays()
     scale, bias, mean, var = (v.reshape(-1, *(1,) * (x.ndim - 2)) for v in given)
-    return [(x - mean) * (scale / np.sqrt(var + _get_epsilon_attribute(call))) + bias]
-
-
-def _get_epsilon_attribute(call: OperatorCall) -> float:
-    return call.attributes.get("epsilon", float(np.float32(1e-5)))
+    return [(x - mean) * (scale / np.sqrt(var + call.epsilon)) + bias]
 
 
 def evaluate_layer_normalization(call: OperatorCall) -> list[np.ndarray]:
@@ -47,7 +43,7 @@ def evaluate_layer_normalization(call: OperatorCall) -> list[np.ndarray]:
     x, scale, bias = call.three()
     axes = tuple(range(int(call.attributes.get("axis", -1)) % x.ndim, x.ndim))
     mean = x.mean(axis=axes, keepdims=True)
-    inverse = 1.0 / np.sqrt(x.var(axis=axes, keepdims=True) + _get_epsilon_attribute(call))
+    inverse = 1.0 / np.sqrt(x.var(axis=axes, keepdims=True) + call.epsilon)
     y = (x - mean) * inverse * scale
     return [y if bias is None else y + bias, mean, inverse][: call.outputs]
 
@@ -56,7 +52,7 @@ def evaluate_rms_normalization(call: OperatorCall) -> list[np.ndarray]:
     """RMSNormalization; onnx's computes in one stash_type only."""
     x, scale = call.arrays()
     axes = tuple(range(int(call.attributes.get("axis", -1)) % x.ndim, x.ndim))
-    return [formulas.compute_standardised(x, axes, _get_epsilon_attribute(call), centred=False) * scale]
+    return [formulas.compute_standardised(x, axes, call.epsilon, centred=False) * scale]
 
 
 def evaluate_group_normalization(call: OperatorCall) -> list[np.ndarray]:
@@ -64,7 +60,7 @@ def evaluate_group_normalization(call: OperatorCall) -> list[np.ndarray]:
     x, scale, bias = (np.asarray(v) for v in call.inputs)
     groups = int(call.attributes["num_groups"])
     parts = x.reshape(x.shape[0], groups, -1)
-    y = formulas.compute_standardised(parts, 2, _get_epsilon_attribute(call))
+    y = formulas.compute_standardised(parts, 2, call.epsilon)
     if call.opset < 21:
         scale, bias = (np.repeat(v, x.shape[1] // groups) for v in (scale, bias))
     shape = (-1, *(1,) * (x.ndim - 2))
@@ -84,10 +80,7 @@ def evaluate_instance_normalization(call: OperatorCall) -> list[np.ndarray]:
     """InstanceNormalization: over the spatial axes of each channel of each image."""
     x, scale, bias = (np.asarray(v) for v in call.inputs)
     axes, shape = tuple(range(2, x.ndim)), (-1, *(1,) * (x.ndim - 2))
-    return [
-        formulas.compute_standardised(x, axes, _get_epsilon_attribute(call)) * scale.reshape(shape)
-        + bias.reshape(shape)
-    ]
+    return [formulas.compute_standardised(x, axes, call.epsilon) * scale.reshape(shape) + bias.reshape(shape)]
 
 
 def evaluate_lrn(call: OperatorCall) -> list[np.ndarray]:

@@ -360,7 +360,7 @@ ROWS = (
         "InstanceNormalization",
         NORMALISES,
         normalising.evaluate_instance_normalization,
-        lambda o: o("nn.functional.instance_norm", o.t(0), None, None, o.t(1), o.t(2), eps=named.get_epsilon(o)),
+        lambda o: o("nn.functional.instance_norm", o.t(0), None, None, o.t(1), o.t(2), eps=o.epsilon),
         witnessed=True,
     ),
     OnnxOperator(

@@ -142,7 +142,7 @@ def apply_batch_norm(o: OperatorOver) -> Any:
     if o.outputs > 1 or o.attributes.get("training_mode"):
         return None
     x, scale, bias, mean, variance = map(o.t, range(5))
-    return o("critical:batch_norm", x, mean, variance, scale, bias, get_epsilon(o))
+    return o("critical:batch_norm", x, mean, variance, scale, bias, o.epsilon)
 
 
 def apply_layer_norm(o: OperatorOver) -> Any:
@@ -151,11 +151,7 @@ def apply_layer_norm(o: OperatorOver) -> Any:
     axis = int(o.attributes.get("axis", -1)) % len(o.inputs[0].shape)
     shape = tuple(int(n) for n in o.inputs[0].shape[axis:])
     weights = [None if w is None else o("expand", w, shape) for w in (o.t(1), o.t(2))]
-    return o("nn.functional.layer_norm", o.t(0), shape, *weights, get_epsilon(o))
-
-
-def get_epsilon(o: OperatorCall) -> float:
-    return float(o.attributes.get("epsilon", np.float32(1e-5)))
+    return o("nn.functional.layer_norm", o.t(0), shape, *weights, o.epsilon)
 
 
 def apply_gemm(o: OperatorOver) -> Any:

@@ -3,6 +3,7 @@ more than the machine has."""
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
@@ -17,8 +18,9 @@ import pytest
 from farm.fleet import child_process
 from farm.fleet.child_process import ChildDeath, ChildProcess, Limits
 from farm.plan.config_schema import BackendConfig, CatalogConfig, Config
-from farm.work.state import RunPlan, make_child_limits, make_preparing_limits
+from farm.work.state import RunPlan, make_child_limits
 from tasks import variables, wire
+from tasks.relay import measure_machine_memory, read_cpu_quota
 
 
 def make_config(**memory_gib: float) -> Config:
@@ -30,7 +32,7 @@ def test_a_backend_that_the_config_lacks_has_the_usual_limit() -> None:
     config = make_config(torch=2, ort=20)
     names = ("torch-cpu", "ort-cpu", "inductor-cpu")
     assert [make_child_limits(config, name).memory_gib for name in names] == [2, 20, 6]
-    assert make_preparing_limits(config, ["torch-cpu"]).memory_gib == 6
+    assert make_child_limits(config, "torch-cpu", preparing=True).memory_gib == 6
 
 
 def test_what_prepares_for_backends_may_take_what_the_largest_of_these_may() -> None:
@@ -43,20 +45,13 @@ def test_what_prepares_for_backends_may_take_what_the_largest_of_these_may() -> 
 
 
 def test_a_child_may_take_no_more_than_its_machine_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(variables, "measure_machine_memory", lambda: 10 << 30)
+    monkeypatch.setattr(child_process, "measure_machine_memory", lambda: 10 << 30)
     given: list[dict[str, str]] = []
     monkeypatch.setattr(
         child_process, "InheritedChannel", lambda python, env, *rest: given.append(env) or SimpleNamespace(process=None)
     )
     found = [ChildProcess("", Limits(memory_gib=size)).limits.memory_gib for size in (2, 200)]
     assert found == [2, 9] and [int(env[variables.MEMORY]) >> 30 for env in given] == [2, 9]
-
-
-@pytest.mark.parametrize(("text", "size"), [("max", None), ("4096", 4096), (str(1 << 60), None), ("", None)])
-def test_a_container_s_memory_is_what_it_may_have(tmp_path: Path, text: str, size: int | None) -> None:
-    (tmp_path / "memory.max").write_text(text)
-    whole = variables.measure_machine_memory(tmp_path / "none")
-    assert whole > 1 << 28 and variables.measure_machine_memory(tmp_path / "memory.max") == (size or whole)
 
 
 @pytest.mark.parametrize(("killed", "status"), [(1, "oom"), (0, "crash")])
@@ -73,3 +68,41 @@ def test_whom_the_kernel_ends_for_want_of_memory_was_out_of_memory(
     assert isinstance(death, ChildDeath)
     assert (death.status, death.kind, death.was_killed) == (status, "SIGKILL", True)
     assert ("this machine had no memory left" in death.text) == (status == "oom")
+
+
+V2 = "0::/\n"
+JOB = "0::/system.slice/job.scope\n"
+V1 = "12:cpu,cpuacct:/docker/5f\n4:memory:/docker/5f\n0::/\n"
+
+
+@pytest.mark.parametrize(
+    ("groups", "files", "size", "quota"),
+    [
+        (V2, {"memory.max": "4096", "cpu.max": "150000 100000"}, 4096, 1.5),
+        (V2, {"memory.max": "max", "cpu.max": "max 100000"}, None, math.inf),
+        (V2, {"memory.max": str(1 << 60), "cpu.max": ""}, None, math.inf),
+        (V2, {}, None, math.inf),
+        # Of a job or a service the limits are in its group's folder, and those of groups around it hold as well.
+        (JOB, {"system.slice/job.scope/memory.max": "8192"}, 8192, math.inf),
+        (JOB, {"system.slice/job.scope/memory.max": "max", "system.slice/memory.max": "4096"}, 4096, math.inf),
+        (JOB, {f"system.slice/{x}cpu.max": f"{n}00000 100000" for x, n in (("", 2), ("job.scope/", 3))}, None, 2.0),
+        (JOB, {"system.slice/other.scope/memory.max": "4096"}, None, math.inf),
+        # cgroup v1, in a container that has a namespace of its own or none, and on the host.
+        (V1, {"memory/memory.limit_in_bytes": "4096", "memory/docker/6a/memory.limit_in_bytes": "2"}, 4096, math.inf),
+        (V1, {"memory/docker/5f/memory.limit_in_bytes": "4096"}, 4096, math.inf),
+        (V1, {f"cpu/docker/5f/cpu.cfs_{x}_us": n for x, n in (("quota", "50000"), ("period", "100000"))}, None, 0.5),
+        (V1, {f"cpu/cpu.cfs_{x}_us": n for x, n in (("quota", "-1"), ("period", "100000"))}, None, math.inf),
+        ("0::/../other\n", {"memory.max": "4096", "../other/memory.max": "2"}, 4096, math.inf),
+    ],
+)
+def test_a_container_and_a_job_have_what_their_groups_allow(
+    tmp_path: Path, groups: str, files: dict[str, str], size: int | None, quota: float
+) -> None:
+    whole = measure_machine_memory(tmp_path)
+    assert whole > 1 << 28 and read_cpu_quota(tmp_path) == math.inf
+    for name, text in {"../../../proc/self/cgroup": groups, **files}.items():
+        file = Path(os.path.normpath(tmp_path / "sys/fs/cgroup" / name))
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    assert measure_machine_memory(tmp_path) == (size or whole)
+    assert read_cpu_quota(tmp_path) == quota

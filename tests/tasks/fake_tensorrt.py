@@ -56,10 +56,10 @@ class Gpu:
     def to_host(self, array: np.ndarray, address: int) -> None:
         array.reshape(-1).view(np.uint8)[:] = self.memory[address][: array.nbytes]
 
-    def stream(self) -> int:
+    def create_stream(self) -> int:
         return 7
 
-    def event(self) -> int:
+    def create_event(self) -> int:
         return 8
 
     def record(self, event: int, stream: int) -> None:

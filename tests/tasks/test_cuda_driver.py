@@ -165,7 +165,7 @@ def test_memory_goes_there_and_back(library: Any) -> None:
 
 def test_events_measure_what_lies_between(library: Any) -> None:
     gpu = cuda_driver.CudaDevice(library)
-    first, last, stream = gpu.event(), gpu.event(), gpu.stream()
+    first, last, stream = gpu.create_event(), gpu.create_event(), gpu.create_stream()
     gpu.record(first, stream)
     gpu.record(last, stream)
     gpu.wait(stream)
@@ -180,7 +180,7 @@ def test_errors_carry_the_name_that_cuda_gives_them(library: Any, monkeypatch: p
     assert cuda_driver.OUT_OF_MEMORY.search(str(full.value)) and not cuda_driver.STICKY.search(str(full.value))
     monkeypatch.setenv("FARM_STUB_CUDA_FAIL", "cuStreamSynchronize")
     with pytest.raises(cuda_driver.CudaError, match="ILLEGAL_ADDRESS") as lost:
-        gpu.wait(gpu.stream())
+        gpu.wait(gpu.create_stream())
     assert cuda_driver.STICKY.search(str(lost.value))
     with pytest.raises(cuda_driver.CudaError, match="INVALID_DEVICE"):
         cuda_driver.CudaDevice(library, 1)

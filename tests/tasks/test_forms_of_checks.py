@@ -94,7 +94,7 @@ class Tiny(Catalog):
 
 
 def honest(catalog: Tiny, opset: int) -> Iterator[tuple[str, bytes | Exception]]:
-    for how in exporting.list_exporters_at(opset)[-1:]:
+    for how in exporting.list_model_exports(opset)[-1:]:
         yield how.way, catalog.exported(how).SerializeToString()
 
 
@@ -227,8 +227,8 @@ def test_every_check_on_every_backend_is_planned_answered_or_left_out(name: str)
 
 
 def test_a_module_is_exported_at_the_operator_set_and_below_18_by_tracing(tmp_path: Path) -> None:
-    assert [how.way for how in exporting.list_exporters_at(17)] == ["torchscript"]
-    assert [how.way for how in exporting.list_exporters_at(18)] == ["dynamo", "torchscript"]
+    assert [how.way for how in exporting.list_model_exports(17)] == ["torchscript"]
+    assert [how.way for how in exporting.list_model_exports(18)] == ["dynamo", "torchscript"]
     found = {row["sample"]: row for row in rows(BackendSpec.parse("ort-cpu").create(), prepared("opsets", tmp_path, 7))}
     assert {row["status"] for row in found.values()} == {"pass"}
     assert "opset=17" in found[17]["flags"] and "by=torchscript" in found[17]["flags"]

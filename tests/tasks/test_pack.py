@@ -159,6 +159,31 @@ def test_a_process_that_is_killed_leaves_no_file(tmp_path: Path, small: str) -> 
     assert not list_asides()
 
 
+@pytest.mark.parametrize("size", [100, 1 << 18])
+def test_a_pack_that_was_being_written_when_its_process_was_killed_goes_with_the_next(
+    tmp_path: Path, size: int
+) -> None:
+    """A small pack is written at once, a large one through a buffer."""
+    pid = os.fork()
+    if not pid:
+        pack.os.replace = lambda *names: os.kill(os.getpid(), signal.SIGKILL)
+        save_pack(tmp_path / "a.pack", {}, [np.zeros(size)])
+    os.waitpid(pid, 0)
+    assert [x.startswith(pack.ASIDE) for x in os.listdir(tmp_path)] == [True]
+    told, tell = os.pipe()
+    if not (pid := os.fork()):  # one that is alive, and writes for a while
+        pack.os.replace = lambda *names: (os.write(tell, b"x"), signal.pause())
+        pack._remove_forgotten_files.cache_clear()
+        save_pack(tmp_path / "b.pack", {}, [np.zeros(size)])
+    os.read(told, 1)
+    (writes,) = os.listdir(tmp_path)  # what the first has left is gone
+    pack._remove_forgotten_files.cache_clear()
+    save_pack(tmp_path / "c.pack", {}, [np.zeros(size)])
+    assert sorted(os.listdir(tmp_path)) == [writes, "c.pack"]
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+
 @pytest.mark.usefixtures("small")
 def test_what_a_file_is_refused_with_is_no_catalogs_to_forget(tmp_path: Path) -> None:
     """A catalog takes what is raised while it makes a sample for the sample's."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -85,6 +86,16 @@ def test_a_rank_that_hangs_or_ends_is_named(
     with pytest.raises(kind) as raised:
         judge_script(sample, broken)
     assert str(raised.value).startswith(said)
+    assert not list_processes_of(broken)
+
+
+def list_processes_of(script: Path) -> list[str]:
+    """The command lines of the processes that still run a script."""
+    commands = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):  # it has just ended
+            commands.append(file.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+    return [x for x in commands if str(script) in x]
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ class Models(Catalog):
 
     def at_opset(self, group: Group, made: Sample, opset: int) -> Iterator[tuple[str, bytes | Exception]]:
         model = self._as_made(group, made)
-        for how in exporting.list_exporters_at(opset):
+        for how in exporting.list_model_exports(opset):
             try:
                 found = model.export(how, default_cache())
             except Exception as error:

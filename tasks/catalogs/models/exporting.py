@@ -43,7 +43,7 @@ class ModelExport:
 PLAIN = ModelExport()
 
 
-def list_exporters_at(opset: int) -> list[ModelExport]:
+def list_model_exports(opset: int) -> list[ModelExport]:
     """The ways to write an operator set, the better first."""
     return [
         ModelExport(opset=opset, way=way) for way in ((DYNAMO, TORCHSCRIPT) if opset >= DYNAMO_FROM else (TORCHSCRIPT,))

@@ -22,7 +22,7 @@ from tasks.graphs import given_model
 from tasks.graphs.given_model import GivenError
 from tasks.model.errors import format_error_essence
 from tasks.model.row import YOUR_OWN
-from tasks.variables import measure_machine_memory
+from tasks.relay import measure_machine_memory
 
 #: Seconds that converting a SavedModel may take.
 PATIENCE_S = 600

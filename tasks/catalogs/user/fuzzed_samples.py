@@ -124,7 +124,7 @@ def draw_kernel_structure(
 ) -> kernel_samples.StructuredInputs | None:
     """The inputs with one of them in a structure, in half of the cases; None for ordinary ones, the simplest."""
     found = (
-        kernel_samples.list_structure_choices(op, dims, dtype, check, free=True)
+        kernel_samples.list_kernel_structures(op, dims, dtype, check, free=True)
         if all(x.size for x in plain.values())
         else []
     )

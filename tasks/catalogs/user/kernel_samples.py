@@ -128,7 +128,7 @@ FIRST = 2
 DISCRETE_FIRST = 2
 
 
-def list_structure_choices(
+def list_kernel_structures(
     op: UserOp, dims: Mapping[str, int], dtype: str, check: str, free: bool
 ) -> list[tuple[str, str]]:
     """(input, structure) of everything that can be structured in a sample of these sizes, the most telling first. free:
@@ -203,7 +203,7 @@ def make_structured_inputs(
         return None
     if not every and (index % 2 == (1 if own else 0) or (own and index < FIRST)):
         return None
-    found = list_structure_choices(op, dims, group.dtype, group.check, free=(own or every) and op.values == "regular")
+    found = list_kernel_structures(op, dims, group.dtype, group.check, free=(own or every) and op.values == "regular")
     turn = index if every else index // 2 - own + _TURNS.index(group.distribution) * _STRIDE
     turn += group.seed
     for k in range(len(found)):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tasks.fuzz import values
-from tasks.fuzz.onnx.spec import DrawnSpec, GivenInput, SpecDraw, give_ints
+from tasks.fuzz.onnx.spec import DrawnSpec, GivenInput, SpecDraw
 from tasks.fuzz.values import ValueDomain
 from tasks.model.dtypes import ELEMENT_TYPE, get_integer_range
 from tasks.operators.left_open import LeftOpen
@@ -56,7 +56,7 @@ def draw_reduction(
             if attributes.get("noop_with_empty_axes") and not still:
                 raise LeftOpen(_NOOP)
             return DrawnSpec((x,), attributes)
-        return DrawnSpec((x, give_ints(axes)), attributes)
+        return DrawnSpec((x, GivenInput.of_ints(axes)), attributes)
 
     return make
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tasks.fuzz import values
-from tasks.fuzz.onnx.spec import DrawnSpec, GivenInput, SpecDraw, give_ints
+from tasks.fuzz.onnx.spec import DrawnSpec, GivenInput, SpecDraw
 from tasks.fuzz.values import ValueDomain
 
 
@@ -46,12 +46,16 @@ def draw_slice(d: SpecDraw) -> DrawnSpec:
             end -= n
         for found, value in ((starts, start), (ends, end), (steps, step)):
             found.append(value)
-    given: list[GivenInput | None] = [give_ints(starts), give_ints(ends)]
+    given: list[GivenInput | None] = [GivenInput.of_ints(starts), GivenInput.of_ints(ends)]
     plain = all(step == 1 for step in steps)
     if axes == list(range(len(axes))) and d.choose.chance(1, 2):
-        given += [] if plain else [None, give_ints(steps)]
+        given += [] if plain else [None, GivenInput.of_ints(steps)]
     else:
-        given += [give_ints(axes)] if plain and d.choose.chance(1, 2) else [give_ints(axes), give_ints(steps)]
+        given += (
+            [GivenInput.of_ints(axes)]
+            if plain and d.choose.chance(1, 2)
+            else [GivenInput.of_ints(axes), GivenInput.of_ints(steps)]
+        )
     return DrawnSpec((x, *given))
 
 
@@ -75,7 +79,7 @@ def draw_reshape(d: SpecDraw) -> DrawnSpec:
         k = d.choose.int(0, len(wanted) - 1)
         wanted[k] = -1 if wanted[k] else 0
     more = d.maybe("allowzero", [0, 1]) if d.opset >= 14 and 0 not in wanted else {}
-    return DrawnSpec((x, give_ints(wanted)), more)
+    return DrawnSpec((x, GivenInput.of_ints(wanted)), more)
 
 
 def draw_flatten(d: SpecDraw) -> DrawnSpec:
@@ -93,7 +97,7 @@ def draw_squeeze(d: SpecDraw) -> DrawnSpec:
     if d.choose.chance(1, 3):
         return DrawnSpec((x,))
     axes = d.choose.some(ones, 1, len(ones))
-    return DrawnSpec((x, give_ints([k - len(shape) if d.choose.chance(1, 3) else k for k in axes])))
+    return DrawnSpec((x, GivenInput.of_ints([k - len(shape) if d.choose.chance(1, 3) else k for k in axes])))
 
 
 def draw_unsqueeze(d: SpecDraw) -> DrawnSpec:
@@ -102,7 +106,7 @@ def draw_unsqueeze(d: SpecDraw) -> DrawnSpec:
     rank = x.array.ndim + count
     axes = d.choose.some(range(rank), count, count)
     axes = [k - rank if d.choose.chance(1, 3) else k for k in axes]
-    return DrawnSpec((x, give_ints([axes[k] for k in d.choose.order(count)])))
+    return DrawnSpec((x, GivenInput.of_ints([axes[k] for k in d.choose.order(count)])))
 
 
 def draw_split(d: SpecDraw) -> DrawnSpec:
@@ -114,7 +118,7 @@ def draw_split(d: SpecDraw) -> DrawnSpec:
     if kind == "sizes":
         sizes = [d.size(9) for _ in range(parts)]
         shape[axis] = sum(sizes)
-        return DrawnSpec((d.tensor(shape, values.ANY), give_ints(sizes)), attributes, parts)
+        return DrawnSpec((d.tensor(shape, values.ANY), GivenInput.of_ints(sizes)), attributes, parts)
     chunk = d.size(9)
     shape[axis] = chunk * parts - (d.choose.int(0, chunk - 1) if kind == "uneven" else 0)
     if d.opset >= 18:
@@ -124,14 +128,16 @@ def draw_split(d: SpecDraw) -> DrawnSpec:
 
 def draw_tile(d: SpecDraw) -> DrawnSpec:
     x = d.tensor(d.shape(1, 4, 256), values.ANY)
-    return DrawnSpec((x, give_ints([d.choose.of([2, 1, 3]) if k < 3 else 1 for k in range(x.array.ndim)])))
+    return DrawnSpec((x, GivenInput.of_ints([d.choose.of([2, 1, 3]) if k < 3 else 1 for k in range(x.array.ndim)])))
 
 
 def draw_expand(d: SpecDraw) -> DrawnSpec:
     whole = d.shape(1)
     x = d.tensor(d.broadcast(whole), values.ANY)
     wanted = [1 if d.choose.chance(1, 4) else n for n in whole]
-    return DrawnSpec((x, give_ints(wanted[d.choose.int(0, len(wanted) - 1) if d.choose.chance(1, 4) else 0 :])))
+    return DrawnSpec(
+        (x, GivenInput.of_ints(wanted[d.choose.int(0, len(wanted) - 1) if d.choose.chance(1, 4) else 0 :]))
+    )
 
 
 def draw_pad(d: SpecDraw) -> DrawnSpec:
@@ -146,12 +152,12 @@ def draw_pad(d: SpecDraw) -> DrawnSpec:
         for side in (begin, end):
             amount = d.choose.int(0, min(most, 4))
             side.append(-d.choose.int(0, -least // 2) if least and d.choose.chance(1, 5) else amount)
-    given: list[GivenInput | None] = [give_ints([*begin, *end])]
+    given: list[GivenInput | None] = [GivenInput.of_ints([*begin, *end])]
     if mode == "constant" and d.choose.chance(1, 2):
         given.append(d.tensor((), values.MILD, "weight"))
     if axes is not None:
         given += [None] * (2 - len(given))
-        given.append(give_ints([k - len(shape) if d.choose.chance(1, 3) else k for k in axes]))
+        given.append(GivenInput.of_ints([k - len(shape) if d.choose.chance(1, 3) else k for k in axes]))
     return DrawnSpec((x, *given), {} if mode == "constant" and d.choose.chance(1, 2) else {"mode": mode})
 
 
@@ -297,7 +303,7 @@ def draw_top_k(d: SpecDraw) -> DrawnSpec:
     axis = d.choose.of([-1, *range(x.array.ndim), *range(-x.array.ndim, -1)])
     k = 1 + d.choose.int(0, x.array.shape[axis] - 1)
     attributes = ({} if axis == -1 and d.choose.chance(1, 2) else {"axis": axis}) | d.maybe("largest", [1, 0])
-    return DrawnSpec((x, give_ints([k])), attributes, 2)
+    return DrawnSpec((x, GivenInput.of_ints([k])), attributes, 2)
 
 
 def draw_non_zero(d: SpecDraw) -> DrawnSpec:

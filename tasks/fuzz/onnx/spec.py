@@ -38,6 +38,11 @@ class GivenInput:
     array: np.ndarray
     role: str = "data"
 
+    @classmethod
+    def of_ints(cls, values: Sequence[int], role: str = "parameter") -> GivenInput:
+        """Axes, sizes or places, as int64."""
+        return cls(np.asarray(values, np.int64), role)
+
 
 @dataclass(frozen=True)
 class DrawnSpec:
@@ -124,11 +129,6 @@ def _list_drawn_ranks(least: int, most: int) -> list[int]:
     """Ranks, the simplest first: 1 or 2 if they are among them."""
     ranks = list(range(least, most + 1))
     return sorted(ranks, key=lambda n: (n < 1, n))
-
-
-def give_ints(values: Sequence[int], role: str = "parameter") -> GivenInput:
-    """A parameter of int64."""
-    return GivenInput(np.asarray(values, np.int64), role)
 
 
 @functools.cache
