@@ -72,15 +72,15 @@ class Farm:
         return json.dumps({"sources": [{"at": 0, "root": str(self.folder), "modules": [], "kernels": found}]})
 
     def run(
-        self, check: str = "forward", limits: Limits | None = None, submitted: str = "", **kernels: str
+        self, check: str = "forward", limits: Limits | None = None, submitted: str = "", seed: int = 0, **kernels: str
     ) -> list[Any]:
         """Rows of two samples of each kernel, and how the process ended if it did. submitted: the kernel that is a
-        submission's."""
+        submission's; seed: of the run."""
         text = self.define(**kernels)
         if submitted:
             text = user_definitions.put_kernel_in_definitions(text, str(self.folder / f"{submitted}.py"))
         user_definitions.announce_definitions(text)
-        groups = [Group(f"user:{name}", "", "float32", 2, check=check) for name in kernels]
+        groups = [Group(f"user:{name}", "", "float32", 2, seed, check) for name in kernels]
         packs = [
             PreparedGroup(prepare_group(x, self.folder)[1].pack.path, check) for x in groups
         ]  # which several checks share
@@ -400,6 +400,12 @@ def test_a_kernel_is_in_a_group_of_processes_of_its_own(farm: Farm) -> None:
 )
 def test_neither_the_reference_nor_what_is_prepared_can_be_read(farm: Farm, source: str) -> None:
     assert {x.status for x in farm.run(cheat=source)} == {"error"}
+
+
+def test_a_kernel_is_not_told_the_seed_that_its_inputs_are_drawn_from(farm: Farm) -> None:
+    source = "import gc\ndef kernel(x): return x * {(y.seed or 2) for y in gc.get_objects() if type(y).__name__ == 'Group'}.pop()\n"
+    for check in ("forward", "audit"):
+        assert {x.status for x in farm.run(check, seed=987654321, looks=source)} == {"pass"}
 
 
 def test_what_python_has_compiled_of_a_reference_is_hidden_and_a_library_is_not(farm: Farm) -> None:
