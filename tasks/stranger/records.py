@@ -34,6 +34,8 @@ _OURS = {x.__name__: x for x in (Misbehaviour, Unsupported, Fallback, Vacuous, U
 JUDGEMENTS = ("is_sticky", "is_out_of_memory", "is_unsupported", "refuses")
 #: Most characters of a text of the other side's.
 _MOST = 1 << 16
+#: Most characters of a kind of misbehaviour.
+_MOST_KIND = 60
 
 
 # --- forms ----------------------------------------------------------------------------------------------------------
@@ -289,7 +291,8 @@ def read_error_record(made: Any, arrays: list[Any]) -> BaseException:
     if made["cause"]:
         error.__cause__ = Exception(made["cause"])
     if isinstance(error, Misbehaviour):
-        error.kind = made["kind"] if type(made.get("kind")) is str else KIND_PROTOCOL
+        kind = made.get("kind")
+        error.kind = kind if type(kind) is str and kind.isprintable() and len(kind) <= _MOST_KIND else KIND_PROTOCOL
         places = made.get("outputs")
         error.outputs = (
             take_crossing_arrays(places, arrays)

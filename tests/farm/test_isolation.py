@@ -307,6 +307,33 @@ def test_an_answer_that_nobody_asked_for_is_wrong_in_an_audit_too(farm: Farm) ->
     assert (sound.status, sound.kind) == ("pass", "")
 
 
+#: Answers in the place of the process that holds it, which answers as well.
+ANSWERS_TWICE = """
+import sys
+def kernel(x):
+    frame = sys._getframe()
+    while frame.f_code.co_name != "_answer_one": frame = frame.f_back
+    asked, connection = frame.f_locals["message"], frame.f_locals["connection"]
+    if asked.verb == "call" and not asked.body["data"]["counted"]:
+        outputs = [np.asarray(x * 2)] * (2 if asked.body["data"]["pause"] else 1)
+        connection.send(asked.number, "done", {"outputs": [0, len(outputs)], "said": {}, "ways": []}, outputs)
+        return torch.zeros_like(x)
+    return x * 2
+"""
+
+
+def test_a_kernel_that_answers_for_its_process_is_wrong(farm: Farm) -> None:
+    audited, sound = farm.run("audit", cheat=ANSWERS_TWICE, sound=SOUND)
+    assert (audited.status, audited.kind) == ("wrong", "protocol"), audited.error
+    assert (sound.status, sound.kind) == ("pass", "")
+
+
+def test_a_kind_that_a_kernel_makes_up_is_a_word_or_two(farm: Farm) -> None:
+    source = "from tasks.model import Misbehaviour\ndef kernel(x): raise Misbehaviour(KIND, 'so it says')\n"
+    found = farm.run(own=source.replace("KIND", "'of its own'"), odd=source.replace("KIND", "'\\x1b[2J' * 999"))
+    assert outcomes(found) == [("wrong", "of its own")] * 2 + [("wrong", "protocol")] * 2
+
+
 def test_an_audited_call_that_dies_is_its_own_case(farm: Farm) -> None:
     dies = WRITES_AND.replace("LATER", "os._exit(3)").replace("WRITES", "False")
     (ended,) = farm.run("audit", dies=dies)
