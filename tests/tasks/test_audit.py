@@ -301,6 +301,17 @@ def powers_of_two(x):
 def raises(x):
     raise RuntimeError("no kernel image")
 
+buffers = [torch.empty(64) for _ in range(3)]
+
+@tasks.op(**given)
+def three_buffers(x):
+    buffers.append(buffers.pop(0))
+    return torch.exp(x, out=buffers[0][: len(x)])
+
+@tasks.op(**given, aliases=True)
+def three_buffers_declared(x):
+    return three_buffers(x)
+
 @tasks.op(**given)
 def off(x):
     return x.exp() * 1.5
@@ -357,6 +368,14 @@ def test_the_declaration_says_at_which_sizes_a_kernel_is_wrong(op: str, status: 
 def test_an_error_is_an_error(own: Judge) -> None:
     (row,) = own("raises")
     assert (row["status"], row["error_type"]) == ("error", "RuntimeError")
+
+
+def test_buffers_that_are_returned_in_turn_are_said_to_be(own: Judge) -> None:
+    (row,) = own("three_buffers")
+    assert (row["status"], row["kind"]) == ("wrong", "aliasing")
+    assert "the output of 3 calls before" in row["error"]
+    (row,) = own("three_buffers_declared")
+    assert (row["status"], row["kind"]) == ("pass", ""), row["error"]
 
 
 def test_wrong_numbers_are_no_cheat(own: Judge) -> None:
