@@ -346,9 +346,9 @@ class _AutogradLines:
         self.was_replaced = False
 
     def __enter__(self) -> _AutogradLines:
-        self._before = sys.gettrace()
-        #: A debugger, or who measures coverage, goes on undisturbed; what a kernel has set does not.
-        self._counts = self._before is None or foreign.is_code_of_user(getattr(self._before, "__code__", None))
+        before = sys.gettrace()
+        # A debugger, or who measures coverage, goes on undisturbed; what a kernel has set does not.
+        self._counts = before is None or foreign.is_code_of_user(getattr(before, "__code__", None))
         if self._counts:
             sys.settrace(self._enter_frame)
         return self
@@ -356,7 +356,7 @@ class _AutogradLines:
     def __exit__(self, *_: object) -> None:
         if self._counts:
             self.was_replaced = sys.gettrace() != self._enter_frame
-            sys.settrace(self._before)
+            sys.settrace(None)
 
     def _enter_frame(self, frame: FrameType, event: str, _: Any) -> Any:
         return self._count_line if foreign.is_code_of_user(frame.f_code) else None
