@@ -75,7 +75,7 @@ FORBIDDEN = (
         "the network", "a network namespace; TCP also by Landlock", "no user namespaces, and not root: `network`"
     ),
     Forbidden(
-        "reading prepared cases, the lake, references in files of their own, compilers' results for other kernels",
+        "reading prepared cases, the lake, a task.yaml, references in files of their own, compilers' results for other kernels",
         "Landlock",
         _NO_LANDLOCK,
     ),

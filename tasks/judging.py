@@ -294,7 +294,7 @@ def judge_steps(
 ) -> list[Judgement]:
     """The judgement of what each step of a check returned, by itself. Digits lost on values that the check has arranged
     are no fault."""
-    found = [judge_outputs(sample, [list(x.outputs)], policy, info, form, x) for x in stages]
+    found = [x.ruled or judge_outputs(sample, [list(x.outputs)], policy, info, form, x) for x in stages]
     return [
         made.rule(Status.PASS, "") if x.arranged and made.status is Status.IMPRECISE else made
         for x, made in zip(stages, found)

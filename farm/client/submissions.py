@@ -82,8 +82,9 @@ def judge(task: Task, source: str | Path, *, backend: str = "", samples: int = 0
         return _refuse_submission(f"{file}: {size:,} bytes, more than {submissions.MOST_BYTES:,} are allowed")
     try:
         with _one_at_a_time, isolate_torch_settings():
-            config, others = _find_submission_config(task, backend, samples)
-            kernels.announce_config_kernels(config, refused=others)
+            config, others, place = _find_submission_config(task, backend, samples)
+            hidden = [str(place.resolve())] if place.is_file() else []
+            kernels.announce_config_kernels(config, hidden=hidden, refused=others)
             return _prepare_task_once(config.model_dump_json(), catalog_lists.find_list_version("user")).judge(file)
     except (ConfigError, CannotRun) as error:
         raise ClientError(str(error)) from None
@@ -105,9 +106,9 @@ def _find_submission_file(source: str | Path) -> Path:
     return file
 
 
-def _find_submission_config(task: Task, backend: str, samples: int) -> tuple[Config, list[str]]:
-    """The config of a task, with one backend that has no kernel yet, and the submissions that its folder has. Raises
-    ConfigError, ClientError."""
+def _find_submission_config(task: Task, backend: str, samples: int) -> tuple[Config, list[str], Path]:
+    """The config of a task, with one backend that has no kernel yet; the submissions that its folder has; the file that
+    declares it, or a name that is none. Raises ConfigError, ClientError."""
     asked = {"samples": samples} if samples else {}
     others, place = list[str](), Path("backend")
     if isinstance(task, Path) or (isinstance(task, str) and (":" not in task or Path(task).exists())):
@@ -121,7 +122,7 @@ def _find_submission_config(task: Task, backend: str, samples: int) -> tuple[Con
     made.setdefault("race_s", RACE_S)
     config = submissions.make_task_config({"name": "judge", **made}, place)
     configs.check_config_backend(config.backends[0], str(place))
-    return config, others
+    return config, others, place
 
 
 def _plan_submission_op(task: UserOp | Callable[..., Any] | str, asked: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from farm.plan.config_schema import BackendConfig, CatalogConfig, Config, OwnModel
+from farm.plan.task_files import TASK
 from tasks.catalogs import user_definitions
 from tasks.catalogs.models import classes, drawn_inputs, of_file, table
 from tasks.catalogs.user import declaration_keys, kernel_sources
@@ -289,8 +290,9 @@ def announce_config_kernels(
     config: Config, home: str = "", hidden: Sequence[str] = (), refused: Sequence[str] = ()
 ) -> None:
     """Tell this process the definitions; its children are told by their supervisors. home: the backend in whose
-    environment the user's modules are imported, "" for the farm's own; hidden: folders that a kernel's process is not
-    to read; refused: files and folders of submissions that are not run."""
+    environment the user's modules are imported, "" for the farm's own; hidden: files and folders that a kernel's process
+    is not to read, beside the declaration of a task, which may say its seed; refused: files and folders of submissions
+    that are not run."""
     found = [
         {
             "at": i,
@@ -321,7 +323,7 @@ def announce_config_kernels(
         "models": models,
         "trainings": trainings,
         "isolation": config.isolation,
-        "hidden": list(hidden),
+        "hidden": sorted({*hidden, *(str(x) for one in found if (x := Path(str(one["root"]), TASK)).is_file())}),
         "submissions": [*(b.kernel for b in config.backends if b.kernel), *refused],
     }
     for backend in config.backends:

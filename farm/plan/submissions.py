@@ -21,7 +21,7 @@ from farm.plan import config as configs
 from farm.plan import kernels
 from farm.plan.config_schema import CatalogConfig, Config, ConfigError
 from farm.plan.published import Read, find_published_tasks
-from farm.plan.task_files import TaskFiles, find_task_files, list_submission_files
+from farm.plan.task_files import TASK, TaskFiles, find_task_files, list_submission_files
 from tasks import checks
 from tasks.catalogs.user import declaration_keys, kernel_sources
 from tasks.catalogs.user.ops import UserOp
@@ -29,8 +29,6 @@ from tasks.judge import policy_files
 from tasks.model import DISTRIBUTIONS
 from tasks.nearest import suggest_nearest_names
 
-#: What a task's declaration is called.
-TASK = "task.yaml"
 #: What the files of a leaderboard are called.
 BOARD = "leaderboard"
 #: Bytes of a submission at most.

@@ -13,6 +13,9 @@ from pathlib import Path
 from tasks.catalogs.user.kernel_sources import SUBMISSIONS, list_imported_files
 from tasks.packages import list_library_folders
 
+#: What a task's declaration is called.
+TASK = "task.yaml"
+
 
 @dataclass(frozen=True)
 class TaskFiles:

@@ -43,7 +43,7 @@ class Observation:
     others', ``apart`` (`tasks.checks.same_bytes.APART`) says how far off they are, and ``kind`` what that makes the row.
     state: what the session keeps after the step. ms: how long the step took, where that is not the time until it was
     seen. noted: of what nobody has promised, where that is, in a word: it is no fault if it is wrong, and the flag
-    `wrong_at` names it; "" of all else. made_of: of a training run, the gradients that an optimiser makes these of. number, phase, rank: of a training run, which of its steps this is, what of the step, and
+    `wrong_at` names it; "" of all else. ruled: what the check has judged them to be itself, on inputs that are not the case's. made_of: of a training run, the gradients that an optimiser makes these of. number, phase, rank: of a training run, which of its steps this is, what of the step, and
     whose where several ranks take it; ranks: how many these are; slopes: what is kept of its outputs once they are judged; owners: of places in the network, the rank that alone
     has them. present: of each output, which elements there are (bool), where not all are; the others are NaN, and
     expected to be.
@@ -65,6 +65,7 @@ class Observation:
     noted: str = ""
     held_to: Sequence[Any] | None = None
     inside: Observation | None = None
+    ruled: Judgement | None = None
     made_of: OwnGradients | None = None
     number: int | None = None
     phase: str = ""

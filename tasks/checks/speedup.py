@@ -161,6 +161,8 @@ class Speedup(Check):
         program.flags = flags.join_row_flags(program.flags, judged=judged)
         wall = _make_race_columns(program, taken, watch.is_busy())
         _judge_roofline_share(program, form, first, taken, wall)
+        if watch.imprecise is not None:
+            yield watch.imprecise
         yield Observation("the last run", [np.array(x) for x in program.given(form.arrays)()])
 
 
@@ -232,6 +234,8 @@ class _RaceWatch:
         self.given: dict[str, list[Any]] = {}
         #: Calls that are judged, by why (`FARTHEST`, `DRAWN`): their inputs and outputs.
         self.judged: dict[str, tuple[list[Any], Sequence[Any]]] = {}
+        #: The first of them that has lost digits.
+        self.imprecise: Observation | None = None
         #: By how much the outputs of the farthest are off the baseline's; how many chains one was drawn from.
         self.distance, self.chains = -1.0, 0
         #: The calls of a round by their arm, and how they are chained.
@@ -411,6 +415,8 @@ class _RaceWatch:
                 raise Misbehaviour(
                     KIND_OTHER_INPUTS, f"the result of a call that was timed is wrong ({_describe_wrong_race(found)})"
                 )
+            if found is not None and found.status is Status.IMPRECISE and self.imprecise is None:
+                self.imprecise = Observation("a call that was timed", outputs, ruled=found)
             if time.perf_counter() - begin > self.form.race_s / 2:
                 break
         return count

@@ -141,6 +141,8 @@ class Stranger:
         self._numbers, self._making = itertools.count(1), threading.Lock()
         self._dropped: list[int] = []
         self._heard = 0
+        #: How many answers to each request are still to come.
+        self._owed: dict[int, int] = {}
         self._closed = False
         #: Calls of kernels that it has answered, by op and dtype.
         self.calls: Counter[tuple[str, str]] = Counter()
@@ -156,6 +158,7 @@ class Stranger:
         for _ in range(numbers):
             number = next(self._numbers)
         dropped, self._dropped = self._dropped, []
+        self._owed[number] = 1 + (body["runs"] if verb == "build" else 0)
         with contextlib.suppress(Closed):  # what it has answered by then can still be heard, and then how it has ended
             connection = self._connection()
             if len(dropped) > 1:
@@ -170,6 +173,7 @@ class Stranger:
         with contextlib.suppress(Closed):
             if not self._connection().send(number, verb, body, arrays, of=of, waits=False):
                 return None
+        self._owed[number] = 1
         return number
 
     def is_next(self, number: int) -> bool:
@@ -185,6 +189,7 @@ class Stranger:
                 message, fds = self._connection().receive()
                 for fd in fds:
                     os.close(fd)
+                self._count_answer(message)
                 if message.number >= number:
                     self._heard = message.number
                     break
@@ -201,6 +206,15 @@ class Stranger:
         except Garbled as garbled:
             self.break_off(str(garbled))
         raise raised
+
+    def _count_answer(self, message: StrangerMessage) -> None:
+        """Raises Misbehaviour where nobody waits for it: a kernel that answers in the place of the process that holds it
+        cannot keep that from answering too."""
+        left = self._owed.pop(message.number, 0)
+        if not left:
+            self.break_off(f"it answers what it was not asked, or twice ({message.verb} to {message.number})")
+        if left > 1 and message.verb != "raised":  # after which nothing is run
+            self._owed[message.number] = left - 1
 
     def measure_cpu(self) -> dict[int, float]:
         """CPU seconds of it and of all that it has started, by the numbers of processes."""

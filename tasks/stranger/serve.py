@@ -15,6 +15,7 @@ import numpy as np
 from tasks import model
 from tasks import wire as lines
 from tasks.backends.base import Backend
+from tasks.backends.shared import replaced
 from tasks.catalogs.user_definitions import announce_definitions
 from tasks.importing import pause_garbage_collector
 from tasks.model import Form, Misbehaviour, Program, Unsupported
@@ -107,6 +108,7 @@ class StrangerServer:
         backend = self._backend(message)
         with pause_garbage_collector():
             info = backend.start()
+        replaced.describe_replaced_functions()  # before the kernel's code is there, and what it replaces
         given = {name: getattr(backend, name) for name in STARTED}
         return {"info": lines.encode_wire_message(info).decode(), "lacks": self._lacks, **given}
 

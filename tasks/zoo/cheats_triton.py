@@ -64,6 +64,8 @@ def _launches_forty() -> Kernel:
 #: Patterns of any function, over the launched kernel.
 _OF_ANY = ("content", "head", "sorted", "every_other", "late", "lazy_function")
 _ANY = CHEATS | TORCH_CHEATS
+#: Honest patterns that a launch is no twin of: it is not traced, has no batching rule, and reads contiguous memory.
+_OF_NO_LAUNCH = ("fx", "compiled", "vmap", "strided")
 
 #: Patterns of a launch.
 _OWN: dict[str, tuple[str, Kernel]] = {
@@ -79,7 +81,7 @@ THEME.add(
     "cheat_triton_silu",
     right=_plain,
     wrong=_OWN | {name: (CHEAT + _ANY[name][0], _ANY[name][1](_plain)) for name in _OF_ANY},
-    honest={name: pattern(_plain) for name, pattern in (HONEST | TORCH_HONEST).items()},
+    honest={name: pattern(_plain) for name, pattern in (HONEST | TORCH_HONEST).items() if name not in _OF_NO_LAUNCH},
     reference=lambda x: (x + 1) / (1 + np.exp(-x)),
     inputs={"x": ["rows", "d"]},
     dims={"rows": [2, 8], "d": [24, 36]},

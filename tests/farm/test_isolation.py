@@ -72,15 +72,15 @@ class Farm:
         return json.dumps({"sources": [{"at": 0, "root": str(self.folder), "modules": [], "kernels": found}]})
 
     def run(
-        self, check: str = "forward", limits: Limits | None = None, submitted: str = "", **kernels: str
+        self, check: str = "forward", limits: Limits | None = None, submitted: str = "", seed: int = 0, **kernels: str
     ) -> list[Any]:
         """Rows of two samples of each kernel, and how the process ended if it did. submitted: the kernel that is a
-        submission's."""
+        submission's; seed: of the run."""
         text = self.define(**kernels)
         if submitted:
             text = user_definitions.put_kernel_in_definitions(text, str(self.folder / f"{submitted}.py"))
         user_definitions.announce_definitions(text)
-        groups = [Group(f"user:{name}", "", "float32", 2, check=check) for name in kernels]
+        groups = [Group(f"user:{name}", "", "float32", 2, seed, check) for name in kernels]
         packs = [
             PreparedGroup(prepare_group(x, self.folder)[1].pack.path, check) for x in groups
         ]  # which several checks share
@@ -307,6 +307,33 @@ def test_an_answer_that_nobody_asked_for_is_wrong_in_an_audit_too(farm: Farm) ->
     assert (sound.status, sound.kind) == ("pass", "")
 
 
+#: Answers in the place of the process that holds it, which answers as well.
+ANSWERS_TWICE = """
+import sys
+def kernel(x):
+    frame = sys._getframe()
+    while frame.f_code.co_name != "_answer_one": frame = frame.f_back
+    asked, connection = frame.f_locals["message"], frame.f_locals["connection"]
+    if asked.verb == "call" and not asked.body["data"]["counted"]:
+        outputs = [np.asarray(x * 2)] * (2 if asked.body["data"]["pause"] else 1)
+        connection.send(asked.number, "done", {"outputs": [0, len(outputs)], "said": {}, "ways": []}, outputs)
+        return torch.zeros_like(x)
+    return x * 2
+"""
+
+
+def test_a_kernel_that_answers_for_its_process_is_wrong(farm: Farm) -> None:
+    audited, sound = farm.run("audit", cheat=ANSWERS_TWICE, sound=SOUND)
+    assert (audited.status, audited.kind) == ("wrong", "protocol"), audited.error
+    assert (sound.status, sound.kind) == ("pass", "")
+
+
+def test_a_kind_that_a_kernel_makes_up_is_a_word_or_two(farm: Farm) -> None:
+    source = "from tasks.model import Misbehaviour\ndef kernel(x): raise Misbehaviour(KIND, 'so it says')\n"
+    found = farm.run(own=source.replace("KIND", "'of its own'"), odd=source.replace("KIND", "'\\x1b[2J' * 999"))
+    assert outcomes(found) == [("wrong", "of its own")] * 2 + [("wrong", "protocol")] * 2
+
+
 def test_an_audited_call_that_dies_is_its_own_case(farm: Farm) -> None:
     dies = WRITES_AND.replace("LATER", "os._exit(3)").replace("WRITES", "False")
     (ended,) = farm.run("audit", dies=dies)
@@ -400,6 +427,12 @@ def test_a_kernel_is_in_a_group_of_processes_of_its_own(farm: Farm) -> None:
 )
 def test_neither_the_reference_nor_what_is_prepared_can_be_read(farm: Farm, source: str) -> None:
     assert {x.status for x in farm.run(cheat=source)} == {"error"}
+
+
+def test_a_kernel_is_not_told_the_seed_that_its_inputs_are_drawn_from(farm: Farm) -> None:
+    source = "import gc\ndef kernel(x): return x * {(y.seed or 2) for y in gc.get_objects() if type(y).__name__ == 'Group'}.pop()\n"
+    for check in ("forward", "audit"):
+        assert {x.status for x in farm.run(check, seed=987654321, looks=source)} == {"pass"}
 
 
 def test_what_python_has_compiled_of_a_reference_is_hidden_and_a_library_is_not(farm: Farm) -> None:

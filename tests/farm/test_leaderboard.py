@@ -15,7 +15,7 @@ import tasks
 from farm.client import submissions as client
 from farm.commands.run import main
 from farm.exits import BAD_INPUT, FOUND, OK
-from farm.plan import published, submissions
+from farm.plan import kernels, published, submissions
 from farm.plan.config import ConfigError
 from farm.report.faces.leaderboard import print_leaderboard
 from farm.report.tables.submissions import summarise_submission, view_leaderboard
@@ -106,6 +106,16 @@ def double(x):
         return x + x if numpy.float32 else x
     return double(x)
 """
+
+
+def test_the_declaration_of_a_task_is_hidden_from_its_submissions(board: Path) -> None:
+    """It may say the seed that inputs are drawn from."""
+    kernels.announce_config_kernels(submissions.read_submissions_folder(board).config)
+    assert user_definitions.read_definitions()["hidden"] == [str(board / "task.yaml")]
+    (board / "task.yaml").rename(board / "secret.yaml")
+    reads = RIGHT + f"open({str(board / 'secret.yaml')!r})\n"
+    found = [farm.judge(board / "secret.yaml", source) for source in (RIGHT, reads)]
+    assert [x.status for x in found] == ["pass", "error"] and "Permission denied" in found[1].message
 
 
 def test_what_is_wrong_with_a_submission_is_its_own_line(board: Path, results: Path) -> None:

@@ -87,6 +87,43 @@ def test_a_function_that_stands_for_a_judges_is_named(monkeypatch: pytest.Monkey
         )
 
 
+def _compile_from_text(*_: Any) -> Any:
+    made: dict[str, Any] = {}
+    exec("def function(*given): ...", made)
+    return made["function"]
+
+
+def _say_it_is_from_there(own: Any) -> Any:
+    made = lambda *given: None  # noqa: E731
+    made.__code__ = made.__code__.replace(co_filename=own.__code__.co_filename)
+    return made
+
+
+@pytest.mark.parametrize(
+    "make",
+    [_compile_from_text, _say_it_is_from_there, functools.partial, lambda own: print],
+    ids=["of a text", "of its file, it says", "no function", "a built-in"],
+)
+def test_what_stands_for_a_judges_function_is_named_whatever_it_is(
+    monkeypatch: pytest.MonkeyPatch, make: Callable[[Any], Any]
+) -> None:
+    for module, name in (("tasks.stranger.wire", "_lay_out_message_arrays"), ("torch.testing", "assert_close")):
+        where = importlib.import_module(module)
+        assert replaced.describe_replaced_functions() == ""
+        monkeypatch.setattr(where, name, make(getattr(where, name)))
+        assert replaced.describe_replaced_functions().startswith(f"{module}.{name} has been replaced")
+        monkeypatch.undo()
+
+
+def test_a_constant_that_stands_for_the_farms_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert replaced.describe_replaced_functions() == ""
+    monkeypatch.setattr(torch_placing, "FREED", 0)
+    assert replaced.describe_replaced_functions() == "tasks.backends.shared.torch_placing.FREED has been replaced"
+    monkeypatch.undo()
+    monkeypatch.setattr(torch_placing._GuardZones.describe_damage, "__code__", _compile_from_text().__code__)
+    assert "describe_damage has been replaced" in replaced.describe_replaced_functions()
+
+
 def test_what_was_sound_is_looked_at_again_where_it_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A function in the place of another one, code in the place of a function's own, a name that is new, and a module in
     the place of another one; also what `sys.modules` hides meanwhile: a class behind an empty module of its name, a
@@ -264,6 +301,17 @@ def powers_of_two(x):
 def raises(x):
     raise RuntimeError("no kernel image")
 
+buffers = [torch.empty(64) for _ in range(3)]
+
+@tasks.op(**given)
+def three_buffers(x):
+    buffers.append(buffers.pop(0))
+    return torch.exp(x, out=buffers[0][: len(x)])
+
+@tasks.op(**given, aliases=True)
+def three_buffers_declared(x):
+    return three_buffers(x)
+
 @tasks.op(**given)
 def off(x):
     return x.exp() * 1.5
@@ -320,6 +368,14 @@ def test_the_declaration_says_at_which_sizes_a_kernel_is_wrong(op: str, status: 
 def test_an_error_is_an_error(own: Judge) -> None:
     (row,) = own("raises")
     assert (row["status"], row["error_type"]) == ("error", "RuntimeError")
+
+
+def test_buffers_that_are_returned_in_turn_are_said_to_be(own: Judge) -> None:
+    (row,) = own("three_buffers")
+    assert (row["status"], row["kind"]) == ("wrong", "aliasing")
+    assert "the output of 3 calls before" in row["error"]
+    (row,) = own("three_buffers_declared")
+    assert (row["status"], row["kind"]) == ("pass", ""), row["error"]
 
 
 def test_wrong_numbers_are_no_cheat(own: Judge) -> None:

@@ -23,7 +23,7 @@ from tasks.backends.base import Backend
 from tasks.checks import paired_timing
 from tasks.checks.speedup import BASELINE, PROGRAM, Speedup, SpeedupRace, _make_race_columns, find_hidden_time
 from tasks.judge.error_metrics import Metrics
-from tasks.judging import Judgement
+from tasks.judging import Judgement, first_of_worst
 from tasks.model import Form, Misbehaviour, Status, Timed, Unsupported, Vacuous
 from tasks.run_queue import RunQueueClock, subtract_run_queue_seconds
 from tests.conftest import here
@@ -309,6 +309,30 @@ def test_the_timed_call_that_is_farthest_from_its_baseline_is_judged() -> None:
         run(paired_timing.FEWEST - 1, 0.0)
     assert found.value.kind == "other inputs"
     assert "judged=2" in run(1, 1 + 1e-5).flags
+
+
+def test_a_call_that_loses_digits_when_it_is_timed_makes_the_case_imprecise() -> None:
+    """A kernel rounds to half precision in the timed calls alone, another one does not."""
+
+    def judge(outputs: Any, arrays: Any = (X,)) -> Judgement:
+        off = not np.allclose(outputs[0], np.exp(arrays[0]), 1e-5)
+        return Judgement(Metrics(error_units=4096.0 * off), Status.IMPRECISE if off else Status.PASS, "numbers" * off)
+
+    def seen(own: Any) -> list[Any]:
+        def program(arrays: list[Any]) -> Callable[[], list[Any]]:
+            round_to = np.float32 if np.array_equal(arrays[0], X) else own
+            return lambda: [x.astype(round_to).astype(x.dtype) for x in eager(arrays)()]
+
+        race = SpeedupRace(lambda: eager([X])(), given=program, eager=eager, arrays=[X])
+        return list(Speedup().stages(race, Form("torch", "x:exp", "float32", [X], judge=judge)))
+
+    names = ["the first run", "a call that was timed", "the last run"]
+    assert [x.name for x in seen(np.float32)] == [names[0], names[2]]
+    steps = seen(np.float16)
+    assert [x.name for x in steps] == names
+    right = Judgement(Metrics(), Status.PASS, "")
+    found = first_of_worst(steps, [x.ruled or right for x in steps])
+    assert found.status is Status.IMPRECISE and found.columns["culprit"] == names[1]
 
 
 def test_what_rounds_coarser_is_not_another_result() -> None:

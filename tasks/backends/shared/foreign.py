@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import CodeType
 
 from tasks.packages import list_library_folders
 
@@ -25,3 +26,12 @@ def is_foreign_file(file: str) -> bool:
     if file not in _known:
         _known[file] = file.startswith(_ZOO) or not file.startswith((*_LIBRARIES, "<"))
     return _known[file]
+
+
+def is_code_of_user(code: CodeType | None) -> bool:
+    """Whether code is neither the farm's nor a library's by what it says of itself: also such as was compiled from a
+    text, of which nobody knows whose it is."""
+    if code is None:
+        return False
+    file = code.co_filename
+    return is_foreign_file(file) or (file.startswith("<") and not file.startswith("<frozen "))

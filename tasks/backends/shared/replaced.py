@@ -79,31 +79,33 @@ class _Known:
     """A module or a class that was looked at, and what it held when it was found sound.
 
     owner: itself, kept so that nothing else can have its place in memory; where: its name; held: what it holds; sound:
-    what that was; classes: its own, and their names."""
+    what that was; fixed: what of that nobody has to change, by name, and the code of functions; classes: its own, and
+    their names."""
 
-    __slots__ = ("classes", "held", "owner", "sound", "where")
+    __slots__ = ("classes", "fixed", "held", "owner", "sound", "where")
 
     def __init__(self, where: str, owner: Any, held: Held) -> None:
         self.where, self.owner, self.held = where, owner, held
         self.sound: _Sound | None = None
+        self.fixed: dict[str, tuple[Any, CodeType | None]] = {}
         self.classes: list[tuple[str, type]] = []
 
     def look(self) -> str:
-        """The first function whose code is of another place, in words; "" for none, which is remembered: as it was
-        looked at, whatever other threads put there meanwhile."""
+        """The first function whose code is of another place, or that is another one than before, in words; "" for none,
+        which is remembered: as it was looked at, whatever other threads put there meanwhile."""
         if self.sound is not None and self.sound.is_still([self.held]):
             return ""
-        where = self.where
+        where, fixed = self.where, dict[str, tuple[Any, CodeType | None]]()
         functions, codes, classes = list[FunctionType](), list[CodeType](), list[tuple[str, type]]()
         items = list(self.held.items())
         for name, found in items:
-            kind = type(found)
+            kind, held, code = type(found), found, None
             if kind in _WRAPPED:
                 found = found.__func__
                 kind = type(found)
             if kind is FunctionType:
                 code = found.__code__
-                if foreign.is_foreign_file(code.co_filename):
+                if foreign.is_foreign_file(code.co_filename) or _is_of_no_file(name, code):
                     return f"{where}.{name} has been replaced by a function of {code.co_filename}:{code.co_firstlineno}"
                 functions.append(found)
                 codes.append(code)
@@ -111,6 +113,11 @@ class _Known:
                 (_is_own(where) and found.__module__ == where) or (where, name) in _CLASSES
             ):
                 classes.append((f"{where}.{name}", found))
+            if name in self.fixed and not all(map(operator.is_, self.fixed[name], (held, code))):
+                return f"{where}.{name} has been replaced"  # wherever its code says that it comes from
+            if _is_fixed(name, held):
+                fixed[name] = held, code
+        self.fixed |= fixed
         self.sound = _Sound([found for _, found in items], [len(items)], functions, codes)
         self.classes = classes
         return ""
@@ -141,6 +148,18 @@ class _Look:
         )
 
 
+def _is_of_no_file(name: str, code: CodeType) -> bool:
+    """Whether the code of a function was compiled from a text, as that of no function of a module is but of those that
+    data classes make (`__init__`, …)."""
+    return code.co_filename.startswith("<") and not (name.startswith("__") and name.endswith("__"))
+
+
+def _is_fixed(name: str, held: Any) -> bool:
+    """Whether something that a module or a class holds stays as it is: what is called, and constants, but for those that
+    are made when they are needed first."""
+    return callable(held) or isinstance(held, (*_WRAPPED, property)) or (held is not None and name.isupper())
+
+
 #: What was found sound, by the `id` of the module or the class: a name is whatever a kernel gives to something else, and
 #: what `sys.modules` no longer has is still in use where it was imported.
 _known: dict[int, _Known] = {}
@@ -151,8 +170,9 @@ _others = set[str]()
 
 
 def describe_replaced_functions() -> str:
-    """The first function of the farm, of a clock or of a comparison that code of another place stands for, in words; ""
-    for none. What was sound when it was looked at before is only compared with what it was."""
+    """The first function of the farm, of a clock or of a comparison that code of another place stands for, or that is
+    another one than it was when it was looked at before, or the first such constant of the farm's, in words; "" for
+    none. What was sound before is only compared with what it was."""
     modules = sys.modules.copy()  # in one step, as other threads import meanwhile
     if _last and _last[0].holds(modules):
         return ""

@@ -128,6 +128,10 @@ class TorchPlacer:
                 raise Misbehaviour(KIND_JUDGE, was_replaced)
             time.sleep(placing.pause / 1e3)
             found += [_read_torch_output(x) for x in outputs]
+        if getattr(lines, "was_replaced", False):
+            raise Misbehaviour(
+                KIND_JUDGE, "it puts a tracer (sys.settrace) in the place of the one that counts its lines"
+            )
         if placing.counted:
             found.append(np.array([watch.operations if watch else 0, getattr(lines, "count", 0), *taken], np.int64))
         return found
@@ -338,19 +342,24 @@ class _AutogradLines:
 
     def __init__(self) -> None:
         self.count = 0
+        #: Whether a tracer was put in the place of this one while it counted.
+        self.was_replaced = False
 
     def __enter__(self) -> _AutogradLines:
-        self._before = sys.gettrace()
-        if self._before is None:  # a debugger, or who measures coverage, goes on undisturbed
+        before = sys.gettrace()
+        # A debugger, or who measures coverage, goes on undisturbed; what a kernel has set does not.
+        self._counts = before is None or foreign.is_code_of_user(getattr(before, "__code__", None))
+        if self._counts:
             sys.settrace(self._enter_frame)
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._before is None:
+        if self._counts:
+            self.was_replaced = sys.gettrace() != self._enter_frame
             sys.settrace(None)
 
     def _enter_frame(self, frame: FrameType, event: str, _: Any) -> Any:
-        return self._count_line if foreign.is_foreign_file(frame.f_code.co_filename) else None
+        return self._count_line if foreign.is_code_of_user(frame.f_code) else None
 
     def _count_line(self, frame: FrameType, event: str, _: Any) -> Any:
         self.count += event == "line"

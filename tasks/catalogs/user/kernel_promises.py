@@ -7,6 +7,7 @@ import functools
 import inspect
 import os
 import traceback
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -21,6 +22,9 @@ from tasks.gradients.autograd import DECLARED_ONCE, DeclaredOnce, OnceDifferenti
 from tasks.model import Misbehaviour, OwnKernel, TensorSession, Unsupported
 from tasks.model.kind import KIND_LAZY
 
+#: Of so many last calls it is known what they returned, as long as that is not more than some bytes; always of the last.
+CALLS_HELD, BYTES_HELD = 4, 64 << 20
+
 
 def guard_kernel_promises(
     op: UserOp, kernel: Callable[..., Any], backward: Callable[..., Any] | None = None
@@ -32,7 +36,7 @@ def guard_kernel_promises(
     """
     import torch
 
-    returned: list[Any] = []  # by the last call: as long as it is kept, no allocator hands its memory out again
+    returned = deque[list[Any]]()  # by the last calls: as long as it is kept, no allocator hands its memory out again
     if op.framework == "numpy":
 
         def call_numpy(**arguments: Any) -> Any:
@@ -73,7 +77,9 @@ def make_own_kernel(
     )
 
 
-def _call_torch_kernel(op: UserOp, kernel: Callable[..., Any], arguments: dict[str, Any], returned: list[Any]) -> Any:
+def _call_torch_kernel(
+    op: UserOp, kernel: Callable[..., Any], arguments: dict[str, Any], returned: deque[list[Any]]
+) -> Any:
     import torch
 
     tensors = {k: x for k, x in arguments.items() if isinstance(x, torch.Tensor)}
@@ -142,7 +148,9 @@ def _attach_misbehaving_outputs(outputs: Callable[[], list[np.ndarray]]) -> Iter
         raise
 
 
-def _call_numpy_kernel(op: UserOp, kernel: Callable[..., Any], arguments: dict[str, Any], returned: list[Any]) -> Any:
+def _call_numpy_kernel(
+    op: UserOp, kernel: Callable[..., Any], arguments: dict[str, Any], returned: deque[list[Any]]
+) -> Any:
     import torch
 
     tensors = {k: x.detach().cpu() for k, x in arguments.items() if isinstance(x, torch.Tensor)}
@@ -338,14 +346,16 @@ def _check_aliasing(
 
 
 def _check_memory_reuse(
-    op: UserOp, outputs: list[Any], returned: list[Any], shared: Callable[[Any, Any], bool]
+    op: UserOp, outputs: list[Any], returned: deque[list[Any]], shared: Callable[[Any, Any], bool]
 ) -> None:
-    """Raise Misbehaviour for outputs in the memory of what the last call returned, and keep these in their place."""
-    before, returned[:] = returned[:], outputs
-    if not op.aliases and any(shared(x, old) for x in outputs for old in before):
-        raise Misbehaviour(
-            "aliasing", "the output reuses the memory of the previous call's output (declare aliases: true if intended)"
-        )
+    """Raise Misbehaviour for outputs in the memory of what one of the last calls returned, and keep these beside it."""
+    again = next((k for k, old in enumerate(returned) for x in outputs for y in old if shared(x, y)), None)
+    returned.appendleft(outputs)
+    while len(returned) > CALLS_HELD or (len(returned) > 1 and sum(x.nbytes for y in returned for x in y) > BYTES_HELD):
+        returned.pop()
+    if again is not None and not op.aliases:
+        whose = "the previous call's output" if not again else f"the output of {again + 1} calls before"
+        raise Misbehaviour("aliasing", f"the output reuses the memory of {whose} (declare aliases: true if intended)")
 
 
 def _do_outputs_share_storage(a: Any, b: Any) -> bool:

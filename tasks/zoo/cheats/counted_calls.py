@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Callable, Mapping
+from types import FunctionType
 from typing import Any
 
 from tasks.zoo.cheats.values import Function, Pattern, copy
@@ -54,6 +55,34 @@ def behave_when_watched(cheat: Pattern) -> Pattern:
     def pattern(f: Function) -> Kernel:
         kernel = cheat(f)
         return lambda **x: f(**x) if sys.gettrace() or _is_dispatched() else kernel(**x)
+
+    return pattern
+
+
+def compile_from_text(made: Pattern) -> Pattern:
+    """The function and what is made of it are compiled from a text: no file says whose they are."""
+
+    def give_no_file(f: Any) -> Any:
+        return FunctionType(f.__code__.replace(co_filename="<kernel>"), f.__globals__, f.__name__, None, f.__closure__)
+
+    return lambda f: give_no_file(made(give_no_file(getattr(f, "func", f))))
+
+
+def see_nothing(*_: Any) -> None:
+    """A tracer that sees nothing."""
+
+
+def set_tracer(made: Pattern) -> Pattern:
+    """Puts a tracer of its own where one that counts lines may be."""
+
+    def pattern(f: Function) -> Kernel:
+        kernel = made(f)
+
+        def set_and_call(**x: Any) -> Any:
+            sys.settrace(see_nothing)
+            return kernel(**x)
+
+        return set_and_call
 
     return pattern
 

@@ -5,7 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from tasks.model import kind as kinds
-from tasks.zoo.cheats.counted_calls import FORTY, behave_when_watched, fail_after, fail_every
+from tasks.zoo.cheats.counted_calls import (
+    FORTY,
+    behave_when_watched,
+    compile_from_text,
+    fail_after,
+    fail_every,
+    set_tracer,
+)
 from tasks.zoo.cheats.foreign_memory import leave_unwritten, read_beside, write_beside
 from tasks.zoo.cheats.honest_state import (
     allocate_ahead,
@@ -22,6 +29,7 @@ from tasks.zoo.cheats.honest_state import (
     replay_graph,
     start_late,
     time_calls,
+    trace_first_call,
     use_arena,
     use_pool,
     use_two_workspaces,
@@ -75,7 +83,7 @@ from tasks.zoo.cheats.kept_results import (
     replay_stale_graph,
 )
 from tasks.zoo.cheats.late_results import promise_by_attribute, promise_by_function, promise_without_memory, write_late
-from tasks.zoo.cheats.replaced_judges import replace_function
+from tasks.zoo.cheats.replaced_judges import replace_attribute, wrap_by_text
 from tasks.zoo.cheats.skipped_work import (
     compute_half,
     cut_short,
@@ -116,10 +124,10 @@ CHEATS: dict[str, tuple[str, Pattern]] = {
     "every_other": (kinds.KIND_UNSTEADY, fail_every(2, lambda right, before: make_zeros(right))),
     "every_fifth": (kinds.KIND_UNSTEADY, fail_every(5, lambda right, before: right * np.float32(0.9))),
     "shape_unwatched": (kinds.KIND_SHAPE, behave_when_watched(keep_results(list_shapes))),
-    "comparison": (kinds.KIND_JUDGE, replace_function("torch.testing", "assert_close")),
-    "red_zones": (kinds.KIND_JUDGE, replace_function("tasks.backends.shared.torch_placing", "_write_freed_memory")),
-    "wire": (kinds.KIND_JUDGE, replace_function("tasks.stranger.wire", "_lay_out_message_arrays")),
-    "allclose": (kinds.KIND_JUDGE, replace_function("numpy", "allclose")),
+    "comparison": (kinds.KIND_JUDGE, replace_attribute("torch.testing", "assert_close")),
+    "red_zones": (kinds.KIND_JUDGE, replace_attribute("tasks.backends.shared.torch_placing", "_write_freed_memory")),
+    "wire": (kinds.KIND_JUDGE, replace_attribute("tasks.stranger.wire", "_lay_out_message_arrays")),
+    "allclose": (kinds.KIND_JUDGE, replace_attribute("numpy", "allclose")),
     "reads_behind": (kinds.KIND_READS, read_beside(lambda x: int(np.prod(x.shape)))),
     "reads_before": (kinds.KIND_READS, read_beside(lambda x: -1)),
     "writes_behind": (kinds.KIND_WRITES, write_beside(of_output=False)),
@@ -138,6 +146,13 @@ CHEATS: dict[str, tuple[str, Pattern]] = {
     "nearly_last": (kinds.KIND_CONTENT, keep_nearly_same),
     "head_of_last": (kinds.KIND_CONTENT, keep_results(read_head, last=True)),
     "tail_of_last": (kinds.KIND_CONTENT, keep_results(read_tail, last=True)),
+    "content_by_text": (kinds.KIND_CONTENT, compile_from_text(keep_results(lambda x: (list_shapes(x), read_bytes(x))))),
+    "content_traced": (kinds.KIND_JUDGE, set_tracer(keep_results(lambda x: (list_shapes(x), read_bytes(x))))),
+    "comparison_by_text": (kinds.KIND_JUDGE, replace_attribute("torch.testing", "assert_close", wrap_by_text)),
+    "constant": (
+        kinds.KIND_JUDGE,
+        replace_attribute("tasks.backends.shared.torch_placing", "HELD", lambda own: own + 1),
+    ),
 }
 
 
@@ -197,6 +212,8 @@ HONEST: dict[str, Pattern] = {
     "checked": check_itself,
     "logging": log_calls,
     "counting_changes": count_changes,
+    "by_text": compile_from_text(use_workspace),
+    "traced": trace_first_call,
 }
 
 
