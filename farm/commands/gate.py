@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from farm.commandline import refuse_in_a_line
+from farm.fitting import make_console
 from farm.options.gate import make_parser
 from farm.plan import config as configs
 from farm.plan import match_known
@@ -31,10 +32,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     gate = _gate_asked_run(run, args.config)
     report = Report.of(rows, _add_config_known_failures(run, args.config))
     found = judge_run_gate(report, gate)
-    views = view_gate(found)
+    views = view_gate(report, found)
     for view in views:
         if view.all_lines():
-            terminal.print_view(view, terminal.make_report_console(), _MOST)
+            terminal.print_view(view, make_console(), _MOST)
     made = {
         args.junit: lambda: write_junit(report, found),
         args.sarif: lambda: write_sarif(report, found, args.config or str(run.get("path") or "farm.yaml")),

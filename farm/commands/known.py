@@ -16,6 +16,7 @@ import yaml
 from farm import lake as lakes
 from farm.commandline import refuse_in_a_line, write_asked_csv
 from farm.exits import FOUND, OK
+from farm.fitting import make_console
 from farm.lake import minimal
 from farm.options.known import make_parser
 from farm.plan import known_lists, match_known
@@ -146,7 +147,7 @@ def _show_or_check_known(args: argparse.Namespace) -> int:
         shown = frame[~untried]  # a config may name the lists of all runtimes there are
     title = f"Known failures and run {run.get('run_id')}"
     if len(shown):
-        terminal.print_view(view_known_failures_life(shown, title), terminal.make_report_console(), len(shown))
+        terminal.print_view(view_known_failures_life(shown, title), make_console(), len(shown))
     if checking and (args.lists or untried.sum() <= _NAMED):
         for line in frame[untried].head(_NAMED).itertuples():
             print(f"{f'{line.place}: ' * bool(line.place)}{NOT_TRIED}: {line.op} on {line.backend}: {line.reason}")

@@ -15,13 +15,13 @@ from rich.console import Console
 from farm import lake
 from farm.commandline import refuse_in_a_line, warn_in_a_line
 from farm.exits import FOUND, INCOMPLETE, OK
+from farm.fitting import make_console
 from farm.lake.key import RowKey
 from farm.options.report import make_parser
 from farm.report.faces.files import describe_written_report, write, write_checklist, write_diff
 from farm.report.faces.inputs import draw_inputs_picture
 from farm.report.faces.plot import draw_plot
 from farm.report.faces.terminal import (
-    make_report_console,
     print_case_agreement,
     print_conclusion,
     print_coverage,
@@ -29,9 +29,9 @@ from farm.report.faces.terminal import (
     print_verdict,
     print_view,
 )
-from farm.report.runs import choose_report_folder, load_rows_for_report
+from farm.report.runs import choose_report_folder, describe_known_runs, load_rows_for_report, name_diff_sides
 from farm.report.tables.agreement import case
-from farm.report.tables.changes import diff, find_diff_exit_code
+from farm.report.tables.changes import UnknownBackend, diff, find_diff_exit_code
 from farm.report.tables.checklists import is_checklist_proved, list_checklist, view_checklist
 from farm.report.tables.coverage import list_inventory_backends
 from farm.report.tables.findings import view_every_new_cell
@@ -57,8 +57,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if args.case:
             args.run, args.case = _find_case(args)
+        if args.diff:
+            args.diff = name_diff_sides(args.results, args.diff)
         rows, run = _load_report_rows(args)
-        console = make_report_console()
+        console = make_console()
         if args.plot and not args.inputs:
             print(draw_plot(rows, args.backend or "torch-cpu", Path(args.plot)))
             return 0
@@ -149,7 +151,11 @@ def _load_report_rows(args: argparse.Namespace) -> tuple[pd.DataFrame, dict[str,
 
 def _write_report_diff(rows: pd.DataFrame, args: argparse.Namespace, console: Console) -> int:
     """Print and write a diff; its exit code."""
-    table = diff(rows, *args.diff)
+    try:
+        table = diff(rows, *args.diff)
+    except UnknownBackend as problem:
+        known = lake.list_known_runs(args.results)
+        raise Refusal(f"{problem}; of another run it is RUN:BACKEND ({describe_known_runs(known)})") from None
     print_diff(table, console)
     runs = rows["run_id"].unique()
     paths = write_diff(

@@ -11,6 +11,7 @@ import pandas as pd
 from farm import lake as lakes
 from farm.commandline import clean_line, refuse_in_a_line, write_asked_csv
 from farm.exits import FOUND, INCOMPLETE, OK
+from farm.fitting import make_console
 from farm.lake import manifest
 from farm.lake.key import RowKey
 from farm.options.verify import make_parser
@@ -84,7 +85,7 @@ def _rerun_asked_rows(args: argparse.Namespace) -> int:
         make_text_column("backend"), build_number_column("tried"), build_number_column("ran"), build_number_column("status", "same status"), build_number_column("metrics", "same numbers"),
     )  # fmt: skip
     view = View("verify", "Run again", sums, columns, unit="backends", counted=True, empty="nothing was judged")
-    terminal.print_view(view, terminal.make_report_console(), len(sums))
+    terminal.print_view(view, make_console(), len(sums))
     ran, same = int(found["ran"].sum()), int(found["status"].sum())
     print(
         f"{same} of {ran} outcomes repeat, {int(found['metrics'].sum())} with the same numbers; {len(found) - ran} could not run here"

@@ -23,6 +23,8 @@ from farm.report.tables.coverage import list_inventory_backends, select_latest_r
 CLOCKS = pd.Timedelta(minutes=1)
 #: What is earlier is no time that a clock has told.
 TIMED = pd.Timestamp("2000-01-01", tz="UTC")
+#: Words for a run by its place in the lake: the newest, and the one before it.
+WORDS = {"last": -1, "previous": -2}
 
 
 def merge_run_records(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -60,14 +62,53 @@ def _read_run_or_warn(results: lake.Lake, run_id: str) -> dict[str, Any]:
         return {"run_id": run_id}
 
 
+def find_run_by_word(known: Sequence[str], name: str) -> str:
+    """The id of a run that is named by one of `WORDS`; every other name as it is. ``known``: the ids of a lake, oldest
+    first. Raises LakeError where the lake has too few runs."""
+    place = WORDS.get(name)
+    if place is None:
+        return name
+    if len(known) < -place:
+        raise lake.LakeError(f"no run {name!r}: the lake has one run, {known[-1]}; name it, or run once more")
+    return known[place]
+
+
+def name_diff_sides(results: str, sides: Sequence[str]) -> list[str]:
+    """The sides of a diff as `farm.report.tables.changes.diff` takes them, each with the id of its run: a run (all its
+    backends), RUN:BACKEND, or a backend of the run that is asked about.
+
+    Raises LakeError for a lake without runs, or with too few; ValueError for a run beside a backend, which are no pair.
+    """
+    known = lake.list_known_runs(results)
+    runs = [find_run_by_word(known, name.partition(":")[0]) for name in sides]
+    whole = [":" not in name and run in known for name, run in zip(sides, runs, strict=True)]
+    if any(whole) and not all(whole):
+        run, other = (sides[k] for k in (whole.index(True), whole.index(False)))
+        raise ValueError(
+            f"--diff: {run} is a run, {other} is not one: give two runs, or a backend of it as {run}:BACKEND"
+            f" ({describe_known_runs(known)})"
+        )
+    return [run + colon + rest for run, (_, colon, rest) in zip(runs, (name.partition(":") for name in sides))]
+
+
+def describe_known_runs(known: Sequence[str]) -> str:
+    """How the newest runs of a lake are called, in a few words; ``known``: their ids, oldest first."""
+    words = {place: word for word, place in WORDS.items()}
+    named = [
+        f"{known[place]} ({words[place]})" if place in words else known[place]
+        for place in range(-1, -6, -1)[: len(known)]
+    ]
+    return f"runs, newest first: {', '.join(named)}" + ", …" * (len(known) > len(named))
+
+
 def load_rows_and_record(results: str, run_id: str) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """Rows and description of one run, of the last one ("last"), or the newest outcome of every case ("all").
+    """Rows and description of one run, of one by its place (`WORDS`), or the newest outcome of every case ("all").
 
     Raises LakeError, with the nearest ids, when there is no such run.
     """
     opened = lake.open_lake(results)
     known = lake.list_known_runs(opened)
-    run_id = known[-1] if run_id == "last" else run_id
+    run_id = find_run_by_word(known, run_id)
     rows = lake.read(opened, None if run_id == "all" else run_id)
     warn_of_early_runs(find_early_runs(rows))
     if run_id == "all":
@@ -121,12 +162,13 @@ def choose_report_folder(results: str, run_id: str) -> Path:
 
 
 def load_rows_for_report(results: str, run_id: str, sides: Sequence[str]) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """`load_rows_and_record`, or for ``sides`` of a diff of which one names its run (RUN_ID:BACKEND), the rows of the
-    runs named and, for a side without one, of ``run_id``; each with its own run_id.
+    """`load_rows_and_record`, or for ``sides`` of a diff (`name_diff_sides`) of which one names its run, the rows of
+    the runs named and, for a side without one, of ``run_id``; each with its own run_id.
 
     A run that is named is read whole: the newest outcome of every case would hide an older one.
     """
-    named = [name.rpartition(":")[0] for name in sides if ":" in name]
+    known = lake.list_known_runs(results) if sides else []
+    named = [name.partition(":")[0] for name in sides if ":" in name or name in known]
     if not named:
         return load_rows_and_record(results, run_id)
     loaded = [
