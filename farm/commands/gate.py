@@ -7,6 +7,7 @@ from typing import Any
 
 from farm.commandline import refuse_in_a_line
 from farm.fitting import make_console
+from farm.lake.store import hold_text_in_python
 from farm.options.gate import make_parser
 from farm.plan import config as configs
 from farm.plan import match_known
@@ -25,6 +26,7 @@ _MOST = 30
 
 
 @refuse_in_a_line
+@hold_text_in_python()
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     args = make_parser().parse_args(argv)

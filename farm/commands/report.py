@@ -17,6 +17,7 @@ from farm.commandline import refuse_in_a_line, warn_in_a_line
 from farm.exits import FOUND, INCOMPLETE, OK
 from farm.fitting import make_console
 from farm.lake.key import RowKey
+from farm.lake.store import hold_text_in_python
 from farm.options.report import make_parser
 from farm.report.faces.files import describe_written_report, write, write_checklist, write_diff
 from farm.report.faces.inputs import draw_inputs_picture
@@ -47,6 +48,7 @@ USED_BY = {"backend": {"plot": "--plot", "checklist": "--checklist"}, "dtype": {
 
 
 @refuse_in_a_line
+@hold_text_in_python()
 def main(argv: Sequence[str] | None = None) -> int:
     """Print and write the report; exit code 0, 2 when the command line names what is not there.
 

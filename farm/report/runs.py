@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from farm import lake
 from farm.commandline import warn_in_a_line
-from farm.lake.store import keep_unique_rows
+from farm.lake.store import keep_unique_rows, make_frame
 from farm.report.tables import changes
 from farm.report.tables.coverage import list_inventory_backends, select_latest_rows
 
@@ -143,7 +143,7 @@ def find_run_before(results: str, run: Mapping[str, Any]) -> tuple[pd.DataFrame,
                 continue
             table = lake.read_table(opened, earlier, [*changes.READ, "farm_version"])
             if len(rows := keep_unique_rows(table.filter(pc.is_in(table["case_id"], now)))):
-                return rows.to_pandas(), record
+                return make_frame(rows), record
     return None
 
 

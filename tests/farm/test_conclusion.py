@@ -403,7 +403,7 @@ def test_of_many_known_causes_a_terminal_shows_a_line_each_of_the_commonest_and_
     said = printed(rows, record, width=80)
     part = said[said.index("9 known failures: 9 causes, 4 shown") :].splitlines()
     assert sum(line.split()[2:4] == ["torch-cpu", "wrong"] for line in part[:6]) == 4 and len(part) < 12
-    assert f"all of them: farm known list --run {REC['run_id']}" in said
+    assert f"every entry, and how it fared: farm known list --run {REC['run_id']}" in said
     assert write_markdown_report(rows, record).count(long[:200]) >= 9
 
 

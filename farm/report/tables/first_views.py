@@ -146,7 +146,9 @@ def _find_known_list_command(report: Report, causes: int) -> list[tuple[str, str
     """The command that lists what a terminal has no line for, where that is something."""
     run = "all" if "runs" in report.run else report.run.get("run_id") or "last"
     where = write_results_option(str(report.rows.attrs.get("results", "results")))
-    return [("all of them", f"{name_farm_program()} known list --run {run}{where}")] * (causes > _SHOWN)
+    return [("every entry, and how it fared", f"{name_farm_program()} known list --run {run}{where}")] * (
+        causes > _SHOWN
+    )
 
 
 def _find_example_command(report: Report, known: pd.DataFrame) -> list[tuple[str, str]]:

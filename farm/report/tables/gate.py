@@ -16,7 +16,7 @@ import pydantic
 from farm import lake as lakes
 from farm.commandline import clean_line
 from farm.exits import FOUND, INCOMPLETE, OK
-from farm.lake.store import keep_unique_rows
+from farm.lake.store import keep_unique_rows, make_frame
 from farm.plan import match_known
 from farm.report.tables.causes import NEW, count_with_noun
 from farm.report.tables.coverage import (
@@ -305,9 +305,9 @@ def _explain_flaky_failure(report: Report, new: pd.DataFrame, flaky: Flaky) -> d
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", lakes.LakeWarning)  # said when the run itself was read
         ids = [name for name in lakes.run_ids(opened) if name <= this][-flaky.of :]
-        table = keep_unique_rows(
-            pa.concat_tables([lakes.read_table(opened, name, columns, where) for name in ids])
-        ).to_pandas()
+        table = make_frame(
+            keep_unique_rows(pa.concat_tables([lakes.read_table(opened, name, columns, where) for name in ids]))
+        )
     keys = ["case_id", "backend", "digest", "runtime_version"]
     now = report.rows[report.rows["backend"].isin(where["backend"])]
     latest = now[[*keys, "status"]].drop_duplicates(["case_id", "backend"]).rename(columns={"status": "now"})
