@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     args = _parse_report_arguments(argv)
     try:
-        if args.case:
+        if args.case is not None:
             args.run, args.case = _find_case(args)
         if args.diff:
             args.diff = name_diff_sides(args.results, args.diff)
@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         if args.inputs:
             return _draw_all_inputs(rows, args)
-        if args.case:
+        if args.case is not None:
             print_case_agreement(case(rows, args.case), console)
             return 0
         if args.pairs:

@@ -55,11 +55,17 @@ def merge_run_records(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _read_run_or_warn(results: lake.Lake, run_id: str) -> dict[str, Any]:
+    """The record of a run, which says at least whose it is; what it holds of another kind than a record's is left out."""
     try:
-        return lake.read_run(results, run_id)
+        record = lake.read_run(results, run_id)
     except lake.LakeError as problem:
         warn_in_a_line(f"{problem}; its rows are reported without config and inventory")
         return {"run_id": run_id}
+    for name in ("config", "inventory"):
+        if not isinstance(record.get(name) or {}, Mapping):
+            warn_in_a_line(f"the record of run {run_id} has no mapping as {name}: its rows are reported without")
+            del record[name]
+    return record | {"run_id": str(record.get("run_id") or run_id)}
 
 
 def find_run_by_word(known: Sequence[str], name: str) -> str:

@@ -371,7 +371,7 @@ def view_gate(report: Report, found: JudgedGate) -> list[View]:
         ),
     )  # fmt: skip
     return [
-        View("gate", "Gate", items, shown, unit="items", counted=True, lead=[found.sentence]),
+        View("gate", "Gate", items, shown, unit="items", counted=True),
         View(
             "gate_new",
             "New failures",
