@@ -145,6 +145,11 @@ LINES: list[tuple[str, str]] = [
     ("report {d}/lake --checklist cuda --backend trch-cuda", "no backend 'trch-cuda'; did you mean torch-cpu"),
     ("report {d}/lake --checklist cuda --backend ''", "--backend: no backend ''"),
     ("report {d}/lake --checklist onnx --out {d}/file", "file"),
+    # known
+    (
+        "known check {d}/ours.yaml --results {d}/lake --backend ort-cpux",
+        "no known failure is of backend 'ort-cpux'; did you mean ort-cpu",
+    ),
     # reproduce
     ("reproduce", "the following arguments are required: key"),
     ("reproduce x", "'x' is no key: a key is run_id:case_id:backend"),
@@ -337,6 +342,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         "bad.json": "{",
         "list.json": "[]",
         "known.yaml": "- {op: abs, reason: r}\n- {status: bad, op: abs, reason: r}\n",
+        "ours.yaml": "- {op: abs, backend: ort-cpu, status: wrong, reason: r}\n",
         "k.py": test_user_config.KERNELS,
     }.items():
         (d / name).write_text(text)
