@@ -14,6 +14,7 @@ from farm.exits import FOUND, INCOMPLETE, OK
 from farm.fitting import make_console
 from farm.lake import manifest
 from farm.lake.key import RowKey
+from farm.lake.store import find_run_by_word
 from farm.options.verify import make_parser
 from farm.report.faces import terminal
 from farm.report.runs import load_rows_and_record
@@ -47,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _check_manifest_of_run(args: argparse.Namespace, asked: bool) -> int:
     """Hold the run against its manifest; one without any is refused only where it was ``asked`` for."""
     opened = lakes.open_lake(args.results)
-    run_id = lakes.list_known_runs(opened)[-1] if args.run == "last" else args.run
+    run_id = find_run_by_word(opened, args.run)
     if not asked and not manifest.has_manifest(opened, run_id):
         return OK
     found = manifest.check_manifest(opened, run_id, args.signed_by)

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from farm import lake
 from farm.commandline import warn_in_a_line
-from farm.lake.store import keep_unique_rows, make_frame
+from farm.lake.store import WORDS, find_run_by_word, keep_unique_rows, make_frame
 from farm.report.tables import changes
 from farm.report.tables.coverage import list_inventory_backends, select_latest_rows
 
@@ -23,8 +23,6 @@ from farm.report.tables.coverage import list_inventory_backends, select_latest_r
 CLOCKS = pd.Timedelta(minutes=1)
 #: What is earlier is no time that a clock has told.
 TIMED = pd.Timestamp("2000-01-01", tz="UTC")
-#: Words for a run by its place in the lake: the newest, and the one before it.
-WORDS = {"last": -1, "previous": -2}
 
 
 def merge_run_records(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -68,17 +66,6 @@ def _read_run_or_warn(results: lake.Lake, run_id: str) -> dict[str, Any]:
     return record | {"run_id": str(record.get("run_id") or run_id)}
 
 
-def find_run_by_word(known: Sequence[str], name: str) -> str:
-    """The id of a run that is named by one of `WORDS`; every other name as it is. ``known``: the ids of a lake, oldest
-    first. Raises LakeError where the lake has too few runs."""
-    place = WORDS.get(name)
-    if place is None:
-        return name
-    if len(known) < -place:
-        raise lake.LakeError(f"no run {name!r}: the lake has one run, {known[-1]}; name it, or run once more")
-    return known[place]
-
-
 def name_diff_sides(results: str, sides: Sequence[str]) -> list[str]:
     """The sides of a diff as `farm.report.tables.changes.diff` takes them, each with the id of its run: a run (all its
     backends), RUN:BACKEND, or a backend of the run that is asked about.
@@ -86,7 +73,7 @@ def name_diff_sides(results: str, sides: Sequence[str]) -> list[str]:
     Raises LakeError for a lake without runs, or with too few; ValueError for a run beside a backend, which are no pair.
     """
     known = lake.list_known_runs(results)
-    runs = [find_run_by_word(known, name.partition(":")[0]) for name in sides]
+    runs = [find_run_by_word(results, name.partition(":")[0]) for name in sides]
     whole = [":" not in name and run in known for name, run in zip(sides, runs, strict=True)]
     if any(whole) and not all(whole):
         run, other = (sides[k] for k in (whole.index(True), whole.index(False)))
@@ -108,13 +95,13 @@ def describe_known_runs(known: Sequence[str]) -> str:
 
 
 def load_rows_and_record(results: str, run_id: str) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """Rows and description of one run, of one by its place (`WORDS`), or the newest outcome of every case ("all").
+    """Rows and description of one run, of one by its place (`farm.lake.store.WORDS`), or the newest outcome of every case ("all").
 
     Raises LakeError, with the nearest ids, when there is no such run.
     """
     opened = lake.open_lake(results)
     known = lake.list_known_runs(opened)
-    run_id = find_run_by_word(known, run_id)
+    run_id = find_run_by_word(opened, run_id)
     rows = lake.read(opened, None if run_id == "all" else run_id)
     warn_of_early_runs(find_early_runs(rows))
     if run_id == "all":

@@ -151,6 +151,8 @@ LINES: list[tuple[str, str]] = [
         "no known failure is of backend 'ort-cpux'; did you mean ort-cpu",
     ),
     # reproduce
+    (f"reproduce previous:{CASE}:torch-cpu --results {{d}}/lake", f"no run 'previous': the lake has one run, {RUN}"),
+    ("verify --run previous --results {d}/lake", f"no run 'previous': the lake has one run, {RUN}"),
     ("reproduce", "the following arguments are required: key"),
     ("reproduce x", "'x' is no key: a key is run_id:case_id:backend"),
     ("reproduce ''", "is no key"),
