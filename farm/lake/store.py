@@ -79,7 +79,7 @@ NOT_TOLD = ("proxy_options", "load_frequency", "connect_timeout", "request_timeo
 #: What the farm calls a run. A folder of another name may be a copy.
 RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
 #: Words for a run by its place in the lake: the newest, and the one before it.
-WORDS = {"last": -1, "previous": -2}
+RUN_WORDS = {"last": -1, "previous": -2}
 #: A run's record, beside its parts; dataset readers leave it alone for its underscore.
 RECORD = "_run.json"
 #: A lake that is open, or where it is: a local path, or a URI of any pyarrow filesystem.
@@ -286,9 +286,9 @@ def list_known_runs(results: AnyLake) -> list[str]:
 
 
 def find_run_by_word(results: AnyLake, name: str) -> str:
-    """The id of the run of a lake that one of `WORDS` names; every other name as it is. Raises LakeError where the lake
+    """The id of the run of a lake that one of `RUN_WORDS` names; every other name as it is. Raises LakeError where the lake
     has too few runs."""
-    place = WORDS.get(name)
+    place = RUN_WORDS.get(name)
     if place is None:
         return name
     known = list_known_runs(results)

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from farm import lake
 from farm.commandline import warn_in_a_line
-from farm.lake.store import WORDS, find_run_by_word, keep_unique_rows, make_frame
+from farm.lake.store import RUN_WORDS, find_run_by_word, keep_unique_rows, make_frame
 from farm.report.tables import changes
 from farm.report.tables.coverage import list_inventory_backends, select_latest_rows
 
@@ -86,7 +86,7 @@ def name_diff_sides(results: str, sides: Sequence[str]) -> list[str]:
 
 def describe_known_runs(known: Sequence[str]) -> str:
     """How the newest runs of a lake are called, in a few words; ``known``: their ids, oldest first."""
-    words = {place: word for word, place in WORDS.items()}
+    words = {place: word for word, place in RUN_WORDS.items()}
     named = [
         f"{known[place]} ({words[place]})" if place in words else known[place]
         for place in range(-1, -6, -1)[: len(known)]
@@ -95,7 +95,7 @@ def describe_known_runs(known: Sequence[str]) -> str:
 
 
 def load_rows_and_record(results: str, run_id: str) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """Rows and description of one run, of one by its place (`farm.lake.store.WORDS`), or the newest outcome of every case ("all").
+    """Rows and description of one run, of one by its place (`farm.lake.store.RUN_WORDS`), or the newest outcome of every case ("all").
 
     Raises LakeError, with the nearest ids, when there is no such run.
     """

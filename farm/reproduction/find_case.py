@@ -102,7 +102,7 @@ class StoredCase:
 
 
 def parse_row_key(text: str, results: lakes.Lake) -> RowKey:
-    """The key in ``text``; a run's word (`farm.lake.store.WORDS`) is replaced by its id. "seed:NUMBER", or the number alone, is the case
+    """The key in ``text``; a run's word (`farm.lake.store.RUN_WORDS`) is replaced by its id. "seed:NUMBER", or the number alone, is the case
     that a seed made.
 
     Raises ReproduceError."""

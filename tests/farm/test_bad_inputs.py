@@ -197,7 +197,7 @@ LINES: list[tuple[str, str]] = [
     ("init harvest --model {d}/none.onnx --inputs {d}/none.npz --out {d}/new", "none.onnx: no such file"),
     ("init harvest --model {d}/file --inputs {d}/file --out {d}/new", "no ONNX model"),
     ("init harvest --run x --results {d}/lake --out {d}/new", f"there is {RUN}"),
-    ("init harvest --run last --results {d}/empty --out {d}/new", "it holds no run"),
+    ("init harvest --run last --results {d}/empty --out {d}/new", "no runs in"),
     ("init harvest --run last --results {d}/lake --out {d}/new", "has located no culprit"),
     # rejudge, calibrate, selftest
     ("rejudge", "the following arguments are required: --policy"),
