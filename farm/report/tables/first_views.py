@@ -143,12 +143,10 @@ def _list_cause_columns() -> tuple[ViewColumn, ...]:
 
 
 def _find_known_list_command(report: Report, causes: int) -> list[tuple[str, str]]:
-    """The command that lists what a terminal has no line for, where that is something."""
+    """The command that has the causes whole, which a terminal cuts, and those that it has no line for."""
     run = "all" if "runs" in report.run else report.run.get("run_id") or "last"
     where = write_results_option(str(report.rows.attrs.get("results", "results")))
-    return [("every entry, and how it fared", f"{name_farm_program()} known list --run {run}{where}")] * (
-        causes > _SHOWN
-    )
+    return [("every entry, and how it fared", f"{name_farm_program()} known list --run {run}{where}")] * (causes > 0)
 
 
 def _find_example_command(report: Report, known: pd.DataFrame) -> list[tuple[str, str]]:
