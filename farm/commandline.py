@@ -279,5 +279,5 @@ def add_cache_option(parser: argparse.ArgumentParser) -> None:
 
 def add_key_argument(parser: argparse.ArgumentParser, more: str = "", **options: Any) -> None:
     """``key``: which case of which run on which backend."""
-    words = "run_id:case_id:backend, as a report prints it ('last': the newest run)"
+    words = "run_id:case_id:backend, as a report prints it ('last': the newest run, 'previous': the one before)"
     parser.add_argument("key", help=words + more, **options)

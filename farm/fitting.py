@@ -3,11 +3,15 @@ frame: what is copied from it, or read in a log, is words and numbers."""
 
 from __future__ import annotations
 
+import io
+import re
+import shutil
+import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -18,15 +22,43 @@ LEAST = 20
 LEAST_END = 12
 #: Blanks between columns, and before what stands below a line.
 GAP, INDENT = 2, 4
+#: Columns of a file or a pipe.
+PIPED = 100
+_BLANKS_AT_END = re.compile(r" +(?=\n)")
+
+
+class _NoBlanksAtEnds(io.TextIOBase):
+    """A file or a pipe whose lines end where their words do: rich fills them up to the width of what stands there."""
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        """As standard output's: rich draws with the letters that it has."""
+        return sys.stdout.encoding
+
+    def write(self, text: str, /) -> int:
+        return sys.stdout.write(_BLANKS_AT_END.sub("", text))
+
+    def flush(self) -> None:
+        sys.stdout.flush()
+
+
+def make_console() -> Console:
+    """The terminal; a file or a pipe has the width that COLUMNS says, else that of a log people read."""
+    if sys.stdout.isatty():
+        return Console(highlight=False, emoji=False)
+    columns = shutil.get_terminal_size((PIPED, 50)).columns
+    return Console(file=_NoBlanksAtEnds(), width=columns, highlight=False, emoji=False)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
 class TableHead:
-    """The head of a column. right: numbers, which are never folded; stays: it stands beside the first, however wide it is."""
+    """The head of a column. right: numbers, which are never folded; stays: it stands beside the first, however wide it is;
+    below: it stands below its line, however much room there is."""
 
     words: str
     right: bool = False
     stays: bool = False
+    below: bool = False
 
 
 def fit_table(
@@ -58,7 +90,7 @@ def _lay_table_out(
     room = width - GAP * (len(heads) - 1)
     widths, kept = _share_table_width(natural, least, room), _select_columns_beside(heads, lines, width)
     folded, below = _count_screen_lines(lines, widths), _count_lines_below(lines, kept, width)
-    beside = sum(least) <= room and folded <= below
+    beside = sum(least) <= room and folded <= below and not any(head.below for head in heads)
     return (widths, kept, folded) if beside else ([], kept, below)
 
 
@@ -147,6 +179,7 @@ def _select_columns_beside(
     widths = {
         n: max([*map(len, head.words.split()), *(_flatten_cell(cells[n]).cell_len for cells, _ in lines), 1])
         for n, head in enumerate(heads)
+        if not head.below
     }
     while sum(w + GAP for w in widths.values()) - GAP > width:
         moved = [n for n in widths if n and not heads[n].stays]

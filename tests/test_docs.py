@@ -129,7 +129,7 @@ NOT_RUN = {
     "farm training gradcheck --table": "needs a run with the check backward; tests/farm/test_gradcheck.py has one",
     "farm training loss train.py:make": "needs a file; tests/farm/test_loss.py has one",
     "farm report --diff ort-cpu@1.20.1": "needs the run before it",
-    "farm report --run all --diff 2026": "tests/farm/test_vendor_view.py compares two runs",
+    "farm report --diff previous": "tests/farm/test_vendor_view.py compares two runs",
     "farm report s3://": "tests/farm/test_lake.py has an S3 server",
     "farm report site s3://": "tests/farm/test_lake.py has an S3 server",
     "farm node start --head": "starts a cluster; tests/farm/test_cluster.py does",

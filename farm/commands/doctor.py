@@ -11,9 +11,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
+from rich.text import Text
 
 from farm.commandline import refuse_in_a_line
 from farm.exits import OK
+from farm.fitting import TableHead, fit_table, make_console
 from farm.fleet import envs
 from farm.fleet.detect_vendors import detect_vendors
 from farm.fleet.inventory import BackendOffer, join_node_offers
@@ -29,6 +31,10 @@ from tasks.cache import default_cache
 from tasks.confine import LACKS
 from tasks.stranger.nursery import try_out_confining
 
+#: The colours of states in the list.
+_STYLES = {"available": "green", "unavailable": "yellow"}
+#: What is said of a backend in a line of its own: its version, or a reason with a command, as long as they are.
+_TEXT = "version, device, nodes; or why not"
 #: Backends from which on it is said that they are asked.
 _MANY = 3
 
@@ -82,23 +88,22 @@ def _print_doctor_list(found: Sequence[RosterLine], as_json: bool) -> None:
         for line in found:
             print(json.dumps(asdict(line)))
         return
-    console = Console()
-    heads = {
+    columns = {
         "backend": "name",
         "vendor": "vendor",
         "from": "origin",
         "environment": "environment",
         "works from": "oldest",
+        "state": "state",
+        _TEXT: "text",
     }
-    columns = [
-        [head, *(getattr(line, name) or "–" for line in found)] for head, name in (heads | {"state": "state"}).items()
+    lines = [
+        ([Text(getattr(line, name) or "–") for name in columns.values()], _STYLES.get(line.state, "")) for line in found
     ]
-    widths = [max(map(len, column)) for column in columns]
-    texts = ["version, device, nodes; or why not", *(line.text for line in found)]
-    for *cells, text in zip(*columns, texts):
-        row = "  ".join(f"{cell:{width}}" for cell, width in zip(cells, widths))
-        style = {"available": "green", "unavailable": "yellow"}.get(cells[-1])
-        console.print(f"{row}  {text}", style=style, highlight=False, soft_wrap=True, markup=False)
+    console = make_console()
+    console.print(
+        fit_table("Backends", [TableHead(words, below=words == _TEXT) for words in columns], lines, console.width)
+    )
 
 
 def _describe_doctor_machine(unasked: Sequence[RosterLine]) -> Iterator[str]:

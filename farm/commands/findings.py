@@ -13,6 +13,7 @@ import pandas as pd
 
 from farm import lake as lakes
 from farm.commandline import refuse_in_a_line, write_asked_csv
+from farm.fitting import make_console
 from farm.hunt import issue_text, show_minimal
 from farm.hunt.minimal_files import ISSUE
 from farm.hunt.minimise_row import check_case_to_minimise, minimise_row
@@ -129,7 +130,7 @@ def _print_findings_command(table: pd.DataFrame, left: pd.DataFrame, args: argpa
     if args.backend:
         table, left = (x[x["backend"] == args.backend] for x in (table, left))
     if len(table):
-        terminal.print_view(view_defects(table, left, len(table)), terminal.make_report_console(), _MOST)
+        terminal.print_view(view_defects(table, left, len(table)), make_console(), _MOST)
     mine = table["fault"] == BACKENDS
     told = ", ".join(f"{name} {count}" for name, count in table["backend"][mine].value_counts().items())
     print(

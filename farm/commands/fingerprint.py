@@ -15,6 +15,7 @@ from rich.console import Console
 from farm import lake as lakes
 from farm.commandline import refuse_in_a_line
 from farm.exits import INCOMPLETE, OK, allow_interrupts
+from farm.fitting import make_console
 from farm.options.fingerprint import READ, make_parser
 from farm.plan.config import BackendConfig, Config, ConfigError, check_config_backend, is_config_path, load_config
 from farm.plan.request import RunRequest, parse_budget_seconds
@@ -72,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return OK
     if not len(readings):
         raise Refusal("nothing was read: farm report says what became of the cases")
-    terminal.print_view(view_passport(readings), terminal.make_report_console(), _MOST)
+    terminal.print_view(view_passport(readings), make_console(), _MOST)
     if args.tree:
         _print_fingerprint_orders(readings)
     return OK
@@ -191,7 +192,7 @@ def _print_fingerprint_difference(lake: lakes.Lake, one: str, other: str, as_jso
         for line in found.to_dict("records"):
             print(json.dumps({k: None if v != v else v for k, v in line.items()}, default=str))
         return OK
-    terminal.print_view(view_passport_differences(found, one, other), terminal.make_report_console(), _MOST)
+    terminal.print_view(view_passport_differences(found, one, other), make_console(), _MOST)
     return OK
 
 

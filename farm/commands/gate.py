@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from farm.commandline import refuse_in_a_line
+from farm.fitting import make_console
+from farm.lake.store import hold_text_in_python
 from farm.options.gate import make_parser
 from farm.plan import config as configs
 from farm.plan import match_known
@@ -24,6 +26,7 @@ _MOST = 30
 
 
 @refuse_in_a_line
+@hold_text_in_python()
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     args = make_parser().parse_args(argv)
@@ -31,10 +34,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     gate = _gate_asked_run(run, args.config)
     report = Report.of(rows, _add_config_known_failures(run, args.config))
     found = judge_run_gate(report, gate)
-    views = view_gate(found)
+    views = view_gate(report, found)
     for view in views:
         if view.all_lines():
-            terminal.print_view(view, terminal.make_report_console(), _MOST)
+            terminal.print_view(view, make_console(), _MOST)
     made = {
         args.junit: lambda: write_junit(report, found),
         args.sarif: lambda: write_sarif(report, found, args.config or str(run.get("path") or "farm.yaml")),

@@ -13,6 +13,7 @@ from typing import Any
 from farm import lake
 from farm.commandline import clean_line, refuse_in_a_line
 from farm.exits import OK
+from farm.lake.store import find_run_by_word
 from farm.options.harvest import make_parser
 from tasks.cache import default_cache
 from tasks.catalogs.models.table import MODELS
@@ -110,8 +111,8 @@ def _take_catalog_model(name: tuple[str, str], index: int, seed: int) -> tuple[A
 def _find_culprits_to_harvest(results: str, run_id: str) -> Iterator[Source]:
     """The nodes and windows that a run's rows of the catalog models blame. Raises GivenError, LakeError."""
     opened = lake.open_lake(results)
-    known = lake.run_ids(opened)
-    rows = lake.read(opened, run_id=known[-1] if run_id == "last" and known else run_id)
+    run_id = find_run_by_word(opened, run_id)
+    rows = lake.read(opened, run_id=run_id)
     located = rows["culprit"].fillna("").map(lambda text: culprit.find_culprit_ends(text) is not None)
     rows = rows[(rows["catalog"] == "models") & located]
     if rows.empty:

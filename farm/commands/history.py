@@ -8,6 +8,7 @@ from pathlib import Path
 
 from farm.commandline import refuse_in_a_line, write_asked_csv
 from farm.exits import OK
+from farm.fitting import make_console
 from farm.options.history import make_parser
 from farm.report.faces import terminal
 from farm.report.runs import find_early_runs, warn_of_early_runs
@@ -36,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     history = list_outcome_spans(rows, args.along)
     told = list_history_changes(history)
     view = view_history(told, f"Outcomes along {args.along}s", _MOST, describe_last_history_step(rows, args.along))
-    terminal.print_view(view, terminal.make_report_console(), _MOST)
+    terminal.print_view(view, make_console(), _MOST)
     if args.csv:
         write_asked_csv(history, args.csv)
     return OK

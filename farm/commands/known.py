@@ -16,6 +16,7 @@ import yaml
 from farm import lake as lakes
 from farm.commandline import refuse_in_a_line, write_asked_csv
 from farm.exits import FOUND, OK
+from farm.fitting import make_console
 from farm.lake import minimal
 from farm.options.known import make_parser
 from farm.plan import known_lists, match_known
@@ -31,8 +32,9 @@ from farm.report.tables.causes import count_with_noun
 from farm.report.tables.coverage import keep_distinct_rows
 from farm.report.tables.known_failures import BAD, NOT_TRIED, STATES, list_known_failures, view_known_failures_life
 from farm.reproduction.find_case import find_row_of_key, parse_row_key
-from tasks.model import flags
+from tasks.model import Refusal, flags
 from tasks.model.failing import describe_failure_manner
+from tasks.nearest import suggest_nearest_names
 
 #: Entries that name no row, which are named themselves where they are not more.
 _NAMED = 5
@@ -136,7 +138,7 @@ def _mark_known_seen(args: argparse.Namespace) -> int:
 
 def _show_or_check_known(args: argparse.Namespace) -> int:
     rows, run, entries = _read_known_run(args)
-    entries = [k for k in entries if match_known.make_pattern_matcher([args.backend])([k.backend])]
+    entries = _keep_asked_backends(entries, args.backend)
     place = _find_known_entries(args.lists or [Path(str(run.get("path") or ""))])
     frame = list_known_failures(rows, entries).assign(place=[str(place.get(_strip_known_seen(k), "")) for k in entries])
     checking = args.command == "check"
@@ -146,7 +148,7 @@ def _show_or_check_known(args: argparse.Namespace) -> int:
         shown = frame[~untried]  # a config may name the lists of all runtimes there are
     title = f"Known failures and run {run.get('run_id')}"
     if len(shown):
-        terminal.print_view(view_known_failures_life(shown, title), terminal.make_report_console(), len(shown))
+        terminal.print_view(view_known_failures_life(shown, title), make_console(), len(shown))
     if checking and (args.lists or untried.sum() <= _NAMED):
         for line in frame[untried].head(_NAMED).itertuples():
             print(f"{f'{line.place}: ' * bool(line.place)}{NOT_TRIED}: {line.op} on {line.backend}: {line.reason}")
@@ -160,6 +162,16 @@ def _show_or_check_known(args: argparse.Namespace) -> int:
     if args.csv:
         write_asked_csv(shown if checking else frame, args.csv)
     return FOUND if checking and len(shown) else OK
+
+
+def _keep_asked_backends(entries: Sequence[KnownFailure], backend: str) -> list[KnownFailure]:
+    """The entries of the backends that --backend asks for. Raises Refusal where none is: a check of nothing would pass."""
+    asked = match_known.make_pattern_matcher([backend])
+    kept = [entry for entry in entries if asked([entry.backend])]
+    if entries and not kept:
+        names = sorted({entry.backend for entry in entries})
+        raise Refusal(f"--backend: no known failure is of backend {backend!r}{suggest_nearest_names(backend, names)}")
+    return kept
 
 
 def _strip_known_seen(entry: KnownFailure) -> KnownFailure:

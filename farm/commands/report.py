@@ -15,13 +15,14 @@ from rich.console import Console
 from farm import lake
 from farm.commandline import refuse_in_a_line, warn_in_a_line
 from farm.exits import FOUND, INCOMPLETE, OK
+from farm.fitting import make_console
 from farm.lake.key import RowKey
+from farm.lake.store import hold_text_in_python
 from farm.options.report import make_parser
 from farm.report.faces.files import describe_written_report, write, write_checklist, write_diff
 from farm.report.faces.inputs import draw_inputs_picture
 from farm.report.faces.plot import draw_plot
 from farm.report.faces.terminal import (
-    make_report_console,
     print_case_agreement,
     print_conclusion,
     print_coverage,
@@ -29,9 +30,9 @@ from farm.report.faces.terminal import (
     print_verdict,
     print_view,
 )
-from farm.report.runs import choose_report_folder, load_rows_for_report
+from farm.report.runs import choose_report_folder, describe_known_runs, load_rows_for_report, name_diff_sides
 from farm.report.tables.agreement import case
-from farm.report.tables.changes import diff, find_diff_exit_code
+from farm.report.tables.changes import UnknownBackend, diff, find_diff_exit_code
 from farm.report.tables.checklists import is_checklist_proved, list_checklist, view_checklist
 from farm.report.tables.coverage import list_inventory_backends
 from farm.report.tables.findings import view_every_new_cell
@@ -47,6 +48,7 @@ USED_BY = {"backend": {"plot": "--plot", "checklist": "--checklist"}, "dtype": {
 
 
 @refuse_in_a_line
+@hold_text_in_python()
 def main(argv: Sequence[str] | None = None) -> int:
     """Print and write the report; exit code 0, 2 when the command line names what is not there.
 
@@ -55,16 +57,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     args = _parse_report_arguments(argv)
     try:
-        if args.case:
+        if args.case is not None:
             args.run, args.case = _find_case(args)
+        if args.diff:
+            args.diff = name_diff_sides(args.results, args.diff)
         rows, run = _load_report_rows(args)
-        console = make_report_console()
+        console = make_console()
         if args.plot and not args.inputs:
             print(draw_plot(rows, args.backend or "torch-cpu", Path(args.plot)))
             return 0
         if args.inputs:
             return _draw_all_inputs(rows, args)
-        if args.case:
+        if args.case is not None:
             print_case_agreement(case(rows, args.case), console)
             return 0
         if args.pairs:
@@ -149,7 +153,11 @@ def _load_report_rows(args: argparse.Namespace) -> tuple[pd.DataFrame, dict[str,
 
 def _write_report_diff(rows: pd.DataFrame, args: argparse.Namespace, console: Console) -> int:
     """Print and write a diff; its exit code."""
-    table = diff(rows, *args.diff)
+    try:
+        table = diff(rows, *args.diff)
+    except UnknownBackend as problem:
+        known = lake.list_known_runs(args.results)
+        raise Refusal(f"{problem}; of another run it is RUN:BACKEND ({describe_known_runs(known)})") from None
     print_diff(table, console)
     runs = rows["run_id"].unique()
     paths = write_diff(

@@ -23,6 +23,7 @@ from farm.commandline import refuse_in_a_line
 from farm.exits import FOUND, INCOMPLETE, OK, allow_interrupts
 from farm.fitting import TableHead, fit_table
 from farm.fleet import detect_vendors
+from farm.lake.store import hold_text_in_python
 from farm.options.run import make_parser
 from farm.plan import matrix as matrices
 from farm.plan import request as requests
@@ -46,6 +47,8 @@ from tasks.model import EXHAUSTIVE, FORWARD, Group
 from tasks.nearest import suggest_nearest_names
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from farm.fleet.inventory import BackendOffer
     from farm.report.exports import Report
 
@@ -307,6 +310,15 @@ def _run_planned_cells(plan: RunPlan, console: Console) -> int:
     except OSError as error:
         print(f"error: the lake cannot be written: {error}; resume with: {again}", file=sys.stderr)
         return INCOMPLETE
+    return _conclude_run(run, rows, missing, again, console, say)
+
+
+@hold_text_in_python()
+def _conclude_run(
+    run: LaunchedRun, rows: pd.DataFrame, missing: str, again: str, console: Console, say: Callable[[str], None]
+) -> int:
+    """Report a run that has come to its end; its exit code."""
+    request = run.request
     from farm.report.exports import Report
 
     report = Report.of(rows, run.record)

@@ -9,6 +9,7 @@ from farm import lake as lakes
 from farm.commandline import refuse_in_a_line
 from farm.exits import OK
 from farm.lake import manifest
+from farm.lake.store import find_run_by_word
 from farm.options.sign import make_parser
 from farm.program import name_farm_program, write_results_option
 
@@ -25,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         return OK
     opened = lakes.open_lake(args.results)
-    run_id = lakes.list_known_runs(opened)[-1] if args.run == "last" else args.run
+    run_id = find_run_by_word(opened, args.run)
     signed = manifest.sign_run(opened, run_id, args.key, args.replace)
     print(f"run {run_id}: {len(signed['manifest']['files'])} files signed by {signed['public_key'][:16]}…")
     return OK

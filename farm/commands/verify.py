@@ -11,8 +11,10 @@ import pandas as pd
 from farm import lake as lakes
 from farm.commandline import clean_line, refuse_in_a_line, write_asked_csv
 from farm.exits import FOUND, INCOMPLETE, OK
+from farm.fitting import make_console
 from farm.lake import manifest
 from farm.lake.key import RowKey
+from farm.lake.store import find_run_by_word
 from farm.options.verify import make_parser
 from farm.report.faces import terminal
 from farm.report.runs import load_rows_and_record
@@ -46,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _check_manifest_of_run(args: argparse.Namespace, asked: bool) -> int:
     """Hold the run against its manifest; one without any is refused only where it was ``asked`` for."""
     opened = lakes.open_lake(args.results)
-    run_id = lakes.list_known_runs(opened)[-1] if args.run == "last" else args.run
+    run_id = find_run_by_word(opened, args.run)
     if not asked and not manifest.has_manifest(opened, run_id):
         return OK
     found = manifest.check_manifest(opened, run_id, args.signed_by)
@@ -84,7 +86,7 @@ def _rerun_asked_rows(args: argparse.Namespace) -> int:
         make_text_column("backend"), build_number_column("tried"), build_number_column("ran"), build_number_column("status", "same status"), build_number_column("metrics", "same numbers"),
     )  # fmt: skip
     view = View("verify", "Run again", sums, columns, unit="backends", counted=True, empty="nothing was judged")
-    terminal.print_view(view, terminal.make_report_console(), len(sums))
+    terminal.print_view(view, make_console(), len(sums))
     ran, same = int(found["ran"].sum()), int(found["status"].sum())
     print(
         f"{same} of {ran} outcomes repeat, {int(found['metrics'].sum())} with the same numbers; {len(found) - ran} could not run here"

@@ -8,7 +8,7 @@ import os
 import re
 import uuid
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -36,6 +36,9 @@ Where = Mapping[str, Collection[Any]]
 T = TypeVar("T")
 #: Files that are read at once: a store answers each of them only after a while.
 READERS = 8
+#: Rows up to which a frame holds text as Python's own strings. A report of them takes a thousand small steps, each of
+#: which costs more in Arrow than the work it does; of many rows Arrow's take less memory.
+SMALL = 50_000
 #: How often a directory is listed again in which files vanish meanwhile.
 LISTED = 20
 
@@ -75,6 +78,8 @@ ANSWER_S, TRIES, WORDS = 15, 3, 400
 NOT_TOLD = ("proxy_options", "load_frequency", "connect_timeout", "request_timeout")
 #: What the farm calls a run. A folder of another name may be a copy.
 RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
+#: Words for a run by its place in the lake: the newest, and the one before it.
+RUN_WORDS = {"last": -1, "previous": -2}
 #: A run's record, beside its parts; dataset readers leave it alone for its underscore.
 RECORD = "_run.json"
 #: A lake that is open, or where it is: a local path, or a URI of any pyarrow filesystem.
@@ -280,6 +285,18 @@ def list_known_runs(results: AnyLake) -> list[str]:
     )
 
 
+def find_run_by_word(results: AnyLake, name: str) -> str:
+    """The id of the run of a lake that one of `RUN_WORDS` names; every other name as it is. Raises LakeError where the lake
+    has too few runs."""
+    place = RUN_WORDS.get(name)
+    if place is None:
+        return name
+    known = list_known_runs(results)
+    if len(known) < -place:
+        raise LakeError(f"no run {name!r}: the lake has one run, {known[-1]}; name it, or run once more")
+    return known[place]
+
+
 def explain_other_run(path: str, said: str) -> str:
     """What is wrong with a folder that is called as a run is, but not as the run ``said`` of its rows; "" for
     nothing."""
@@ -471,12 +488,31 @@ def read(results: AnyLake, run_id: str | None = None, where: Where | None = None
     lake = open_lake(results)
     if run_id is not None and run_id not in run_ids(lake):
         raise LakeError(f"no run {run_id!r} in {lake.uri!r}{_name_nearest_runs(lake, run_id)}")
-    frame: pd.DataFrame = keep_unique_rows(read_table(lake, run_id, where=where)).to_pandas()
+    frame = make_frame(keep_unique_rows(read_table(lake, run_id, where=where)))
     for said in frame["run_id"].unique() if run_id is not None else ():
         if words := explain_other_run(lake.path(str(run_id)), said):
             warnings.warn(words, CopyWarning, stacklevel=2)
     frame.attrs["results"] = lake.uri  # so that a report can say where its rows are
     return frame
+
+
+def make_frame(table: pa.Table) -> pd.DataFrame:
+    """A table as a DataFrame. The type of its text is pandas's own, whatever holds it."""
+    import pandas as pd  # what reads tables alone has no need of it
+
+    with pd.option_context("mode.string_storage", "python" if table.num_rows <= SMALL else "pyarrow"):
+        frame: pd.DataFrame = table.to_pandas()
+    return frame
+
+
+@contextlib.contextmanager
+def hold_text_in_python() -> Iterator[None]:
+    """Meanwhile, text that is put beside that of a small frame is held as the frame's own (`make_frame`): each step that
+    mixes the two converts one of them. For a command that reports; a library leaves pandas as its caller set it."""
+    import pandas as pd
+
+    with pd.option_context("mode.string_storage", "python"):
+        yield
 
 
 def keep_unique_rows(table: pa.Table) -> pa.Table:
@@ -487,7 +523,7 @@ def keep_unique_rows(table: pa.Table) -> pa.Table:
 
 def find_kept_rows(table: pa.Table) -> pa.Array | None:
     """The rows that `keep_unique_rows` keeps; None for all."""
-    keys = table.select([*KEY, "attempts"]).to_pandas()
+    keys = make_frame(table.select([*KEY, "attempts"]))
     if not keys.duplicated(KEY).any():
         return None
     order = keys.sort_values("attempts", kind="stable", na_position="first")

@@ -17,7 +17,9 @@ def make_parser() -> CommandParser:
     )
     add_list_option(parser, "--backends", "NAME", "backends assumed to be right: torch-cpu,ort-cpu", required=True)
     add_results_option(parser)
-    parser.add_argument("--run", default="last", help="id of a run, last (default), or all: the newest of every case")
+    parser.add_argument(
+        "--run", default="last", help="id of a run, last (default), previous, or all: the newest of every case"
+    )
     parser.add_argument(
         "--quantile", type=float, default=QUANTILE, metavar="Q", help=f"of the ops' maxima (default {QUANTILE})"
     )

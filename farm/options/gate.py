@@ -18,7 +18,7 @@ def make_parser() -> CommandParser:
         "failures are known",
     )
     add_results_option(parser)
-    parser.add_argument("--run", default="last", help="id of a run, or last (default)")
+    parser.add_argument("--run", default="last", help="id of a run, last (default) or previous")
     parser.add_argument("--config", metavar="FILE", help="use this config's gate instead of the run's")
     for name, words in (("junit", "JUnit XML"), ("sarif", "SARIF 2.1.0"), ("markdown", "a summary in Markdown")):
         parser.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"write {words}")

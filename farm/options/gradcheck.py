@@ -43,5 +43,5 @@ def make_parser() -> CommandParser:
         "--table", action="store_true", help="instead print the two-oracle table of a run's rows as CSV"
     )
     add_results_option(parser, "the lake of --table (default: results)")
-    parser.add_argument("--run", default="last", help="the run for --table: an id, last (default) or all")
+    parser.add_argument("--run", default="last", help="the run for --table: an id, last (default), previous or all")
     return parser

@@ -28,7 +28,7 @@ def make_parser() -> CommandParser:
             "lists", nargs="*", type=Path, metavar="FILE", help="lists, folders, configs (default: the run's)"
         )
         add_results_option(one)
-        one.add_argument("--run", default="last", help="id of a run, last (default), or all")
+        one.add_argument("--run", default="last", help="id of a run, last (default), previous, or all")
         one.add_argument("--backend", metavar="GLOB", default="*", help="only these backends")
         if name != "seen":
             one.add_argument("--csv", metavar="FILE", help="write the table")

@@ -20,7 +20,9 @@ def make_parser() -> CommandParser:
         help=f"{', '.join(policy_files.list_policy_names())} or a path/to/policy.json",
     )
     add_results_option(parser)
-    parser.add_argument("--run", default="last", help="id of a run, last (default), or all: the newest of every case")
+    parser.add_argument(
+        "--run", default="last", help="id of a run, last (default), previous, or all: the newest of every case"
+    )
     parser.add_argument("--all", action="store_true", help="print every changed cell")
     parser.add_argument("--out", metavar="FILE", help="write the rejudged rows to a .parquet or .csv file")
     return parser

@@ -16,7 +16,9 @@ def make_parser() -> CommandParser:
     )
     parser.add_argument("results", nargs="?", help="the lake, a directory or s3://… (default: results)")
     parser.add_argument("--results", dest="results_option", metavar="PATH", help="the same")
-    parser.add_argument("--run", default="last", help="id of a run, last (default), or all: the newest of every case")
+    parser.add_argument(
+        "--run", default="last", help="id of a run, last (default), previous, or all: the newest of every case"
+    )
     parser.add_argument("--out", help="directory for the files (default: _report beside the rows)")
     parser.add_argument("--files", action="store_true", help="list every file that was written")
     parser.add_argument(
@@ -58,8 +60,8 @@ def make_parser() -> CommandParser:
         "--diff",
         nargs=2,
         metavar=("A", "B"),
-        help="only show what changed from backend A to backend B; RUN_ID:BACKEND takes one "
-        "from another run, with --run all",
+        help="only show what changed from backend A to backend B (RUN:BACKEND of another run), or from run A to run B; a "
+        "run is its id, last or previous",
     )
     one.add_argument(
         "--checklist",

@@ -16,7 +16,7 @@ def make_parser() -> CommandParser:
         epilog="exit code: 0; 2 a run or a key is missing",
     )
     add_results_option(parser)
-    parser.add_argument("--run", default="last", help="id of a run, or last (default)")
+    parser.add_argument("--run", default="last", help="id of a run, last (default) or previous")
     either = parser.add_mutually_exclusive_group(required=True)
     either.add_argument("--key", type=Path, metavar="FILE", help="private key in PEM")
     either.add_argument("--new-key", type=Path, metavar="FILE", help="make a key and sign nothing")

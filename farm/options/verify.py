@@ -16,7 +16,7 @@ def make_parser() -> CommandParser:
         epilog="exit code: 0 everything is as it was; 1 something is not; 2 bad input; 3 nothing could be run again",
     )
     add_results_option(parser)
-    parser.add_argument("--run", default="last", help="id of a run, or last (default)")
+    parser.add_argument("--run", default="last", help="id of a run, last (default) or previous")
     parser.add_argument(
         "--signed-by",
         type=Path,

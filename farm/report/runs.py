@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from farm import lake
 from farm.commandline import warn_in_a_line
-from farm.lake.store import keep_unique_rows
+from farm.lake.store import RUN_WORDS, find_run_by_word, keep_unique_rows, make_frame
 from farm.report.tables import changes
 from farm.report.tables.coverage import list_inventory_backends, select_latest_rows
 
@@ -53,21 +53,55 @@ def merge_run_records(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _read_run_or_warn(results: lake.Lake, run_id: str) -> dict[str, Any]:
+    """The record of a run, which says at least whose it is; what it holds of another kind than a record's is left out."""
     try:
-        return lake.read_run(results, run_id)
+        record = lake.read_run(results, run_id)
     except lake.LakeError as problem:
         warn_in_a_line(f"{problem}; its rows are reported without config and inventory")
         return {"run_id": run_id}
+    for name in ("config", "inventory"):
+        if not isinstance(record.get(name) or {}, Mapping):
+            warn_in_a_line(f"the record of run {run_id} has no mapping as {name}: its rows are reported without")
+            del record[name]
+    return record | {"run_id": str(record.get("run_id") or run_id)}
+
+
+def name_diff_sides(results: str, sides: Sequence[str]) -> list[str]:
+    """The sides of a diff as `farm.report.tables.changes.diff` takes them, each with the id of its run: a run (all its
+    backends), RUN:BACKEND, or a backend of the run that is asked about.
+
+    Raises LakeError for a lake without runs, or with too few; ValueError for a run beside a backend, which are no pair.
+    """
+    known = lake.list_known_runs(results)
+    runs = [find_run_by_word(results, name.partition(":")[0]) for name in sides]
+    whole = [":" not in name and run in known for name, run in zip(sides, runs, strict=True)]
+    if any(whole) and not all(whole):
+        run, other = (sides[k] for k in (whole.index(True), whole.index(False)))
+        raise ValueError(
+            f"--diff: {run} is a run, {other} is not one: give two runs, or a backend of it as {run}:BACKEND"
+            f" ({describe_known_runs(known)})"
+        )
+    return [run + colon + rest for run, (_, colon, rest) in zip(runs, (name.partition(":") for name in sides))]
+
+
+def describe_known_runs(known: Sequence[str]) -> str:
+    """How the newest runs of a lake are called, in a few words; ``known``: their ids, oldest first."""
+    words = {place: word for word, place in RUN_WORDS.items()}
+    named = [
+        f"{known[place]} ({words[place]})" if place in words else known[place]
+        for place in range(-1, -6, -1)[: len(known)]
+    ]
+    return f"runs, newest first: {', '.join(named)}" + ", …" * (len(known) > len(named))
 
 
 def load_rows_and_record(results: str, run_id: str) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """Rows and description of one run, of the last one ("last"), or the newest outcome of every case ("all").
+    """Rows and description of one run, of one by its place (`farm.lake.store.RUN_WORDS`), or the newest outcome of every case ("all").
 
     Raises LakeError, with the nearest ids, when there is no such run.
     """
     opened = lake.open_lake(results)
     known = lake.list_known_runs(opened)
-    run_id = known[-1] if run_id == "last" else run_id
+    run_id = find_run_by_word(opened, run_id)
     rows = lake.read(opened, None if run_id == "all" else run_id)
     warn_of_early_runs(find_early_runs(rows))
     if run_id == "all":
@@ -102,7 +136,7 @@ def find_run_before(results: str, run: Mapping[str, Any]) -> tuple[pd.DataFrame,
                 continue
             table = lake.read_table(opened, earlier, [*changes.READ, "farm_version"])
             if len(rows := keep_unique_rows(table.filter(pc.is_in(table["case_id"], now)))):
-                return rows.to_pandas(), record
+                return make_frame(rows), record
     return None
 
 
@@ -121,12 +155,13 @@ def choose_report_folder(results: str, run_id: str) -> Path:
 
 
 def load_rows_for_report(results: str, run_id: str, sides: Sequence[str]) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """`load_rows_and_record`, or for ``sides`` of a diff of which one names its run (RUN_ID:BACKEND), the rows of the
-    runs named and, for a side without one, of ``run_id``; each with its own run_id.
+    """`load_rows_and_record`, or for ``sides`` of a diff (`name_diff_sides`) of which one names its run, the rows of
+    the runs named and, for a side without one, of ``run_id``; each with its own run_id.
 
     A run that is named is read whole: the newest outcome of every case would hide an older one.
     """
-    named = [name.rpartition(":")[0] for name in sides if ":" in name]
+    known = lake.list_known_runs(results) if sides else []
+    named = [name.partition(":")[0] for name in sides if ":" in name or name in known]
     if not named:
         return load_rows_and_record(results, run_id)
     loaded = [

@@ -8,6 +8,8 @@ import pandas as pd
 
 #: What was not measured.
 DASH = "–"
+#: Measured numbers between these are rounded to whole ones, and have no exponent.
+WHOLE = (999.5, 99_999.5)
 
 
 def format_percent(part: float, whole: float) -> str:
@@ -25,9 +27,10 @@ def format_percent(part: float, whole: float) -> str:
 
 
 def format_report_number(value: Any) -> str:
-    """A measured number with three digits; "–" for what was not measured."""
+    """A measured number with three digits, from 1,000 to 100,000 as a whole one: whether a figure happens to be whole
+    does not change how it is written. "–" for what was not measured."""
     if value is None or pd.isna(value):
         return DASH
-    if isinstance(value, int) or (isinstance(value, float) and value.is_integer() and abs(value) < 1e5):
+    if isinstance(value, int) or (isinstance(value, float) and value.is_integer() and abs(value) < WHOLE[1]):
         return str(int(value))
-    return f"{value:.3g}"
+    return f"{value:.0f}" if WHOLE[0] <= abs(value) < WHOLE[1] else f"{value:.3g}"

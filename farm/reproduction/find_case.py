@@ -16,6 +16,7 @@ from farm.fleet import envs
 from farm.fleet.channel import Interpreter
 from farm.fleet.child_process import Limits
 from farm.lake.key import RowKey
+from farm.lake.store import find_run_by_word
 from farm.plan import kernels, submissions
 from farm.plan import matrix as matrices
 from farm.plan.config import CatalogConfig, Config
@@ -101,7 +102,7 @@ class StoredCase:
 
 
 def parse_row_key(text: str, results: lakes.Lake) -> RowKey:
-    """The key in ``text``; "last" is replaced by the newest run's id. "seed:NUMBER", or the number alone, is the case
+    """The key in ``text``; a run's word (`farm.lake.store.RUN_WORDS`) is replaced by its id. "seed:NUMBER", or the number alone, is the case
     that a seed made.
 
     Raises ReproduceError."""
@@ -118,9 +119,7 @@ def parse_row_key(text: str, results: lakes.Lake) -> RowKey:
         )
     if key.names_no_run:
         raise ReproduceError(f"{text!r} names no run: 'last:{text}' is of the newest")
-    if key.run_id == "last":
-        return replace(key, run_id=lakes.list_known_runs(results)[-1])
-    return key
+    return replace(key, run_id=find_run_by_word(results, key.run_id))
 
 
 def find_seed_of_row(row: Mapping[str, Any]) -> int | None:

@@ -125,6 +125,10 @@ LINES: list[tuple[str, str]] = [
     (f"report {{d}}/lake --case gone:{CASE}:torch-cpu", "no run 'gone'"),
     (f"report {{d}}/lake --run all --case last:{CASE}:torch-cpu", f"names the run {RUN}; leave --run out"),
     ("report {d}/lake --case seed:x", "'seed:x' is no seed: seed:NUMBER"),
+    ("report {d}/lake --case ''", "no case ''"),
+    ("report {d}/lake --run previous", f"no run 'previous': the lake has one run, {RUN}"),
+    ("report {d}/lake --diff last torch-cpu", "last is a run, torch-cpu is not one"),
+    ("report {d}/lake --diff nobody torch-cpu", f"of another run it is RUN:BACKEND (runs, newest first: {RUN} (last)"),
     ("report {d}/lake --diff torch-cpu", "expected 2 arguments"),
     ("report {d}/lake --diff torch-cpu ort-cpu", "ort-cpu"),
     ("report {d}/lake --diff nobody torch-cpu", "nobody"),
@@ -141,7 +145,14 @@ LINES: list[tuple[str, str]] = [
     ("report {d}/lake --checklist cuda --backend trch-cuda", "no backend 'trch-cuda'; did you mean torch-cpu"),
     ("report {d}/lake --checklist cuda --backend ''", "--backend: no backend ''"),
     ("report {d}/lake --checklist onnx --out {d}/file", "file"),
+    # known
+    (
+        "known check {d}/ours.yaml --results {d}/lake --backend ort-cpux",
+        "no known failure is of backend 'ort-cpux'; did you mean ort-cpu",
+    ),
     # reproduce
+    (f"reproduce previous:{CASE}:torch-cpu --results {{d}}/lake", f"no run 'previous': the lake has one run, {RUN}"),
+    ("verify --run previous --results {d}/lake", f"no run 'previous': the lake has one run, {RUN}"),
     ("reproduce", "the following arguments are required: key"),
     ("reproduce x", "'x' is no key: a key is run_id:case_id:backend"),
     ("reproduce ''", "is no key"),
@@ -186,7 +197,7 @@ LINES: list[tuple[str, str]] = [
     ("init harvest --model {d}/none.onnx --inputs {d}/none.npz --out {d}/new", "none.onnx: no such file"),
     ("init harvest --model {d}/file --inputs {d}/file --out {d}/new", "no ONNX model"),
     ("init harvest --run x --results {d}/lake --out {d}/new", f"there is {RUN}"),
-    ("init harvest --run last --results {d}/empty --out {d}/new", "it holds no run"),
+    ("init harvest --run last --results {d}/empty --out {d}/new", "no runs in"),
     ("init harvest --run last --results {d}/lake --out {d}/new", "has located no culprit"),
     # rejudge, calibrate, selftest
     ("rejudge", "the following arguments are required: --policy"),
@@ -333,6 +344,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         "bad.json": "{",
         "list.json": "[]",
         "known.yaml": "- {op: abs, reason: r}\n- {status: bad, op: abs, reason: r}\n",
+        "ours.yaml": "- {op: abs, backend: ort-cpu, status: wrong, reason: r}\n",
         "k.py": test_user_config.KERNELS,
     }.items():
         (d / name).write_text(text)

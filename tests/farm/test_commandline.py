@@ -19,9 +19,9 @@ from farm.__main__ import main
 from farm.commandline import CommandParser, add_list_option, refuse_in_a_line, write_asked_csv
 from farm.commands import report
 from farm.exits import BAD_INPUT, INCOMPLETE, OK, run_command, run_command_guarded
+from farm.fitting import make_console
 from farm.options import bisect, localise, minimise, reproduce
 from farm.program import write_resume_command
-from farm.report.faces.terminal import make_report_console
 from tasks.model import Refusal
 
 
@@ -143,7 +143,7 @@ def test_a_table_is_drawn_with_the_letters_that_the_output_has(monkeypatch: pyte
         monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding, "backslashreplace", write_through=True))
         table = Table("op", "status")
         table.add_row("add", "pass")
-        make_report_console().print(table)
+        make_console().print(table)
         drawn[encoding] = raw.getvalue().decode(encoding)
     monkeypatch.undo()
     assert "\\u" not in drawn["ascii"] and "+" in drawn["ascii"] and "┃" in drawn["utf-8"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from pathlib import Path
@@ -12,15 +13,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from rich.console import Console
 
 from farm import lake
 from farm.commands import reproduce, run
 from farm.commands.report import main
 from farm.exits import FOUND, OK
+from farm.fitting import make_console
 from farm.plan.config_schema import Gate
 from farm.report import Report, causes, findings, ranking, since, stale, verdict
 from farm.report.faces.markdown import write_markdown_report
-from farm.report.faces.terminal import make_report_console, print_verdict
+from farm.report.faces.terminal import print_coverage, print_verdict
 from farm.report.tables import overview
 from farm.report.tables.gate import judge_run_gate
 from farm.report.tables.view import make_view_cell
@@ -127,7 +130,7 @@ def test_the_verdict_is_one_sentence(rows: pd.DataFrame, record: dict[str, Any],
 def test_the_command_that_resumes_a_run_stands_last(capsys: pytest.CaptureFixture[str]) -> None:
     rows = frame(make_row("crash", "torch:mul"), make_row("unavailable"))
     said = verdict(rows, REC | {"planned": 2})
-    print_verdict(said, make_report_console(), " (exit code 1)")
+    print_verdict(said, make_console(), " (exit code 1)")
     assert capsys.readouterr().out.endswith("1 new failure (exit code 1). Resume with: farm run --resume r1\n")
     gate = judge_run_gate(Report.of(rows, REC | {"planned": 2, "name": "quick"}), Gate())
     assert "INCOMPLETE: 1 planned case was not run" in gate.sentence and "--resume" not in gate.sentence
@@ -374,6 +377,34 @@ def test_what_failed_and_what_to_type_next_stand_in_the_last_ten_lines(
     assert f"all {6 * groups} cells with their commands: farm report --run 2-now --new" in last
     assert [line for line in lines if "farm reproduce '2-now:forward/torch:nn.functional.scaled_dot_product_0/" in line]
     assert lines[-1] == f"{6 * groups} new failures, 2 known"
+
+
+def test_commands_that_wrap_on_a_terminal_take_the_place_of_groups(tmp_path: Path) -> None:
+    results = f"/srv/validation/{'x' * 60}"
+    rows = frame(*(make_row("wrong", f"torch:op{n}", error_units=9.0 + n, limit=4.0) for n in range(9)))
+    rows.attrs["results"] = results
+    shown = {}
+    for terminal in (False, True):
+        out = io.StringIO()
+        console = Console(file=out, width=80, force_terminal=terminal, color_system=None)
+        print_coverage(rows, REC | {"planned": 9}, console=console)
+        tail = out.getvalue().rstrip().split("\n\n")[-1].splitlines()
+        shown[terminal] = sum(line.startswith("wrong ") for line in tail)
+        if terminal:
+            assert sum(-(-len(line) // 80) for line in tail) <= 10
+    assert shown == {False: 4, True: 1}
+
+
+def test_of_many_known_causes_a_terminal_shows_a_line_each_of_the_commonest_and_how_to_see_all() -> None:
+    long = " ".join(["a cause of many words"] * 20)
+    known = [{"op": f"op{n}", "reason": f"{n}: {long}"} for n in range(9)]
+    rows = frame(*(make_row("wrong", f"torch:op{n}") for n in range(9)))
+    record = REC | {"planned": 9, "config": {"known_failures": known}}
+    said = printed(rows, record, width=80)
+    part = said[said.index("9 known failures: 9 causes, 4 shown") :].splitlines()
+    assert sum(line.split()[2:4] == ["torch-cpu", "wrong"] for line in part[:6]) == 4 and len(part) < 12
+    assert f"every entry, and how it fared: farm known list --run {REC['run_id']}" in said
+    assert write_markdown_report(rows, record).count(long[:200]) >= 9
 
 
 def test_what_is_new_in_a_cell_is_told_of_all_its_samples() -> None:

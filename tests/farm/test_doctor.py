@@ -97,7 +97,19 @@ def test_the_list_says_what_is_emulated_and_what_is_missing(tool: Path, capsys: 
     assert "no planted tool on this machine: " in capsys.readouterr().out
     tool.touch()
     assert main(["doctor", "--list", NEEDY]) == 0
-    assert f"led to {tool}, emulated, on " in capsys.readouterr().out
+    said = "".join(capsys.readouterr().out.split())  # a long path is folded
+    assert f"ledto{tool},emulated,on" in said
+
+
+def test_the_list_is_no_wider_than_a_pipe_and_begins_each_backend_with_its_state(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert main(["doctor", "--list", "--no-probe"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 100
+    (told,) = [line.split() for line in lines if line.startswith("torch-cpu ")]
+    assert (told[1] == "Meta" and told[-1] == "not") or "not asked" in " ".join(told)
 
 
 def test_the_preflight_ends_with_one_line_that_installs_the_rest(tool: Path, tmp_path: Path) -> None:

@@ -165,6 +165,17 @@ def test_of_a_backend_that_fails_anywhere_a_case_is_quarantined_while_it_may_be_
         assert says in capsys.readouterr().out, (results, day)
 
 
+def test_a_gate_names_the_worst_new_cells_and_one_command_for_all_of_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [on(0, "wrong", f"torch:op{n}") for n in range(11)]
+    assert main(["--results", made(tmp_path, *rows)]) == 1
+    said = capsys.readouterr().out
+    assert "New failures: 11 cells, 4 shown" in said and said.count("farm reproduce") == 1
+    assert f"all 11 cells with their commands: farm report --run {DAYS[0]} --new" in said
+    assert len(said.splitlines()) <= 20
+
+
 def test_junit_and_sarif_say_what_is_new_what_is_known_and_what_is_flaky(tmp_path: Path) -> None:
     rows = [
         *(on(0, "wrong", "torch:sin"), on(1, "pass", "torch:sin"), on(2, "wrong", "torch:sin")),  # flaky

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from farm.report.tables.pairs import list_backend_pairs, view_backend_pairs
+from farm.report.words import format_report_number
 from tests.farm.test_report import frame, make_row
 
 
@@ -69,3 +70,9 @@ def test_other_bytes_are_not_compared_and_what_is_not_known_is_no_number() -> No
 def test_the_same_bytes_everywhere_are_no_distance() -> None:
     (line,) = list_backend_pairs(frame(row("a", "x", 1.0, 0.5), row("b", "x", 1.0, 0.5))).to_dict("records")
     assert (line["same"], line["units"], line["diff"]) == (1, 0.0, 0.0)
+
+
+def test_figures_are_written_alike_whether_they_happen_to_be_whole_or_not() -> None:
+    figures = (4210.0, 4213.6, 999.6, 99_999.0, 99_999.4, 123_456.7, 12.345, 0.00012345)
+    told = ["4210", "4214", "1000", "99999", "99999", "1.23e+05", "12.3", "0.000123"]
+    assert [format_report_number(value) for value in figures] == told

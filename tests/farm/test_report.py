@@ -744,6 +744,17 @@ def test_a_run_without_its_description_is_reported_from_its_rows(
     assert "without config and inventory" in said.err and "100 % (1/1)" in said.out
 
 
+def test_what_is_no_record_of_a_run_is_said_and_makes_no_other_run(
+    small_lake: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (small_lake / "run=20260102-bbbb" / "_run.json").write_text('{"config": 5, "inventory": [1], "name": 3}')
+    runs = lake.run_ids(str(small_lake))
+    assert main([str(small_lake)]) == 0
+    said = capsys.readouterr()
+    assert "no mapping as config" in said.err and "no mapping as inventory" in said.err and "failed:" not in said.err
+    assert lake.run_ids(str(small_lake)) == runs and "run=20260102-bbbb/_report/report.html" in said.out
+
+
 def test_report_files_beside_the_rows_do_not_disturb_the_lake(small_lake: Path) -> None:
     assert main([str(small_lake)]) == 0 and main([str(small_lake), "--run", "all"]) == 0
     assert len(lake.read(small_lake)) == 3 and len(pd.read_parquet(small_lake)) == 3

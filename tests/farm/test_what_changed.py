@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -82,6 +84,26 @@ def test_the_diff_of_two_runs_is_what_changed_since_the_last(results: str) -> No
     if kept is not None:  # from a site that was made of this lake
         told = {one["label"]: one["change"] for one in kept.changes if one["backend"] == "ort-cpu"}
         assert told == {op: change for op, change in found.items() if change != "same"}
+
+
+def test_a_diff_takes_runs_by_id_or_by_their_place_and_says_how_they_are_named(results: str) -> None:
+    def said(*sides: str, code: int = 1) -> str:
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+            assert main(["report", "--results", results, "--diff", *sides]) == code
+        return out.getvalue()
+
+    assert f"{DAYS[0]} → {DAYS[1]}: 13 samples" in said(*DAYS[:2])
+    both = diff(lake.read(results), *DAYS[:2]).set_index(["op", "backend"])["change"]
+    assert both["torch:new", "ort-cpu"] == "new failure" and set(both.index.levels[1]) == {"b-cpu", "ort-cpu"}
+    assert "regression" in said(f"{DAYS[0]}:ort-cpu", f"{DAYS[1]}:ort-cpu")
+    newest, before = lake.run_ids(results)[:-3:-1]
+    assert f"{before} → {newest}: " in said("previous", "last")
+    assert f"{before}:ort-cpu → {newest}:ort-cpu: " in " ".join(said("previous:ort-cpu", "last:ort-cpu").split())
+    mixed = said(DAYS[0], "ort-cpu", code=2)
+    assert f"{DAYS[0]} is a run, ort-cpu is not one" in mixed and f"{newest} (last), {before} (previous)" in mixed
+    unknown = said("nobody", "ort-cpu", code=2)
+    assert "no rows of backend 'nobody'" in unknown and f"{newest} (last)" in unknown
 
 
 def test_what_is_compared_is_a_row_with_the_one_before_it_of_its_case_and_backend() -> None:

@@ -10,17 +10,18 @@ from typing import Any
 from markupsafe import Markup
 from rich.text import Text
 
+from farm.fitting import make_console
 from farm.plan.submissions import BOARD
 from farm.report.faces import html
 from farm.report.faces.page import hash_page_source
-from farm.report.faces.terminal import make_report_console, make_terminal_table
+from farm.report.faces.terminal import make_terminal_table
 from farm.report.tables.submissions import view_leaderboard
 from farm.report.tables.view import Report
 
 
 def print_leaderboard(report: Report) -> None:
     """Print the table, and what the machine could not deny to the submissions."""
-    console, view = make_report_console(), view_leaderboard(report)
+    console, view = make_console(), view_leaderboard(report)
     console.print(make_terminal_table(view, 0, console.width))
     for text in view.notes:
         console.print(Text(text), soft_wrap=True)

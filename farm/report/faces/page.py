@@ -38,7 +38,7 @@ from farm.report.tables.overview import (
 from farm.report.tables.side_by_side import ReportSides, set_side_by_side
 from farm.report.tables.since_last_run import since
 from farm.report.tables.view import Report
-from farm.report.words import DASH
+from farm.report.words import DASH, WHOLE
 from tasks import checks
 from tasks.model import Status, trace
 
@@ -374,9 +374,7 @@ def _pack_page_numbers(values: pd.Series, digits: int = 5) -> list[Any]:
     """Numbers with more digits than anyone reads; JSON has no infinity."""
 
     def shorten(value: float) -> float:
-        short = float(f"{value:.{digits}g}")
-        # What is whole is written out, 12346; what is not, 12345.6, is 1.23e+04.
-        return short if abs(short) < 1000 or value.is_integer() else float(f"{value:.6g}")
+        return float(f"{value:.{digits if abs(value) < WHOLE[0] else 5}g}")
 
     return [
         None if math.isnan(value) else shorten(value) if math.isfinite(value) else str(value)

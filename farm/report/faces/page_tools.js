@@ -28,7 +28,8 @@ function make(tag, attributes, ...children) {
   for (const child of children) if (child !== null) element.append(child);
   return element;
 }
-function digits(x) { // three, as the tables have them
+function digits(x) { // three, and whole from 1,000 to 100,000, as the tables have them
+  if (Math.abs(x) >= 999.5 && Math.abs(x) < 99999.5) return String(Math.round(x));
   const [mantissa, exponent] = x.toExponential(2).split("e"), power = Number(exponent);
   if (power >= -4 && power < 3) return String(Number(x.toPrecision(3)));
   return `${Number(mantissa)}e${power < 0 ? "-" : "+"}${String(Math.abs(power)).padStart(2, "0")}`;

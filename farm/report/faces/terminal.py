@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import re
-import shutil
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -16,7 +12,7 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from farm.commandline import clean_line
-from farm.fitting import TableHead, count_table_lines, cut_table, fit_table
+from farm.fitting import TableHead, count_table_lines, cut_table, fit_table, make_console
 from farm.program import name_farm_program
 from farm.report.faces.curve import draw_curve_blocks
 from farm.report.tables.agreement import view_case_agreement
@@ -43,9 +39,6 @@ _TONES = {"ok": "bold green", "new": "bold red"}
 #: Commands below a table: each is a line to be copied. In the report of a run, which begins with what to conclude, a
 #: few of each backend.
 _COMMANDS = 10
-#: Columns of a file or a pipe.
-PIPED = 100
-_BLANKS_AT_END = re.compile(r" +(?=\n)")
 
 
 def _make_terminal_text(value: Any, style: str = "") -> Text:
@@ -68,7 +61,7 @@ def make_terminal_table(view: View, limit: int, width: int) -> RenderableType:
     heads = [TableHead(clean_line(column.words), column.right, column.stays) for column in columns]
     lines = _make_terminal_lines(view, limit, columns)
     title = "\n".join([view.title(limit), *view.lead])
-    if view.screen and count_table_lines(heads, lines, width) > view.screen:
+    if view.screen and count_table_lines(heads, lines, width) > (view.most or view.screen):
         short = [replace(column, cell=column.short or column.cell) for column in columns]
         return cut_table(title, heads, _make_terminal_lines(view, limit, short), width)
     return fit_table(title, heads, lines, width)
@@ -93,18 +86,19 @@ def print_view(
         if view.empty:
             console.print(_make_terminal_text(view.empty), soft_wrap=True)
         return
-    view = replace(view, most=view.screen or view.most)
+    commands = _list_view_commands(view, limit, most, each)
+    below = [f"{text}: {command}" for text, command in view.see]
+    if view.screen:
+        first = " the first" * (len(view.all_lines()) > 1)
+        below += [f"reproduce{first}: {command}" for command in commands[:1]]
+        view = replace(view, most=max(view.screen - _count_wrapped_lines(below, console), 1))
     console.print()
     console.print(make_terminal_table(view, limit, console.width))
     for text in view.notes:
         console.print(_make_terminal_text(text), soft_wrap=True)
-    for text, command in view.see:
-        console.print(_make_terminal_text(f"{text}: {command}"), soft_wrap=True)  # one line, to be copied
-    commands = _list_view_commands(view, limit, most, each)
+    for text in below:
+        console.print(_make_terminal_text(text), soft_wrap=True)  # one line, to be copied
     if view.screen:
-        first = " the first" * (len(view.all_lines()) > 1)
-        for command in commands[:1]:
-            console.print(_make_terminal_text(f"reproduce{first}: {command}"), soft_wrap=True)
         return
     if printed is not None:
         commands = [one for one in commands if one not in printed]
@@ -113,6 +107,11 @@ def print_view(
         console.print("Reproduce with:")
     for command in commands:
         console.print(_make_terminal_text(command), soft_wrap=True)  # one line each, to be copied
+
+
+def _count_wrapped_lines(texts: Sequence[str], console: Console) -> int:
+    """Lines of the screen beyond one each that texts take on a terminal; a file or a pipe wraps none."""
+    return sum(max(len(text) - 1, 0) // console.width for text in texts) if console.is_terminal else 0
 
 
 def _list_view_commands(view: View, limit: int, most: int, each: bool) -> list[str]:
@@ -126,29 +125,6 @@ def _list_view_commands(view: View, limit: int, most: int, each: bool) -> list[s
             seen[turn] += 1
             found.append(line[view.command])
     return found
-
-
-class _NoBlanksAtEnds(io.TextIOBase):
-    """A file or a pipe whose lines end where their words do: rich fills them up to the width of what stands there."""
-
-    @property
-    def encoding(self) -> str:  # type: ignore[override]
-        """As standard output's: rich draws with the letters that it has."""
-        return sys.stdout.encoding
-
-    def write(self, text: str, /) -> int:
-        return sys.stdout.write(_BLANKS_AT_END.sub("", text))
-
-    def flush(self) -> None:
-        sys.stdout.flush()
-
-
-def make_report_console() -> Console:
-    """The terminal; a file or a pipe has the width that COLUMNS says, else that of a log people read."""
-    if sys.stdout.isatty():
-        return Console(highlight=False, emoji=False)
-    columns = shutil.get_terminal_size((PIPED, 50)).columns
-    return Console(file=_NoBlanksAtEnds(), width=columns, highlight=False, emoji=False)  # type: ignore[arg-type]
 
 
 def print_coverage(
@@ -166,7 +142,7 @@ def print_coverage(
     ``rows``: lake rows of the run, or their report; ``run``: its ``_run.json`` as a dict; ``limit``: lines of a long
     table; brief: without tables that compare.
     """
-    console = console or make_report_console()
+    console = console or make_console()
     report = Report.of(rows, run, by)
     for line in [
         *[describe_run_name(report)] * (not brief),

@@ -132,10 +132,13 @@ class UnknownBackend(ValueError):
 
 
 def select_diff_side(rows: pd.DataFrame, name: str) -> pd.DataFrame:
-    """The `keep_distinct_rows` rows of ``name``: a backend, or run_id:backend. One row per case, of the newest run.
+    """The `keep_distinct_rows` rows of ``name``: a backend, run_id:backend, or a run_id (all its backends). One row per
+    case and backend, of the newest run.
 
     Raises UnknownBackend.
     """
+    if (whole := rows["run_id"] == name).any():
+        return rows[whole]
     run, _, backend = name.rpartition(":")
     found = rows[rows["backend"] == backend]
     if run:
@@ -150,15 +153,17 @@ def select_diff_side(rows: pd.DataFrame, name: str) -> pd.DataFrame:
 
 
 def diff(rows: pd.DataFrame, a: str, b: str) -> pd.DataFrame:
-    """What changed from backend ``a`` to backend ``b`` (names, or run_id:name): one line per cell, the worst first.
+    """What changed from backend ``a`` to backend ``b`` (names, or run_id:name), one line per cell, or from a run to
+    another (two run_ids), one line per cell and backend; the worst first.
 
     Columns and ``attrs`` are those of `compare_cells_of_sides`, with reproduce_a and reproduce_b, the commands of the sample
-    that a line tells of, and ``attrs`` "a" and "b". Raises UnknownBackend, a ValueError.
+    that a line tells of, and ``attrs`` "a" and "b"; of two runs also ``backend``. Raises UnknownBackend, a ValueError.
     """
     results = str(rows.attrs.get("results", "results"))
     rows = keep_distinct_rows(rows)
-    found = compare_cells_of_sides(select_diff_side(rows, a), select_diff_side(rows, b), across=True)
-    made = add_diff_commands(found, results)[_TOLD]
+    runs = {a, b} <= set(rows["run_id"].unique())
+    found = compare_cells_of_sides(select_diff_side(rows, a), select_diff_side(rows, b), across=not runs)
+    made = add_diff_commands(found, results)[[*_TOLD, *["backend_b"] * runs]].rename(columns={"backend_b": "backend"})
     made.attrs = {**found.attrs, "a": a, "b": b}
     return made
 
@@ -313,14 +318,15 @@ def _sum_up_diff(table: pd.DataFrame) -> list[str]:
 def view_diff(table: pd.DataFrame) -> list[View]:
     """`diff` as views: what changed by dtype, and the cells that changed, one line for all variants of an op."""
     changed = table[table["change"] != SAME]
-    keys = ["change", "check", "op", "dtype"]
+    keys = ["change", "check", "op", "dtype", *["backend"] * ("backend" in table)]
     lines = changed.drop_duplicates(keys).join(changed.groupby(keys).size().rename("cells"), on=keys)
 
     def what(line: Line) -> str:
         more = line["cells"] - 1
         check = "" if line["check"] == FORWARD else f" {line['check']}"
         others = f" and {more} more variant{'s' * (more > 1)}" if more else ""
-        return clean_line(f"{label_line_op(line)} {line['dtype']}{check}{others}")
+        on = f" on {line['backend']}" if "backend" in line else ""
+        return clean_line(f"{label_line_op(line)} {line['dtype']}{on}{check}{others}")
 
     def same(line: Line) -> str:
         return f"{line['same_bytes']}/{line['with_bytes']}" if line["with_bytes"] else DASH

@@ -166,7 +166,7 @@ def view_new_cells(report: Report) -> Iterator[View]:
         _ALIKE,
         lines=list_table_lines(lines),
         unit="groups of similar failures",
-        see=_list_new_cells_commands(report, int((~own & ~imprecise).sum())),
+        see=list_new_cells_commands(report, int((~own & ~imprecise).sum())),
         open=True,
         screen=LAST,
         most=OF_EACH * lines["backend"].nunique() if OF_EACH * lines["backend"].nunique() > LINES else 0,
@@ -178,7 +178,7 @@ def view_new_cells(report: Report) -> Iterator[View]:
         _ALIKE,
         lines=list_table_lines(alike[unjudged]),
         unit="reasons",
-        see=_list_new_cells_commands(report, int(own.sum())),
+        see=list_new_cells_commands(report, int(own.sum())),
         screen=LAST,
         **shown,
     )
@@ -199,7 +199,7 @@ def view_every_new_cell(report: Report) -> Iterator[View]:
     yield _build_view_of_findings("new_imprecise", _title_imprecise_findings(report), frame[imprecise], most=len(frame))
 
 
-def _list_new_cells_commands(report: Report, cells: int) -> list[tuple[str, str]]:
+def list_new_cells_commands(report: Report, cells: int) -> list[tuple[str, str]]:
     """What to type to see each of several cells (`view_every_new_cell`), and its words."""
     run = report.run.get("run_id") or "last"
     where = write_results_option(str(report.rows.attrs.get("results", "results")))

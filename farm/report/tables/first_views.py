@@ -33,6 +33,8 @@ from tasks import catalogs
 from tasks.backends import BackendSpec
 from tasks.cache import default_cache
 
+#: Causes of known failures that a terminal shows, a line each: they are no news, and what is stands below them.
+_SHOWN = 4
 _SEEN = 'A cause that begins with "seen" was confirmed with the runtime\'s own API, without the farm.'
 
 
@@ -62,8 +64,9 @@ def view_known_causes(report: Report) -> View:
         unit="causes",
         counted=True,
         lead=lead,
-        see=_find_example_command(report, known),
+        see=[*_find_known_list_command(report, len(known)), *_find_example_command(report, known)],
         open=True,
+        screen=_SHOWN,
     )
 
 
@@ -139,6 +142,13 @@ def _list_cause_columns() -> tuple[ViewColumn, ...]:
     )
 
 
+def _find_known_list_command(report: Report, causes: int) -> list[tuple[str, str]]:
+    """The command that has the causes whole, which a terminal cuts, and those that it has no line for."""
+    run = "all" if "runs" in report.run else report.run.get("run_id") or "last"
+    where = write_results_option(str(report.rows.attrs.get("results", "results")))
+    return [("every entry, and how it fared", f"{name_farm_program()} known list --run {run}{where}")] * (causes > 0)
+
+
 def _find_example_command(report: Report, known: pd.DataFrame) -> list[tuple[str, str]]:
     """The command that shows the commonest cause whose backend can be run here at once."""
     lines = {line["backend"]: line for line in reversed(list_table_lines(known))}  # the commonest cause of each
@@ -202,15 +212,18 @@ def view_nobodys_causes(report: Report) -> View:
     """The causes of what is known to fail by no backend's fault."""
     told = report.causes
     known = told[(told["standing"] == KNOWN) & (told["fault"] != "backend")]
+    *counts, of_pages, of_terminals = _list_cause_columns()
+    causes = (of_pages, of_terminals)
     return View(
         "apart",
         f"{count_with_noun(int(known['rows'].sum()), 'known failure')} that are no backend's fault, counted in no rate",
         known,
-        (*_list_cause_columns(), ViewColumn("whose", lambda line: WHOSE[line["fault"]])),
+        (*counts, ViewColumn("whose", lambda line: WHOSE[line["fault"]]), *causes),
         lines=list_table_lines(known),
         unit="causes",
         counted=True,
         faces=("terminal", "markdown", "page"),
+        screen=_SHOWN,
     )
 
 

@@ -16,7 +16,7 @@ import pydantic
 from farm import lake as lakes
 from farm.commandline import clean_line
 from farm.exits import FOUND, INCOMPLETE, OK
-from farm.lake.store import keep_unique_rows
+from farm.lake.store import keep_unique_rows, make_frame
 from farm.plan import match_known
 from farm.report.tables.causes import NEW, count_with_noun
 from farm.report.tables.coverage import (
@@ -29,6 +29,7 @@ from farm.report.tables.coverage import (
     make_reproduce_commands,
     rank_status_column,
 )
+from farm.report.tables.findings import LAST, list_new_cells_commands
 from farm.report.tables.known_failures import BAD, list_known_failures
 from farm.report.tables.overview import describe_finding_size
 from farm.report.tables.since_last_run import since
@@ -304,9 +305,9 @@ def _explain_flaky_failure(report: Report, new: pd.DataFrame, flaky: Flaky) -> d
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", lakes.LakeWarning)  # said when the run itself was read
         ids = [name for name in lakes.run_ids(opened) if name <= this][-flaky.of :]
-        table = keep_unique_rows(
-            pa.concat_tables([lakes.read_table(opened, name, columns, where) for name in ids])
-        ).to_pandas()
+        table = make_frame(
+            keep_unique_rows(pa.concat_tables([lakes.read_table(opened, name, columns, where) for name in ids]))
+        )
     keys = ["case_id", "backend", "digest", "runtime_version"]
     now = report.rows[report.rows["backend"].isin(where["backend"])]
     latest = now[[*keys, "status"]].drop_duplicates(["case_id", "backend"]).rename(columns={"status": "now"})
@@ -355,16 +356,31 @@ def name_report_rows(report: Report) -> tuple[str, str]:
     return str(report.rows.attrs.get("results", "")), str(report.run.get("run_id"))
 
 
-def view_gate(found: JudgedGate) -> list[View]:
-    """Items, and the cells with new failures."""
+def view_gate(report: Report, found: JudgedGate) -> list[View]:
+    """Items, and the cells with new failures: on a terminal the worst of them, and how to see all."""
     items = pd.DataFrame([vars(item) for item in found.items])
     shown = (make_text_column("state"), make_text_column("asked"), make_text_column("said", "found"))
     columns = (
         make_status_column(), make_op_column(), make_text_column("dtype"), make_text_column("backend"),
         *[ViewColumn("quarantined", lambda line: line["evidence"], foreign=True)] * bool((found.new["evidence"] != "").any()),
-        ViewColumn("what (worst case)", lambda line: clean_line(describe_finding_size(line), 300), foreign=True),
+        ViewColumn(
+            "what (worst case)",
+            lambda line: clean_line(describe_finding_size(line), 300),
+            foreign=True,
+            short=lambda line: clean_line(describe_finding_size(line, brief=True)),
+        ),
     )  # fmt: skip
     return [
-        View("gate", "Gate", items, shown, unit="items", counted=True, lead=[found.sentence]),
-        View("gate_new", "New failures", found.new, columns, unit="cells", counted=True, command="reproduce"),
+        View("gate", "Gate", items, shown, unit="items", counted=True),
+        View(
+            "gate_new",
+            "New failures",
+            found.new,
+            columns,
+            unit="cells",
+            counted=True,
+            command="reproduce",
+            see=list_new_cells_commands(report, len(found.new)),
+            screen=LAST,
+        ),
     ]
