@@ -95,7 +95,7 @@ def print_view(
     console.print()
     console.print(make_terminal_table(view, limit, console.width))
     for text in view.notes:
-        console.print(_make_terminal_text(text), soft_wrap=True)
+        console.print(_make_terminal_text(text))
     for text in below:
         console.print(_make_terminal_text(text), soft_wrap=True)  # one line, to be copied
     if view.screen:
