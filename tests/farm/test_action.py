@@ -24,6 +24,8 @@ ACTION = yaml.safe_load((ROOT / "action.yml").read_text())
 WORKFLOW = yaml.safe_load((EXAMPLE / ".github" / "workflows" / "kernels.yml").read_text())
 #: Steps that are not taken here: the test runs in an environment that has the farm.
 INSTALLED = "Install the farm"
+#: Lines of a shell that take the rows of a run that is over, and what says that it is.
+STOPPED = "rm farm-lake/run=*/*.parquet\nexit 3"
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,20 @@ def test_a_wrong_kernel_closes_it(repository: Path) -> None:
 def test_a_config_that_is_not_there_ends_the_job(repository: Path) -> None:
     taken = take_steps(repository, config="frm.yaml")
     assert taken.codes == {"Judge": 2} and "frm.yaml" in taken.said and not taken.summary
+
+
+def test_a_run_that_is_stopped_has_its_summary_and_ends_the_job(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped = repository / "farm"  # as a run that was stopped in its middle leaves its lake
+    stopped.write_text(
+        f'#!/bin/bash\n"{shutil.which("farm")}" "$@"; code=$?; [ "$1" = run ] || exit $code\n{STOPPED}\n'
+    )
+    stopped.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{repository}:{os.environ['PATH']}")
+    taken = take_steps(repository, config="farm.yaml", arguments="--on inline")
+    assert taken.codes == {"Judge": 0, "Gate": 3}, taken.said
+    assert "INCOMPLETE" in taken.summary and "--resume" in taken.summary
 
 
 def broken(source: str) -> str:
