@@ -272,11 +272,13 @@ def measure_resident_memory(pid: int) -> int:
         return 0
 
 
-def count_memory_kills() -> int:
-    """How many processes the kernel has ended for want of memory since it began, in a container too (vmstat, oom_kill);
-    0 where it does not say."""
-    with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/vmstat") as file:
-        for line in file:
+def count_memory_kills(system: Path = Path("/")) -> int:
+    """How many processes of this one's control group the kernel has ended for want of memory; of the whole machine where
+    no group is counted; 0 where the kernel does not say."""
+    groups = reversed(_list_control_groups("memory", system))  # its own comes first
+    files = [group / name for group in groups for name in ("memory.events", "memory.oom_control")]
+    for file in (*files, system / "proc/vmstat"):
+        for line in _read_text(file).splitlines():
             if line.startswith("oom_kill "):
                 return int(line.split()[1])
     return 0
@@ -416,6 +418,7 @@ class Relay:
             "resident": self.page.resident(self.process.pid),
             "cpu_s": self._cpu_s,
             "starved_s": self._starved.s(flying.since) if counted else 0.0,
+            "memory_kills": count_memory_kills(),
         }
 
     def _beat(self) -> None:

@@ -23,7 +23,7 @@ from typing import Any, Protocol
 from farm.exits import starting
 from farm.fleet import fork_server
 from tasks.importing import make_module_command
-from tasks.relay import MARK, PAGE_SIZE, CaseInFlight, ProgressPage, StarvedTime
+from tasks.relay import MARK, PAGE_SIZE, CaseInFlight, ProgressPage, StarvedTime, count_memory_kills
 
 #: Bytes that are read at a time.
 READ = 1 << 20
@@ -96,6 +96,9 @@ class Channel(Protocol):
     def starved_s(self, since: float) -> float:
         """Seconds in which its machine did not let it run, of those since the case in flight began."""
 
+    def memory_kills(self) -> int:
+        """How many processes have been ended where it is for want of memory."""
+
     def silent(self) -> bool:
         """Whether it should have been heard of for long."""
 
@@ -164,6 +167,9 @@ class InheritedChannel:
 
     def starved_s(self, since: float) -> float:
         return self._starved.s(since)
+
+    def memory_kills(self) -> int:
+        return count_memory_kills()
 
     def silent(self) -> bool:
         return False
@@ -265,6 +271,9 @@ class LaunchedChild:
 
     def starved_s(self, since: float) -> float:
         return float(self._told.get("starved_s", 0.0))
+
+    def memory_kills(self) -> int:
+        return int(self._told.get("memory_kills", 0))
 
     def silent(self) -> bool:
         return self._begun and time.monotonic() - self._heard_at > SILENT_S

@@ -26,7 +26,7 @@ from tasks.backends import needs
 from tasks.backends.shared.artefacts import FOLDER, name_inductor_cache
 from tasks.devices import VISIBLE
 from tasks.model import RACE_S, Status
-from tasks.relay import STAGES, CaseInFlight, count_memory_kills, measure_machine_memory, remove_folder
+from tasks.relay import STAGES, CaseInFlight, measure_machine_memory, remove_folder
 from tasks.wire import ToRun
 
 #: SIGKILLs in a row with the same work in flight after which the work is to blame: anybody may send one, the kernel's
@@ -119,8 +119,9 @@ class ChildProcess:
             self.channel = InheritedChannel(with_.python, given, imports if own else None, words)
         self.process = self.channel.process
         self.answering = False
-        #: Its memory in bytes at the last look, and how many processes the kernel had ended for want of it before that.
-        self._resident, self._memory_kills = 0, count_memory_kills()
+        #: Its memory in bytes at the last look; how many processes had been ended for want of it when the case in flight
+        #: began, and which that is.
+        self._resident, self._memory_kills, self._counted_for = 0, 0, -1
         #: How many cases it has run, and the last of them: what they left behind may be what kills it.
         self.served, self.before = 0, list[tuple[ToRun, int]]()
 
@@ -144,7 +145,7 @@ class ChildProcess:
         deadline = deadline_s if deadline_s is not None else self.limits.deadline_s
         self.answering = True  # until its last item: whoever stops before that leaves the rest in the pipe
         self._forget_old_words()
-        self._memory_kills = count_memory_kills()
+        self._memory_kills, self._counted_for = self.channel.memory_kills(), -1
         try:
             self.channel.send(wire.encode_wire_message(command))
         except BrokenPipeError:
@@ -178,6 +179,8 @@ class ChildProcess:
                 yield self._stop(LAUNCHER, "nothing is heard of its launcher any more")
                 return
             flying = self.channel.flying()
+            if flying.number != self._counted_for:
+                self._memory_kills, self._counted_for = self.channel.memory_kills(), flying.number
             steps = max(flying.together, 1) if flying.number >= 0 else 1
             since, bound = max(flying.since, begun), deadline * steps
             flown = now - since
@@ -254,7 +257,7 @@ class ChildProcess:
             elif code < 0:
                 kind = describe_child_exit(code)
                 story = f"the process died of {kind}"
-                if code == -signal.SIGKILL and count_memory_kills() > self._memory_kills:
+                if code == -signal.SIGKILL and self.channel.memory_kills() > self._memory_kills:
                     status = Status.OOM.value
                     story += f", as this machine had no memory left ({self._resident / (1 << 30):.3g} GiB were its own)"
             else:

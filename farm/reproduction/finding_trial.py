@@ -197,7 +197,8 @@ def _judge_script_ending(
     if ended is None:
         return status is Status.TIMEOUT, f"it did not end within {timeout_s:g} s"
     if ended.returncode < 0:
-        return status is Status.CRASH, f"it died of signal {-ended.returncode}"
+        killed = status is Status.OOM and row["kind"] == signal.Signals(-ended.returncode).name  # by the kernel
+        return status is Status.CRASH or killed, f"it died of signal {-ended.returncode}"
     if ended.type:
         said = f"it raises {ended.type}: {' '.join(ended.text.split())[:200]}"
         if status is Status.CRASH and row.get("error_type"):

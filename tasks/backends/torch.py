@@ -278,9 +278,8 @@ class TorchEager(Backend):
         program = Program(run=lambda: [], placement=self.target, flags=self.flags)
 
         def runner(form: Form) -> Callable[[], Sequence[Any]]:
-            # A session has the arguments of its steps one at a time: all of a training's may be tens of GB.
-            stepped = form.own is not None and form.own.session is not None
-            ready = [] if stepped else [self.run_and_wait(lambda: self.arguments(form))]
+            # A training has the arguments of its steps one at a time: all of them may be tens of GB.
+            ready = [] if form.phases else [self.run_and_wait(lambda: self.arguments(form))]
 
             def compute() -> list[Any]:
                 # A kernel that writes to its inputs must not spoil its next run.

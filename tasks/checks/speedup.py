@@ -225,7 +225,7 @@ class _RaceWatch:
         self.moved = self._accepts_moved_inputs()
         #: Whether there is time for calls with empty caches. Those of a large server (480 MB) take longer to empty than
         #: a search loop gives to the whole race.
-        emptying = len(ARMS) * paired_timing.FEWEST * program.cache_bytes / EMPTIED
+        emptying = program.on_cpu * len(ARMS) * paired_timing.FEWEST * program.cache_bytes / EMPTIED
         self.cold = emptying < EMPTYING * form.race_s
         #: Whether there is time to draw inputs for each round.
         self.draws = True

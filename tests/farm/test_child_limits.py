@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from farm.fleet import child_process
+from farm.fleet import channel, child_process
 from farm.fleet.child_process import ChildDeath, ChildProcess, Limits
 from farm.plan.config_schema import BackendConfig, CatalogConfig, Config
 from farm.work.state import RunPlan, make_child_limits
 from tasks import variables, wire
-from tasks.relay import measure_machine_memory, read_cpu_quota
+from tasks.relay import count_memory_kills, measure_machine_memory, read_cpu_quota
 
 
 def make_config(**memory_gib: float) -> Config:
@@ -58,11 +58,11 @@ def test_a_child_may_take_no_more_than_its_machine_has(monkeypatch: pytest.Monke
 def test_whom_the_kernel_ends_for_want_of_memory_was_out_of_memory(
     killed: int, status: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    counts = [7] * 2 + [7 + killed]  # when it begins, when a command is sent, after the death
-    monkeypatch.setattr(child_process, "count_memory_kills", lambda: counts.pop(0) if counts[1:] else counts[0])
+    counts = [7]
+    monkeypatch.setattr(channel, "count_memory_kills", lambda: counts[-1])
     child = ChildProcess(sys.executable, Limits())
     os.kill(child.process.pid, signal.SIGSTOP)
-    threading.Timer(1.0, child.kill).start()
+    threading.Timer(1.0, lambda: (counts.append(7 + killed), child.kill())).start()
     death = child.ask(wire.Hello(), 60)
     child.close()
     assert isinstance(death, ChildDeath)
@@ -106,3 +106,24 @@ def test_a_container_and_a_job_have_what_their_groups_allow(
         file.write_text(text)
     assert measure_machine_memory(tmp_path) == (size or whole)
     assert read_cpu_quota(tmp_path) == quota
+
+
+@pytest.mark.parametrize(
+    ("groups", "files", "count"),
+    [
+        (JOB, {"system.slice/job.scope/memory.events": "oom 9\noom_kill 2\n", "memory.events": "oom_kill 5\n"}, 2),
+        (V2, {}, 7),  # nobody counts those of the root's group
+        (V1, {"memory/docker/5f/memory.oom_control": "under_oom 0\noom_kill 3\n"}, 3),
+        (V1, {"memory/memory.oom_control": "under_oom 0\noom_kill 4\n"}, 4),  # a container's own, by the host's name
+    ],
+)
+def test_who_was_ended_for_want_of_memory_is_counted_in_the_own_group(
+    tmp_path: Path, groups: str, files: dict[str, str], count: int
+) -> None:
+    assert count_memory_kills(tmp_path) == 0
+    given = {"../../../proc/self/cgroup": groups, "../../../proc/vmstat": "pgfault 1\noom_kill 7\n", **files}
+    for name, text in given.items():
+        file = Path(os.path.normpath(tmp_path / "sys/fs/cgroup" / name))
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    assert count_memory_kills(tmp_path) == count

@@ -216,3 +216,66 @@ def test_a_training_step_goes_on_from_where_it_is() -> None:
     assert [x.shape for x in step.consistent(outputs, weights)] == [(), (1, 3), (1,)]
     with pytest.raises(Misbehaviour, match="weight changes by"):
         step.consistent(outputs, weights | {"weight": weights["weight"] + np.float32(1e-3)})
+
+
+class Square(torch.autograd.Function):
+    """Its gradient has one of its own, which may write to what the first pass has saved."""
+
+    spoils = False
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        return SquaresGradient.apply(g, *ctx.saved_tensors)
+
+
+class SquaresGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, g: Any, x: Any) -> Any:
+        ctx.save_for_backward(g, x)
+        return 2 * x * g
+
+    @staticmethod
+    def backward(ctx: Any, h: Any) -> Any:
+        g, x = ctx.saved_tensors
+        made = 2 * x * h, 2 * g * h
+        if Square.spoils:
+            x.data.zero_()
+        return made
+
+
+class SumOfSquares(Sum):
+    def step(self, x: Any) -> Any:
+        self.total = self.total + Square.apply(x) * self.scale
+        return self.total
+
+
+def sum_squares(x: Any, scale: Any) -> Any:
+    return torch.cumsum(x * x * scale, 0)
+
+
+@pytest.mark.parametrize(("spoils", "found"), [(False, ("pass", "")), (True, ("wrong", "mutation"))])
+def test_a_second_gradient_of_a_session_that_writes_to_its_inputs_is_seen(
+    spoils: bool, found: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Square, "spoils", spoils)
+    declared = UserOp(
+        "session",
+        SumOfSquares,
+        sum_squares,
+        {"x": ["n", "d"], "scale": ["d"]},
+        {"n": [4], "d": [8]},
+        steps="n",
+        gradient=["x"],
+        reference_framework="torch",
+    )
+    backend = BackendSpec.parse("torch-cpu").create()
+    with load_kernels.lend_op(declared, str(tmp_path)):
+        group = prepare_group(Group("user:session", "", "float32", 1, 0, "double_backward"), tmp_path)[1]
+        runner = Runner(backend, backend.start(), policy_files.load_policy("error_units"), lambda *step: None)
+        (done,) = runner.run([make_item_of_whole_group(PreparedGroup(group.pack.path, "double_backward"))])
+    assert (done.row.status, done.row.kind) == found, done.row.error
