@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -92,8 +93,13 @@ def test_caches_that_take_longer_to_empty_than_the_race_may_are_left_as_they_are
     monkeypatch.setattr(TorchEager, "cache_bytes", lambda self: 8 << 30)
     row = judge(tmp_path, same)
     assert row.status == "pass" and row.call_ms and row.cold_call_ms is None and row.cold_speedup is None
-    monkeypatch.setattr(TorchEager, "device_vendor", "Planted")  # whose memory is not emptied by one thread
-    assert judge(tmp_path, same).cold_call_ms
+
+
+@pytest.mark.parametrize(("on_cpu", "cold"), [(True, False), (False, True)])
+def test_a_devices_cache_is_not_emptied_by_one_thread_of_a_processor(on_cpu: bool, cold: bool) -> None:
+    race = speedup.SpeedupRace(list, eager=lambda arrays: list, arrays=[np.ones(4)], on_cpu=on_cpu, cache_bytes=1 << 29)
+    form: Any = SimpleNamespace(race_s=0.3)
+    assert speedup._RaceWatch(race, form).cold is cold
 
 
 @pytest.mark.parametrize(
