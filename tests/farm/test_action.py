@@ -116,8 +116,22 @@ def test_a_run_that_is_stopped_has_its_summary_and_ends_the_job(
     stopped.chmod(0o755)
     monkeypatch.setenv("PATH", f"{repository}:{os.environ['PATH']}")
     taken = take_steps(repository, config="farm.yaml", arguments="--on inline")
-    assert taken.codes == {"Judge": 0, "Gate": 3}, taken.said
+    assert taken.codes == {"Judge": 3}, taken.said
     assert "INCOMPLETE" in taken.summary and "--resume" in taken.summary
+    assert taken.summary.endswith("the newest run of the lake.\n")
+
+
+def test_a_run_that_was_not_begun_ends_the_job_though_the_one_before_is_right(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert take_steps(repository, config="farm.yaml", arguments="--on inline").codes == {"Judge": 0, "Gate": 0}
+    failing = repository / "farm"
+    failing.write_text(f'#!/bin/bash\n[ "$1" = run ] && exit 3\nexec "{shutil.which("farm")}" "$@"\n')
+    failing.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{repository}:{os.environ['PATH']}")
+    taken = take_steps(repository, config="farm.yaml")
+    assert taken.codes == {"Judge": 3}, taken.said
+    assert "none was begun" in taken.summary
 
 
 def broken(source: str) -> str:
