@@ -333,7 +333,7 @@ def test_an_output_in_an_input_that_the_backward_pass_may_write_to_is_no_mutatio
     assert bool(left.describe_change()) != may
 
 
-def _of_own(backward: Any) -> Any:
+def make_square(backward: Any) -> Any:
     """A kernel of one's own, x², with this backward pass of (gradient, x)."""
 
     class Square(torch.autograd.Function):
@@ -374,7 +374,7 @@ def _refusing(g: Any) -> Any:
     ids=["right", "copies", "reads_dense", "refuses", "another_every_time"],
 )
 def test_a_backward_pass_that_takes_its_gradient_for_contiguous_is_told(backward: Any, kind: str) -> None:
-    call, x, g = _of_own(backward), torch.randn(3, 5), torch.randn(3, 5)
+    call, x, g = make_square(backward), torch.randn(3, 5), torch.randn(3, 5)
     form = Form(
         "torch", "user:square", "float32", [], call=call, check="backward", wrt=(0,), cotangents=(0,), own=OwnKernel()
     )

@@ -23,6 +23,7 @@ from tasks.runner import Runner, make_item_of_whole_group
 torch = pytest.importorskip("torch")
 
 from tasks.arrays.training import Optimiser, TrainingStep  # noqa: E402
+from tests.tasks.test_gradients import make_square  # noqa: E402
 from tests.tasks.test_levels_and_replay import SOFTMAX, Planted, counting, sound  # noqa: E402
 
 
@@ -218,22 +219,11 @@ def test_a_training_step_goes_on_from_where_it_is() -> None:
         step.consistent(outputs, weights | {"weight": weights["weight"] + np.float32(1e-3)})
 
 
-class Square(torch.autograd.Function):
-    """Its gradient has one of its own, which may write to what the first pass has saved."""
+class SquaresGradient(torch.autograd.Function):
+    """It has a gradient of its own, which may write to what the first pass has saved."""
 
     spoils = False
 
-    @staticmethod
-    def forward(ctx: Any, x: Any) -> Any:
-        ctx.save_for_backward(x)
-        return x * x
-
-    @staticmethod
-    def backward(ctx: Any, g: Any) -> Any:
-        return SquaresGradient.apply(g, *ctx.saved_tensors)
-
-
-class SquaresGradient(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, g: Any, x: Any) -> Any:
         ctx.save_for_backward(g, x)
@@ -243,14 +233,17 @@ class SquaresGradient(torch.autograd.Function):
     def backward(ctx: Any, h: Any) -> Any:
         g, x = ctx.saved_tensors
         made = 2 * x * h, 2 * g * h
-        if Square.spoils:
+        if SquaresGradient.spoils:
             x.data.zero_()
         return made
 
 
+square = make_square(SquaresGradient.apply)
+
+
 class SumOfSquares(Sum):
     def step(self, x: Any) -> Any:
-        self.total = self.total + Square.apply(x) * self.scale
+        self.total = self.total + square(x) * self.scale
         return self.total
 
 
@@ -262,7 +255,7 @@ def sum_squares(x: Any, scale: Any) -> Any:
 def test_a_second_gradient_of_a_session_that_writes_to_its_inputs_is_seen(
     spoils: bool, found: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Square, "spoils", spoils)
+    monkeypatch.setattr(SquaresGradient, "spoils", spoils)
     declared = UserOp(
         "session",
         SumOfSquares,
