@@ -84,7 +84,7 @@ class Farm:
         packs = [
             PreparedGroup(prepare_group(x, self.folder)[1].pack.path, check) for x in groups
         ]  # which several checks share
-        limits = limits or Limits(deadline_s=30, race_s=1.0)
+        limits = limits or Limits(deadline_s=30, race_s=0.5)
         self.child = ChildProcess(sys.executable, limits, None, ("torch",))
         hello = wire.Hello(BackendSpec.parse("torch-cpu"), policy_files.load_policy("error_units"), text, limits.race_s)
         assert isinstance(self.child.ask(hello, 120), wire.Ready)

@@ -65,7 +65,7 @@ def short_race(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         submissions,
         "plan_task_ops",
-        lambda given, drawn, root, settings, refuse: plan(given, drawn, root, {"race_s": 1.0, **settings}, refuse),
+        lambda given, drawn, root, settings, refuse: plan(given, drawn, root, {"race_s": 0.5, **settings}, refuse),
     )
 
 
