@@ -190,7 +190,7 @@ class ArraySpool:
             _name_open_file(self._file, path)
             self._path = path
         os.makedirs(os.path.dirname(target), exist_ok=True)
-        os.replace(self._path, target)
+        _put_file_in_place(self._file, self._path, target)
 
     def close(self) -> None:
         """Forget the file, and remove it where it has become no pack."""
@@ -321,9 +321,10 @@ def save_pack(
                     # By a descriptor of its own: the file's stays open, and with it the lock.
                     with open(os.dup(file.fileno()), "wb", 1 << 18) as buffered:
                         buffered.writelines(parts)
-                os.replace(aside, target)
+                _put_file_in_place(file, aside, target)
         except BaseException:
-            os.unlink(aside)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(aside)
             raise
     return Written(content, {"header": header, "arrays": index, "size": start + end})
 
@@ -342,6 +343,13 @@ def _write_pack_around(
     spool.write(0, MAGIC + len(encoded).to_bytes(8, "little") + encoded)
     spool.finish(size, target)
     return Written(b"", made)
+
+
+def _put_file_in_place(file: Any, aside: str, target: str) -> None:
+    """Have a file that is written be the target. Some file systems (NFS, FUSE) say only when a descriptor is closed that
+    they had no room: one is closed before, and the file's own stays open, and with it the lock."""
+    os.close(os.dup(file.fileno()))
+    os.replace(aside, target)
 
 
 def _name_file_aside(folder: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import io
 import json
 import mmap
 import os
@@ -370,6 +371,51 @@ def test_a_failed_write_leaves_what_was_there(good: Path, monkeypatch: pytest.Mo
         save_pack(good.parent / "new.pack", {}, [np.zeros(10)])
     assert good.read_bytes() == before
     assert os.listdir(good.parent) == ["a.pack"]
+
+
+@pytest.fixture
+def late(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Errors of a file system that says when a descriptor is closed, and once, that it had no room (NFS, FUSE)."""
+    errors, close = list[int](), os.close
+
+    def refuse() -> None:
+        if errors:
+            raise OSError(errors[0], os.strerror(errors.pop()))
+
+    class Late(io.FileIO):
+        def close(self) -> None:
+            was_open = not self.closed
+            super().close()
+            if was_open:
+                refuse()
+
+    def open_late(file: Any, mode: str = "r", buffering: int = -1) -> Any:
+        raw = Late(file, mode.replace("b", ""))
+        return io.BufferedWriter(raw, buffering) if buffering else raw
+
+    monkeypatch.setattr(pack, "open", open_late, raising=False)
+    monkeypatch.setattr(pack.os, "close", lambda fd: (close(fd), refuse()))
+    return errors
+
+
+@pytest.mark.parametrize("size", [100, 1 << 18])
+def test_a_file_system_says_when_a_file_is_closed_that_it_is_full(good: Path, size: int, late: list[int]) -> None:
+    before = good.read_bytes()
+    late.append(errno.ENOSPC)
+    with pytest.raises(StorageError, match="No space"):
+        save_pack(good, {}, [np.zeros(size)])
+    assert not late and good.read_bytes() == before and os.listdir(good.parent) == ["a.pack"]
+
+
+@pytest.mark.usefixtures("small")
+def test_it_says_so_as_well_of_a_file_that_arrays_were_made_in(good: Path, late: list[int]) -> None:
+    before = good.read_bytes()
+    with spool_arrays(good.parent) as spool:
+        made = make_spooled_array((1 << 16,), "float64")
+        late.append(errno.ENOSPC)
+        with pytest.raises(StorageError, match="No space"):
+            save_pack(good, {}, [made], spool)
+    assert not late and good.read_bytes() == before and os.listdir(good.parent) == ["a.pack"]
 
 
 def test_the_disk_is_full_while_writing(good: Path) -> None:
