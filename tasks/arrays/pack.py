@@ -42,8 +42,8 @@ ROOM = 1 << 24
 
 #: What the name of a file begins with that is not yet what it is to be.
 ASIDE = ".aside-"
-#: The same of this machine's.
-_ASIDE_HERE = f"{ASIDE}{platform.node()}-"
+#: The same of this machine's, before three more parts.
+_ASIDE_HERE = f"{ASIDE}{platform.node()}"
 _asides = itertools.count()
 #: Tells the files of this process from those of another machine's that has the same number.
 _OURS = os.urandom(4).hex()
@@ -353,7 +353,7 @@ def _put_file_in_place(file: Any, aside: str, target: str) -> None:
 
 
 def _name_file_aside(folder: str) -> str:
-    return os.path.join(folder, f"{_ASIDE_HERE}{os.getpid()}-{next(_asides)}-{_OURS}")
+    return os.path.join(folder, f"{_ASIDE_HERE}-{os.getpid()}-{next(_asides)}-{_OURS}")
 
 
 def _open_file_aside(folder: str, named: bool = False) -> tuple[Any, str]:
@@ -389,8 +389,11 @@ def _remove_forgotten_files(folder: str) -> None:
     """Remove what processes of this machine have left that were killed: their locks are gone with them, and another
     machine need not see those of its own. An empty file may be one that is about to be locked. Once a process: there
     are many packs in a folder."""
-    for name in os.listdir(folder):
-        if name.startswith(_ASIDE_HERE):
+    names = list[str]()
+    with contextlib.suppress(OSError):  # a folder that may be written, but not listed
+        names = os.listdir(folder)
+    for name in names:
+        if name.rsplit("-", 3)[0] == _ASIDE_HERE:  # a machine's name may begin with another's: gpu, gpu-1
             path = os.path.join(folder, name)
             with contextlib.suppress(OSError), open(path, "r+b", buffering=0) as file:
                 if os.fstat(file.fileno()).st_size:

@@ -176,13 +176,41 @@ def test_a_pack_that_was_being_written_when_its_process_was_killed_goes_with_the
         pack.os.replace = lambda *names: (os.write(tell, b"x"), signal.pause())
         pack._remove_forgotten_files.cache_clear()
         save_pack(tmp_path / "b.pack", {}, [np.zeros(size)])
-    os.read(told, 1)
-    (writes,) = os.listdir(tmp_path)  # what the first has left is gone
-    pack._remove_forgotten_files.cache_clear()
-    save_pack(tmp_path / "c.pack", {}, [np.zeros(size)])
-    assert sorted(os.listdir(tmp_path)) == [writes, "c.pack"]
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
+    try:
+        os.read(told, 1)
+        (writes,) = os.listdir(tmp_path)  # what the first has left is gone
+        pack._remove_forgotten_files.cache_clear()
+        save_pack(tmp_path / "c.pack", {}, [np.zeros(size)])
+        assert sorted(os.listdir(tmp_path)) == [writes, "c.pack"]
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+@pytest.mark.parametrize(("mine", "others"), [("gpu", "gpu-1"), ("gpu-1", "gpu"), ("gpu", "gpu-1-2")])
+def test_what_another_machine_is_writing_stays(
+    tmp_path: Path, mine: str, others: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a file system whose locks do not reach other machines."""
+    paths = []
+    for host in (mine, others):
+        monkeypatch.setattr(pack, "_ASIDE_HERE", f"{pack.ASIDE}{host}")
+        paths.append(Path(pack._name_file_aside(str(tmp_path))))
+        paths[-1].write_text("x")
+    monkeypatch.setattr(pack, "_ASIDE_HERE", f"{pack.ASIDE}{mine}")
+    save_pack(tmp_path / "a.pack", {}, [np.zeros(3)])
+    assert sorted(os.listdir(tmp_path)) == [paths[1].name, "a.pack"]
+
+
+def test_a_folder_that_may_be_written_but_not_listed_takes_a_pack(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(folder: str) -> list[str]:
+        raise PermissionError(errno.EACCES, "Permission denied", folder)
+
+    monkeypatch.setattr(pack.os, "listdir", refuse)  # whoever is root may list any
+    save_pack(tmp_path / "a.pack", {}, [np.arange(3)])
+    assert ArrayPack(tmp_path / "a.pack").array(0).tolist() == [0, 1, 2]
 
 
 @pytest.mark.usefixtures("small")
