@@ -238,22 +238,25 @@ def measure_machine_memory(system: Path = Path("/")) -> int:
 def _list_control_groups(controller: str, system: Path) -> list[Path]:
     """The folders of the groups that this process is in, with those around them, whose limits hold as well: of cgroup
     v2 and, where a controller is still there, of v1. In a container that has no namespace of its own the groups'
-    names are the host's, and of their folders only the first is there."""
+    names are the host's, and of their folders only the first is there; a sandbox may not name its groups at all. A
+    folder of v1 is called by all its controllers, and mostly there is a link for each."""
     found = []
-    for line in _read_text(system / "proc/self/cgroup").splitlines():
+    for line in filter(None, ["0::/", *_read_text(system / "proc/self/cgroup").split("\n")]):
         _, controllers, name = line.split(":", 2)
         if controllers and controller not in controllers.split(","):
             continue
-        top = system / "sys/fs/cgroup" / (controller if controllers else "")
         parts = [x for x in name.split("/") if x]
-        found += [top.joinpath(*parts[:n]) for n in range(len(parts) + 1 if ".." not in parts else 1)]
+        for folder in {controllers, controllers and controller}:
+            top = system / "sys/fs/cgroup" / folder
+            found += [top.joinpath(*parts[:n]) for n in range(len(parts) + 1 if ".." not in parts else 1)]
     return found
 
 
 def _read_text(file: Path) -> str:
-    """What is in a file of the kernel's; "" where it is not there."""
+    """What is in a file of the kernel's; "" where it is not there. A name in it may be any bytes, as `os.fsdecode` has
+    them."""
     try:
-        return file.read_text()
+        return os.fsdecode(file.read_bytes())
     except OSError:
         return ""
 

@@ -42,8 +42,8 @@ ROOM = 1 << 24
 
 #: What the name of a file begins with that is not yet what it is to be.
 ASIDE = ".aside-"
-#: The same of this machine's.
-_ASIDE_HERE = f"{ASIDE}{platform.node()}-"
+#: The same of this machine's, before three more parts.
+_ASIDE_HERE = f"{ASIDE}{platform.node()}"
 _asides = itertools.count()
 #: Tells the files of this process from those of another machine's that has the same number.
 _OURS = os.urandom(4).hex()
@@ -190,7 +190,7 @@ class ArraySpool:
             _name_open_file(self._file, path)
             self._path = path
         os.makedirs(os.path.dirname(target), exist_ok=True)
-        os.replace(self._path, target)
+        _put_file_in_place(self._file, self._path, target)
 
     def close(self) -> None:
         """Forget the file, and remove it where it has become no pack."""
@@ -321,9 +321,10 @@ def save_pack(
                     # By a descriptor of its own: the file's stays open, and with it the lock.
                     with open(os.dup(file.fileno()), "wb", 1 << 18) as buffered:
                         buffered.writelines(parts)
-                os.replace(aside, target)
+                _put_file_in_place(file, aside, target)
         except BaseException:
-            os.unlink(aside)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(aside)
             raise
     return Written(content, {"header": header, "arrays": index, "size": start + end})
 
@@ -344,8 +345,15 @@ def _write_pack_around(
     return Written(b"", made)
 
 
+def _put_file_in_place(file: Any, aside: str, target: str) -> None:
+    """Have a file that is written be the target. Some file systems (NFS, FUSE) say only when a descriptor is closed that
+    they had no room: one is closed before, and the file's own stays open, and with it the lock."""
+    os.close(os.dup(file.fileno()))
+    os.replace(aside, target)
+
+
 def _name_file_aside(folder: str) -> str:
-    return os.path.join(folder, f"{_ASIDE_HERE}{os.getpid()}-{next(_asides)}-{_OURS}")
+    return os.path.join(folder, f"{_ASIDE_HERE}-{os.getpid()}-{next(_asides)}-{_OURS}")
 
 
 def _open_file_aside(folder: str, named: bool = False) -> tuple[Any, str]:
@@ -381,8 +389,11 @@ def _remove_forgotten_files(folder: str) -> None:
     """Remove what processes of this machine have left that were killed: their locks are gone with them, and another
     machine need not see those of its own. An empty file may be one that is about to be locked. Once a process: there
     are many packs in a folder."""
-    for name in os.listdir(folder):
-        if name.startswith(_ASIDE_HERE):
+    names = list[str]()
+    with contextlib.suppress(OSError):  # a folder that may be written, but not listed
+        names = os.listdir(folder)
+    for name in names:
+        if name.rsplit("-", 3)[0] == _ASIDE_HERE:  # a machine's name may begin with another's: gpu, gpu-1
             path = os.path.join(folder, name)
             with contextlib.suppress(OSError), open(path, "r+b", buffering=0) as file:
                 if os.fstat(file.fileno()).st_size:

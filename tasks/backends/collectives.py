@@ -25,9 +25,9 @@ from tasks.variables import DEADLINE
 
 #: Seconds that other ranks have to answer when one has failed.
 _AFTER_S = 2.0
-#: Of a case's deadline, what ranks wait for one another: whoever waited can still say so; and seconds that they do at
-#: least, to come up.
-_WAITING, _LEAST_S = 0.5, 60.0
+#: Of a case's deadline, what ranks wait for one another: whoever waited can still say so; and the deadline in seconds
+#: where none is told.
+_WAITING, _DEADLINE_S = 0.5, 120.0
 #: Of that time, by how much one may have begun to wait later than another.
 _MORE = 0.1
 _RANKS = 4
@@ -35,7 +35,7 @@ _RANKS = 4
 
 def find_rank_patience() -> float:
     """Seconds that the ranks of a case wait for one another, by its deadline."""
-    return max(_LEAST_S, _WAITING * float(os.environ.get(DEADLINE, "0")))
+    return _WAITING * float(os.environ.get(DEADLINE, _DEADLINE_S))
 
 
 class RankConnections:

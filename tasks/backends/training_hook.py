@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -40,11 +42,19 @@ def serve(module: Any, optimiser: Any, compute: Compute) -> bool:
         return loop
 
     session = ranks.SessionInRank(device, said["patience_s"], {"hook": open_loop})
+    served = threading.Event()
+    threading.Thread(target=ranks.end_rank_with_connection, args=(connection, served), daemon=True).start()
     with connection, connection.makefile("rb") as source, connection.makefile("wb") as sink:
-        ranks.write_to_rank(sink, {"token": said["token"], "rank": find_own_rank(), "ranks": count_training_ranks()})
-        while True:
-            try:
-                header, _ = ranks.read_from_rank(source)
-            except (EOFError, OSError):
-                return True
-            session.answer(source, sink, header)
+        try:
+            told = {"token": said["token"], "rank": find_own_rank(), "ranks": count_training_ranks()}
+            ranks.write_to_rank(sink, told)
+            while True:
+                try:
+                    header, _ = ranks.read_from_rank(source)
+                except (EOFError, OSError):
+                    return True
+                session.answer(source, sink, header)
+        finally:
+            served.set()
+            with contextlib.suppress(OSError):  # to be closed is not enough while a thread polls it
+                connection.shutdown(socket.SHUT_RDWR)

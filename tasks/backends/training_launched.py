@@ -99,20 +99,18 @@ class LaunchedGroup(RankConnections):
             self._connect(*found[rank])
 
     def close(self) -> None:
-        """The ranks end with their connections, and the launcher with its ranks. Where one hangs the launcher is asked to
-        end it: it is in a session of its own (torchrun) or on another machine (srun), where no signal of ours comes."""
+        """The ranks end with their connections, and the launcher with its ranks. Before they have connected the launcher
+        is asked to end them: each may be in a session of its own (torchrun), where no signal of ours comes."""
         self._hang_up()
         for process in self.processes:
             if not _wait_for_end(process):
-                with contextlib.suppress(OSError):
-                    os.killpg(process.pid, signal.SIGTERM)
-            if not _wait_for_end(process):
                 started = list_descendant_processes(process.pid)
                 with contextlib.suppress(OSError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                for pid in started:
+                    os.killpg(process.pid, signal.SIGTERM)
+                _wait_for_end(process)
+                for end, pid in [(os.killpg, process.pid), *((os.kill, pid) for pid in started)]:
                     with contextlib.suppress(OSError):
-                        os.kill(pid, signal.SIGKILL)
+                        end(pid, signal.SIGKILL)
                 process.wait()
         self.processes = []
 

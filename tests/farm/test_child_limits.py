@@ -73,6 +73,7 @@ def test_whom_the_kernel_ends_for_want_of_memory_was_out_of_memory(
 V2 = "0::/\n"
 JOB = "0::/system.slice/job.scope\n"
 V1 = "12:cpu,cpuacct:/docker/5f\n4:memory:/docker/5f\n0::/\n"
+HALF = {"quota": "50000", "period": "100000"}
 
 
 @pytest.mark.parametrize(
@@ -90,8 +91,14 @@ V1 = "12:cpu,cpuacct:/docker/5f\n4:memory:/docker/5f\n0::/\n"
         # cgroup v1, in a container that has a namespace of its own or none, and on the host.
         (V1, {"memory/memory.limit_in_bytes": "4096", "memory/docker/6a/memory.limit_in_bytes": "2"}, 4096, math.inf),
         (V1, {"memory/docker/5f/memory.limit_in_bytes": "4096"}, 4096, math.inf),
-        (V1, {f"cpu/docker/5f/cpu.cfs_{x}_us": n for x, n in (("quota", "50000"), ("period", "100000"))}, None, 0.5),
+        (V1, {f"cpu/docker/5f/cpu.cfs_{x}_us": n for x, n in HALF.items()}, None, 0.5),
         (V1, {f"cpu/cpu.cfs_{x}_us": n for x, n in (("quota", "-1"), ("period", "100000"))}, None, math.inf),
+        # The folder of two controllers, without a link for each.
+        ("3:cpu,cpuacct:/a\n", {f"cpu,cpuacct/a/cpu.cfs_{x}_us": n for x, n in HALF.items()}, None, 0.5),
+        # A sandbox that names no groups; names that are no text, and that a text's lines would end in.
+        ("", {"memory.max": "4096", "cpu.max": "50000 100000"}, 4096, 0.5),
+        ("0::/a\udcfcb\n", {"a\udcfcb/memory.max": "4096"}, 4096, math.inf),
+        ("0::/a\u2028b\x0b:c\n", {"a\u2028b\x0b:c/memory.max": "4096"}, 4096, math.inf),
         ("0::/../other\n", {"memory.max": "4096", "../other/memory.max": "2"}, 4096, math.inf),
     ],
 )
@@ -103,7 +110,7 @@ def test_a_container_and_a_job_have_what_their_groups_allow(
     for name, text in {"../../../proc/self/cgroup": groups, **files}.items():
         file = Path(os.path.normpath(tmp_path / "sys/fs/cgroup" / name))
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
+        file.write_bytes(os.fsencode(text))
     assert measure_machine_memory(tmp_path) == (size or whole)
     assert read_cpu_quota(tmp_path) == quota
 

@@ -27,6 +27,7 @@ from tasks.judge import policy_files
 from tasks.model import Group
 from tasks.prepare.cases import prepare_group
 from tasks.runner import Runner, make_item_of_whole_group
+from tasks.variables import DEADLINE
 
 pytest.importorskip("torch")
 
@@ -130,7 +131,7 @@ def test_a_rank_that_ended_between_two_cases_is_named_and_the_next_case_runs(sou
 def test_a_rank_that_hangs_is_named_and_the_next_case_runs(
     planted: Planted, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(collectives, "_LEAST_S", 15.0)
+    monkeypatch.setenv(DEADLINE, "30")
     made = planted.plant("Hangs")
     made._ready(RANKS).close()  # whose ranks wait for a minute
     _, group = prepare_group(Group("collective:all_gather", "", "float32", 1), cache)
@@ -138,6 +139,13 @@ def test_a_rank_that_hangs_is_named_and_the_next_case_runs(
     (row,) = (x.row for x in runner.run([make_item_of_whole_group(group)]))
     assert (row.status, row.stage) == ("timeout", "run") and "rank 2 answered nothing" in row.error
     assert set(statuses(made, "all_reduce.max", "int32", cache).values()) == {"pass"}
+
+
+@pytest.mark.parametrize("deadline_s", [10, 60, 90, 600])
+def test_who_waited_for_a_rank_says_so_before_the_deadline(deadline_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(DEADLINE, str(deadline_s))
+    waited_s = collectives.find_rank_patience()
+    assert waited_s * (1 + collectives._MORE) + collectives._AFTER_S < deadline_s
 
 
 def test_every_size_stands_once_and_samples_are_of_all_ranks(cache: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import io
 import json
 import mmap
 import os
@@ -175,13 +176,41 @@ def test_a_pack_that_was_being_written_when_its_process_was_killed_goes_with_the
         pack.os.replace = lambda *names: (os.write(tell, b"x"), signal.pause())
         pack._remove_forgotten_files.cache_clear()
         save_pack(tmp_path / "b.pack", {}, [np.zeros(size)])
-    os.read(told, 1)
-    (writes,) = os.listdir(tmp_path)  # what the first has left is gone
-    pack._remove_forgotten_files.cache_clear()
-    save_pack(tmp_path / "c.pack", {}, [np.zeros(size)])
-    assert sorted(os.listdir(tmp_path)) == [writes, "c.pack"]
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
+    try:
+        os.read(told, 1)
+        (writes,) = os.listdir(tmp_path)  # what the first has left is gone
+        pack._remove_forgotten_files.cache_clear()
+        save_pack(tmp_path / "c.pack", {}, [np.zeros(size)])
+        assert sorted(os.listdir(tmp_path)) == [writes, "c.pack"]
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+@pytest.mark.parametrize(("mine", "others"), [("gpu", "gpu-1"), ("gpu-1", "gpu"), ("gpu", "gpu-1-2")])
+def test_what_another_machine_is_writing_stays(
+    tmp_path: Path, mine: str, others: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a file system whose locks do not reach other machines."""
+    paths = []
+    for host in (mine, others):
+        monkeypatch.setattr(pack, "_ASIDE_HERE", f"{pack.ASIDE}{host}")
+        paths.append(Path(pack._name_file_aside(str(tmp_path))))
+        paths[-1].write_text("x")
+    monkeypatch.setattr(pack, "_ASIDE_HERE", f"{pack.ASIDE}{mine}")
+    save_pack(tmp_path / "a.pack", {}, [np.zeros(3)])
+    assert sorted(os.listdir(tmp_path)) == [paths[1].name, "a.pack"]
+
+
+def test_a_folder_that_may_be_written_but_not_listed_takes_a_pack(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(folder: str) -> list[str]:
+        raise PermissionError(errno.EACCES, "Permission denied", folder)
+
+    monkeypatch.setattr(pack.os, "listdir", refuse)  # whoever is root may list any
+    save_pack(tmp_path / "a.pack", {}, [np.arange(3)])
+    assert ArrayPack(tmp_path / "a.pack").array(0).tolist() == [0, 1, 2]
 
 
 @pytest.mark.usefixtures("small")
@@ -370,6 +399,51 @@ def test_a_failed_write_leaves_what_was_there(good: Path, monkeypatch: pytest.Mo
         save_pack(good.parent / "new.pack", {}, [np.zeros(10)])
     assert good.read_bytes() == before
     assert os.listdir(good.parent) == ["a.pack"]
+
+
+@pytest.fixture
+def late(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Errors of a file system that says when a descriptor is closed, and once, that it had no room (NFS, FUSE)."""
+    errors, close = list[int](), os.close
+
+    def refuse() -> None:
+        if errors:
+            raise OSError(errors[0], os.strerror(errors.pop()))
+
+    class Late(io.FileIO):
+        def close(self) -> None:
+            was_open = not self.closed
+            super().close()
+            if was_open:
+                refuse()
+
+    def open_late(file: Any, mode: str = "r", buffering: int = -1) -> Any:
+        raw = Late(file, mode.replace("b", ""))
+        return io.BufferedWriter(raw, buffering) if buffering else raw
+
+    monkeypatch.setattr(pack, "open", open_late, raising=False)
+    monkeypatch.setattr(pack.os, "close", lambda fd: (close(fd), refuse()))
+    return errors
+
+
+@pytest.mark.parametrize("size", [100, 1 << 18])
+def test_a_file_system_says_when_a_file_is_closed_that_it_is_full(good: Path, size: int, late: list[int]) -> None:
+    before = good.read_bytes()
+    late.append(errno.ENOSPC)
+    with pytest.raises(StorageError, match="No space"):
+        save_pack(good, {}, [np.zeros(size)])
+    assert not late and good.read_bytes() == before and os.listdir(good.parent) == ["a.pack"]
+
+
+@pytest.mark.usefixtures("small")
+def test_it_says_so_as_well_of_a_file_that_arrays_were_made_in(good: Path, late: list[int]) -> None:
+    before = good.read_bytes()
+    with spool_arrays(good.parent) as spool:
+        made = make_spooled_array((1 << 16,), "float64")
+        late.append(errno.ENOSPC)
+        with pytest.raises(StorageError, match="No space"):
+            save_pack(good, {}, [made], spool)
+    assert not late and good.read_bytes() == before and os.listdir(good.parent) == ["a.pack"]
 
 
 def test_the_disk_is_full_while_writing(good: Path) -> None:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tasks.backends import BackendSpec, collectives
+from tasks.backends import BackendSpec, training_launched
 from tasks.backends.training_launched import LaunchedGroup, LaunchedTraining
 from tasks.catalogs.training import own
 from tasks.catalogs.training.own import OwnTraining
 from tasks.judging import Judgement
 from tasks.model import Group, Hung, Status
 from tasks.prepare.cases import PreparedSample, prepare_group
+from tasks.variables import DEADLINE
 from tests.bench.training_faults import judge_form
 from tests.conftest import ROOT
 
@@ -80,7 +83,7 @@ def test_a_rank_that_hangs_or_ends_is_named(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(collectives, "_LEAST_S", 3.0)
+    monkeypatch.setenv(DEADLINE, "6")
     broken = tmp_path / "broken.py"
     broken.write_text(SCRIPT.read_text().replace("    model = Dist", fault))
     with pytest.raises(kind) as raised:
@@ -89,13 +92,54 @@ def test_a_rank_that_hangs_or_ends_is_named(
     assert not list_processes_of(broken)
 
 
+def test_a_rank_that_hangs_ends_though_the_farm_was_killed(tmp_path: Path) -> None:
+    """Its connections are then closed, and nothing else is done."""
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT.read_text())
+    group = LaunchedGroup(f"{sys.executable} -m torch.distributed.run --nproc-per-node 2 {script}")
+    try:
+        group._tell(group._sinks[1], {"open": "time:sleep", "arguments": [3600], "plant": ""})
+        group._hang_up()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            group.processes[0].wait(30)
+        left = list_processes_of(script)
+    finally:
+        group.close()
+    assert not left
+
+
+STAYS = """
+import subprocess, sys
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)", FOLDER], start_new_session=True).wait()
+"""
+
+
+@pytest.mark.parametrize("ignores", [False, True])
+def test_what_a_launcher_has_started_ends_with_it_whatever_it_does(
+    ignores: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A launcher that passes no signal on, or none of whose ranks calls the hook."""
+    monkeypatch.setattr(training_launched, "START_S", 2.0)
+    monkeypatch.setattr(training_launched, "END_S", 1.0)
+    script = tmp_path / "launcher.py"
+    deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)" if ignores else ""
+    script.write_text(deaf + STAYS.replace("FOLDER", repr(str(script))))
+    with pytest.raises(RuntimeError, match="0 ranks called"):
+        LaunchedGroup(f"{sys.executable} {script}")
+    assert not list_processes_of(script)
+
+
 def list_processes_of(script: Path) -> list[str]:
-    """The command lines of the processes that still run a script."""
-    commands = []
-    for file in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):  # it has just ended
-            commands.append(file.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
-    return [x for x in commands if str(script) in x]
+    """The command lines of the processes that still run a script, after a moment: who was killed has not yet ended."""
+    until, found = time.monotonic() + 5.0, [""]
+    while found and time.monotonic() < until:
+        commands = []
+        for file in Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):  # it has just ended
+                commands.append(file.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+        if found := [x for x in commands if str(script) in x]:
+            time.sleep(0.1)
+    return found
 
 
 @pytest.mark.parametrize(

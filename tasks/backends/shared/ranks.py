@@ -33,6 +33,8 @@ from tasks.model import get_numpy_dtype
 
 #: Rank that broadcasts.
 ROOT = 1
+#: Seconds for a script's rank to notice that the farm has hung up.
+END_S = 2.0
 
 
 def write_to_rank(file: BinaryIO, header: dict[str, Any], array: np.ndarray | None = None) -> None:
@@ -136,12 +138,16 @@ def find_named_object(name: str) -> Any:
     return operator.attrgetter(function)(importlib.import_module(module))
 
 
-def end_rank_with_connection(connection: socket.socket) -> None:
-    """End this process when the other side hangs up: it may wait in a collective for ranks that are no more."""
+def end_rank_with_connection(connection: socket.socket, served: threading.Event | None = None) -> None:
+    """End this process when the other side hangs up: it may wait in a collective for ranks that are no more.
+    served: of a script that goes on afterwards, set once it has noticed; it has END_S seconds for that."""
     hung_up = select.poll()
     hung_up.register(connection, getattr(select, "POLLRDHUP", select.POLLHUP))
     hung_up.poll()
-    os._exit(0)
+    if served is None:
+        os._exit(0)
+    if not served.wait(END_S):
+        os._exit(1)
 
 
 def end_rank_with_parent(parent: int) -> None:
