@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import importlib
 import itertools
@@ -22,6 +23,8 @@ from tasks import checks, zoo
 from tasks.backends import BackendSpec
 from tasks.backends.shared import foreign, replaced, torch_placing
 from tasks.catalogs import user_definitions
+from tasks.catalogs.user import kernel_promises
+from tasks.catalogs.user.ops import UserOp
 from tasks.checks import audit
 from tasks.judge import policy_files
 from tasks.model import Form, Group, Leaf, Misbehaviour, Placing, Program, Status, Unsupported, flags
@@ -122,6 +125,18 @@ def test_a_constant_that_stands_for_the_farms_is_named(monkeypatch: pytest.Monke
     monkeypatch.undo()
     monkeypatch.setattr(torch_placing._GuardZones.describe_damage, "__code__", _compile_from_text().__code__)
     assert "describe_damage has been replaced" in replaced.describe_replaced_functions()
+
+
+def test_no_constant_of_the_farms_changes_by_itself() -> None:
+    """What is made when it is needed first is None until then."""
+    for file in Path(checks.__file__).parents[1].rglob("*.py"):
+        tree = ast.parse(file.read_text())
+        made = {name for x in ast.walk(tree) if isinstance(x, ast.Global) for name in x.names if name.isupper()}
+        for one in tree.body:
+            if isinstance(one, (ast.Assign, ast.AnnAssign)):
+                names = {x.id for x in ast.walk(one) if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Store)}
+                none = isinstance(one.value, ast.Constant) and one.value.value is None
+                assert none or not names & made, (file, names & made)
 
 
 def test_what_was_sound_is_looked_at_again_where_it_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -376,6 +391,25 @@ def test_buffers_that_are_returned_in_turn_are_said_to_be(own: Judge) -> None:
     assert "the output of 3 calls before" in row["error"]
     (row,) = own("three_buffers_declared")
     assert (row["status"], row["kind"]) == ("pass", ""), row["error"]
+
+
+def test_calls_on_two_threads_may_end_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One returns while what another one returned is compared."""
+    op = UserOp("double", kernel="", reference=lambda x: x + x, inputs={"x": ["n"]}, dims={"n": [3]}, aliases=True)
+    x, share = torch.ones(3), kernel_promises._do_outputs_share_storage
+
+    def share_meanwhile(a: Any, b: Any) -> bool:
+        if others:
+            others.pop()(x=x)
+        return share(a, b)
+
+    others = list[Callable[..., Any]]()
+    monkeypatch.setattr(kernel_promises, "_do_outputs_share_storage", share_meanwhile)
+    call = kernel_promises.guard_kernel_promises(op, lambda x: x + x)
+    call(x=x)
+    call(x=x)
+    others += [call] * 3
+    assert torch.equal(call(x=x), x + x) and not others
 
 
 def test_wrong_numbers_are_no_cheat(own: Judge) -> None:
