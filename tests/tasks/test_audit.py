@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import functools
 import importlib
 import itertools
@@ -32,6 +33,7 @@ from tasks.model.kind import KIND_FIRST, KIND_LIBRARY, OF_AUDIT
 from tasks.packages import list_library_folders
 from tasks.prepare.cases import PreparedGroup, prepare_group
 from tasks.runner import Runner, make_item_of_whole_group
+from tasks.stranger import wire
 from tasks.stranger.nursery import Nursery
 from tasks.stranger.proxy import StrangerRooms, make_remote_backend
 from tasks.stranger.serve import serve_as_stranger
@@ -90,6 +92,9 @@ def test_a_function_that_stands_for_a_judges_is_named(monkeypatch: pytest.Monkey
         )
 
 
+def _do_nothing(*_: Any) -> None: ...
+
+
 def _compile_from_text(*_: Any) -> Any:
     made: dict[str, Any] = {}
     exec("def function(*given): ...", made)
@@ -127,6 +132,70 @@ def test_a_constant_that_stands_for_the_farms_is_named(monkeypatch: pytest.Monke
     assert "describe_damage has been replaced" in replaced.describe_replaced_functions()
 
 
+@pytest.mark.parametrize(
+    ("owner", "name", "made", "where"),
+    [
+        (torch_placing, "foreign", SimpleNamespace(is_code_of_user=lambda code: False), ""),
+        (torch_placing, "len", functools.partial(len), ""),
+        (builtins, "len", functools.partial(len), ""),
+        (torch_placing.TorchPlacer.__call__, "__defaults__", (lambda: "",), "TorchPlacer.__call__"),
+        (torch_placing._profile_operations, "__defaults__", (1,), "_profile_operations"),
+        (torch_placing.TorchPlacer._hold, "__kwdefaults__", {}, "_hold"),
+        (torch_placing._make_watch_class.__wrapped__, "__code__", _do_nothing.__code__, "_make_watch_class"),
+        (wire.StrangerMessage.verb.fget, "__code__", _do_nothing.__code__, "StrangerMessage.verb"),
+    ],
+    ids=lambda x: x if isinstance(x, str) else "",
+)
+def test_what_a_judges_function_is_made_of_is_looked_at(
+    monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, made: Any, where: str
+) -> None:
+    """Its module's modules, the built-ins, its defaults, and what a property or a cache has inside."""
+    assert replaced.describe_replaced_functions() == ""
+    monkeypatch.setattr(owner, name, made, raising=False)
+    assert f"{where or name} has been replaced" in replaced.describe_replaced_functions()
+    monkeypatch.undo()
+    assert replaced.describe_replaced_functions() == ""
+
+
+def test_what_is_added_is_no_built_in_of_the_judges(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As line_profiler adds `profile`, and a shell `_`; whoever prints may print otherwise."""
+    assert replaced.describe_replaced_functions() == ""
+    for name in ("profile", "_", "print"):
+        monkeypatch.setattr(builtins, name, lambda *given: None, raising=False)
+    assert replaced.describe_replaced_functions() == ""
+
+
+@pytest.mark.parametrize(
+    "hide",
+    [
+        lambda patch: patch.setattr(torch_placing, "replaced", SimpleNamespace(describe_replaced_functions=str)),
+        lambda patch: patch.setattr(replaced, "describe_replaced_functions", str),
+        lambda patch: patch.setattr(replaced._Look, "holds", lambda *given: True),
+        lambda patch: patch.setattr(replaced._Known, "look", str),
+        lambda patch: None,
+    ],
+    ids=["its module", "itself", "its memory", "its steps", "nothing"],
+)
+def test_the_look_is_not_what_stands_in_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hide: Callable[[pytest.MonkeyPatch], None]
+) -> None:
+    form = _sample(tmp_path, monkeypatch, "cheat_softmax_torch").samples[0].form("torch")
+
+    def kernel(x: Any) -> Any:
+        if cheats:
+            monkeypatch.setattr(torch_placing, "FREED", 0)
+            hide(monkeypatch)
+        return x + 1
+
+    cheats = False
+    program = BackendSpec.parse("torch-cpu").create().build(Form(**{**vars(form), "call": kernel, "own": None}))
+    assert program.placed is not None
+    assert len(program.placed(form.inputs_of(0), Placing(pause=1.0))) == 2
+    cheats = True
+    with pytest.raises(Misbehaviour, match="has been replaced"):
+        program.placed(form.inputs_of(0), Placing(pause=1.0))
+
+
 def test_no_constant_of_the_farms_changes_by_itself() -> None:
     """What is made when it is needed first is None until then."""
     for file in Path(checks.__file__).parents[1].rglob("*.py"):
@@ -143,8 +212,6 @@ def test_what_was_sound_is_looked_at_again_where_it_has_changed(monkeypatch: pyt
     """A function in the place of another one, code in the place of a function's own, a name that is new, and a module in
     the place of another one; also what `sys.modules` hides meanwhile: a class behind an empty module of its name, a
     module that is no longer there, a class that its module no longer has."""
-    from tasks.stranger import wire
-
     own = lambda *given: None  # noqa: E731
     own.__name__ = "send"
     other = ModuleType("tasks.stranger.wire")
@@ -185,7 +252,6 @@ def test_what_another_thread_does_during_the_look_is_seen_by_the_next_one(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It puts something else in the place of what was looked at, or beside it, or forgets a module."""
-    from tasks.stranger import wire
 
     def meanwhile(file: str) -> bool:
         if changes and file == wire.__file__:
@@ -197,10 +263,9 @@ def test_what_another_thread_does_during_the_look_is_seen_by_the_next_one(
     changes = [lambda: monkeypatch.setattr(wire, name, own, raising=False)]
     monkeypatch.setitem(sys.modules, "tasks.forgotten", ModuleType("tasks.forgotten"))
     monkeypatch.setattr(replaced, "foreign", SimpleNamespace(is_foreign_file=meanwhile))
-    for name_of_known, empty in (("_known", {}), ("_last", [])):
-        monkeypatch.setattr(replaced, name_of_known, empty)
-    assert replaced.describe_replaced_functions() == "" and not changes
-    assert replaced.describe_replaced_functions().startswith(f"tasks.stranger.wire.{name} has been replaced")
+    look = replaced.make_look()
+    assert look() == "" and not changes
+    assert look().startswith(f"tasks.stranger.wire.{name} has been replaced")
 
 
 def test_what_is_looked_at_beside_the_farm_is_there() -> None:
