@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import abc
 import ast
 import builtins
+import contextlib
 import functools
 import importlib
 import itertools
@@ -194,6 +196,72 @@ def test_the_look_is_not_what_stands_in_its_place(
     cheats = True
     with pytest.raises(Misbehaviour, match="has been replaced"):
         program.placed(form.inputs_of(0), Placing(pause=1.0))
+
+
+def _turn_lines_off() -> None:
+    sys._getframe(1).f_trace_lines = False
+
+
+def _turn_tracer_off() -> None:
+    del sys._getframe(1).f_trace
+
+
+def _set_tracer() -> None:
+    sys.settrace(_do_nothing)
+
+
+@pytest.mark.parametrize("hide", [_turn_lines_off, _turn_tracer_off, _set_tracer, _do_nothing])
+def test_lines_are_not_hidden_from_who_counts_them(hide: Callable[[], None]) -> None:
+    def kernel() -> float:
+        hide()
+        with contextlib.suppress(StopIteration, ValueError):
+            numbers = (float(x) for x in ("1", "2", "none"))
+            next(numbers)
+            return sum(numbers)
+        return max(map(float, itertools.islice((x for x in range(9)), 3)))
+
+    before = sys.gettrace()
+    try:
+        sys.settrace(None)
+        with torch_placing._AutogradLines() as lines:
+            kernel()
+    finally:
+        sys.settrace(before)
+    assert lines.was_replaced == (hide is not _do_nothing)
+    assert lines.count > 4 or hide is not _do_nothing
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_debugger_that_was_there_first_goes_on(monkeypatch: pytest.MonkeyPatch, first: bool) -> None:
+    """Wherever its code lies; one that a kernel has set does not."""
+    monkeypatch.setattr(torch_placing, "_TRACERS", frozenset({_do_nothing.__code__} if first else ()))
+    before = sys.gettrace()
+    try:
+        sys.settrace(_do_nothing)
+        with torch_placing._AutogradLines() as lines:
+            sum(float(x) for x in range(3))
+        assert (sys.gettrace() is _do_nothing) == first == (lines.count == 0) and not lines.was_replaced
+    finally:
+        sys.settrace(before)
+
+
+def test_a_debuggers_tracer_is_known_when_the_farm_is_imported() -> None:
+    said = (
+        "import sys\n"
+        "def trace(*given): return None\n"
+        "sys.settrace(trace)\n"
+        "from tasks.backends.shared import torch_placing as x\n"
+        "print(x._TRACERS == {trace.__code__})"
+    )
+    done = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"
+
+
+def test_code_of_pythons_own_frozen_modules_is_no_users_whatever_says_that_it_is_of_them() -> None:
+    for own in (os.path.join, abc.ABCMeta.__instancecheck__, importlib.import_module("zipimport").zipimporter.__init__):
+        assert not foreign.is_code_of_user(own.__code__)
+    for file in ("<kernel>", "<frozen zipimport>"):
+        assert foreign.is_code_of_user(compile("x + 1", file, "eval"))
 
 
 def test_no_constant_of_the_farms_changes_by_itself() -> None:
