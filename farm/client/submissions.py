@@ -83,8 +83,7 @@ def judge(task: Task, source: str | Path, *, backend: str = "", samples: int = 0
     try:
         with _one_at_a_time, isolate_torch_settings():
             config, others, place = _find_submission_config(task, backend, samples)
-            hidden = [str(place.resolve())] if place.is_file() else []
-            kernels.announce_config_kernels(config, hidden=hidden, refused=others)
+            kernels.announce_config_kernels(config, refused=others, declaration=place)
             return _prepare_task_once(config.model_dump_json(), catalog_lists.find_list_version("user")).judge(file)
     except (ConfigError, CannotRun) as error:
         raise ClientError(str(error)) from None
@@ -106,11 +105,12 @@ def _find_submission_file(source: str | Path) -> Path:
     return file
 
 
-def _find_submission_config(task: Task, backend: str, samples: int) -> tuple[Config, list[str], Path]:
+def _find_submission_config(task: Task, backend: str, samples: int) -> tuple[Config, list[str], Path | None]:
     """The config of a task, with one backend that has no kernel yet; the submissions that its folder has; the file that
-    declares it, or a name that is none. Raises ConfigError, ClientError."""
+    declares it, None for a task that is no file. Raises ConfigError, ClientError."""
     asked = {"samples": samples} if samples else {}
-    others, place = list[str](), Path("backend")
+    others: list[str] = []
+    place: Path | None = None
     if isinstance(task, Path) or (isinstance(task, str) and (":" not in task or Path(task).exists())):
         path = Path(task)
         declared = submissions.declare_task(path / submissions.TASK if path.is_dir() else path, asked=asked)
@@ -120,8 +120,9 @@ def _find_submission_config(task: Task, backend: str, samples: int) -> tuple[Con
     on = [x for x in (backend, *made.pop("backends", [])) if x] or [detect_vendors.find_eager_backend()]
     made["backends"] = [{"name": "submission", **on[0]} if isinstance(on[0], Mapping) else on[0]]
     made.setdefault("race_s", RACE_S)
-    config = submissions.make_task_config({"name": "judge", **made}, place)
-    configs.check_config_backend(config.backends[0], str(place))
+    shown = place or Path("backend")
+    config = submissions.make_task_config({"name": "judge", **made}, shown)
+    configs.check_config_backend(config.backends[0], str(shown))
     return config, others, place
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from farm.plan.config_schema import BackendConfig, CatalogConfig, Config, OwnModel
-from farm.plan.task_files import TASK
+from farm.plan.task_files import ANY_TASK
 from tasks.catalogs import user_definitions
 from tasks.catalogs.models import classes, drawn_inputs, of_file, table
 from tasks.catalogs.user import declaration_keys, kernel_sources
@@ -287,13 +287,18 @@ def _check_model_arguments(
 
 
 def announce_config_kernels(
-    config: Config, home: str = "", hidden: Sequence[str] = (), refused: Sequence[str] = ()
+    config: Config,
+    home: str = "",
+    hidden: Sequence[str] = (),
+    refused: Sequence[str] = (),
+    declaration: Path | None = None,
 ) -> None:
     """Tell this process the definitions; its children are told by their supervisors. home: the backend in whose
-    environment the user's modules are imported, "" for the farm's own; hidden: files and folders that a kernel's process
-    is not to read, beside the declaration of a task, which may say its seed; refused: files and folders of submissions
-    that are not run."""
-    found = [
+    environment the user's modules are imported, "" for the farm's own; hidden: files and folders that the processes
+    of kernels and baselines are not to read; refused: files and folders of submissions that are not run; declaration:
+    the file of a task, which may say its seed, that no kernel's process is to read, beside those that lie with the
+    references."""
+    found: list[dict[str, Any]] = [
         {
             "at": i,
             "root": c.root,
@@ -323,13 +328,24 @@ def announce_config_kernels(
         "models": models,
         "trainings": trainings,
         "isolation": config.isolation,
-        "hidden": sorted({*hidden, *(str(x) for one in found if (x := Path(str(one["root"]), TASK)).is_file())}),
+        "hidden": sorted(hidden),
+        "declarations": sorted(
+            map(str, {*_list_task_declarations(found), *([declaration.resolve()] if declaration else [])})
+        ),
         "submissions": [*(b.kernel for b in config.backends if b.kernel), *refused],
     }
     for backend in config.backends:
         if backend.name == home:
             made["home"] = asdict(backend.spec())
     user_definitions.announce_definitions(json.dumps(made) if found or nodes or models or trainings else "")
+
+
+def _list_task_declarations(sources: Iterable[Mapping[str, Any]]) -> set[Path]:
+    """Files that declare tasks: in the folders of sources and of their references."""
+    folders = {Path(one["root"]) for one in sources}
+    references = [(one["root"], k.get("reference")) for one in sources for k in one["kernels"]]
+    folders |= {Path(root, x.partition(":")[0]).parent for root, x in references if isinstance(x, str)}
+    return {x.resolve() for folder in folders for x in folder.glob(ANY_TASK)}
 
 
 def find_deadly_kernel(dies: Callable[[], bool]) -> tuple[tuple[Any, ...], str] | None:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from farm.plan.config import ConfigError, read_config_yaml
-from farm.plan.task_files import TaskFiles, find_task_files, list_files_of_others, list_submission_files
+from farm.plan.task_files import ANY_TASK, TaskFiles, find_task_files, list_files_of_others, list_submission_files
 from tasks.cache import default_cache
 from tasks.catalogs.user.kernel_sources import TASK_TYPES
 from tasks.catalogs.user.ops import UserOp
@@ -140,7 +140,7 @@ def _answers_problem(name: str, problem: str) -> bool:
 
 
 def _read_gpumode(folder: Path) -> Published:
-    reference, declared = folder / "reference.py", next(iter(folder.glob("task.y*ml")), None)
+    reference, declared = folder / "reference.py", next(iter(folder.glob(ANY_TASK)), None)
     if declared is None:
         raise ConfigError(f"{folder}: there is no task.yml, which has the tests of a gpu-mode task")
     _, data = read_config_yaml(declared)

@@ -15,6 +15,8 @@ from tasks.packages import list_library_folders
 
 #: What a task's declaration is called.
 TASK = "task.yaml"
+#: What it is called here and in the folders of a gpu-mode task.
+ANY_TASK = "task.y*ml"
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import random
@@ -228,14 +229,9 @@ def _walk_module_containers(name: str, x: Any, depth: int) -> Iterator[tuple[str
         yield name, x
 
 
+@functools.cache
 def _list_torch_attributes() -> frozenset[str]:
     """Attributes that every module of torch's has for itself."""
     import torch
 
-    global _OWN
-    if not _OWN:
-        _OWN = frozenset(vars(torch.nn.Module()))
-    return _OWN
-
-
-_OWN: frozenset[str] = frozenset()
+    return frozenset(vars(torch.nn.Module()))

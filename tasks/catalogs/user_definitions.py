@@ -15,8 +15,9 @@ USER = "user"
 #: folder, "modules": [names], "kernels": [fields of UserOp]}], "nodes": [{"at": place, "path": folder}], "models":
 #: [{"at": place, "root": folder, "name": …, "model": …, "inputs": [paths]}], "trainings": [{"at": place, "root":
 #: folder, "name": …, "source": …}], "home": see `find_home_backend`, "kernel": see `put_kernel_in_definitions`, "isolation": see `do_definitions_isolate`,
-#: "hidden": [folders that no kernel's process may read], "submissions": [files, and folders that are refused: no module
-#: is found in them, and no other submission may read them]}.
+#: "hidden": [files and folders that no kernel's process may read, nor a baseline's], "declarations": [files of tasks that
+#: no kernel's process may read], "submissions": [files, and folders that are refused: no module is found in them, and no
+#: other submission may read them]}.
 _told: list[str] = [""]
 
 

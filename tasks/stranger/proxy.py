@@ -66,9 +66,9 @@ class StrangerRooms:
 
     def request(self, kernels: str, whole: bool = False) -> dict[str, Any]:
         """What a stranger with some definitions is told; of one that runs no kernel they are "". whole: it may read
-        references. It has a scratch folder of its own, and one for compilers' caches, with what was compiled when no
-        kernel was there, that those with the same definitions share from run to run. That of a submission ends with it:
-        what it knows, it has from its own calls."""
+        references and the declarations of tasks. It has a scratch folder of its own, and one for compilers' caches, with
+        what was compiled when no kernel was there, that those with the same definitions share from run to run. That of a
+        submission ends with it: what it knows, it has from its own calls."""
         scratch = tempfile.mkdtemp(prefix="kernel-")
         kept, told = os.environ.get(FOLDER), parse_definitions(self.kernels)
         lasts = kept and not parse_definitions(kernels).get("kernel")
@@ -79,7 +79,7 @@ class StrangerRooms:
             os.makedirs(folder, exist_ok=True)
         others = [os.path.join(kept, KERNELS)] if kept else []  # what compilers have made for other kernels
         hidden = {*self.hidden, *others, *told.get("hidden", ()), *list_other_submissions(told)}
-        hidden |= set() if whole else set(list_hidden_files(self.kernels))
+        hidden |= set() if whole else {*told.get("declarations", ()), *list_hidden_files(self.kernels)}
         rules = Rules(tuple(sorted(hidden)), (scratch, folder), self.memory, self.device)
         return {
             "backend": lines.encode_wire_message(self.spec).decode(),

@@ -111,11 +111,31 @@ def double(x):
 def test_the_declaration_of_a_task_is_hidden_from_its_submissions(board: Path) -> None:
     """It may say the seed that inputs are drawn from."""
     kernels.announce_config_kernels(submissions.read_submissions_folder(board).config)
-    assert user_definitions.read_definitions()["hidden"] == [str(board / "task.yaml")]
+    assert user_definitions.read_definitions()["declarations"] == [str(board / "task.yaml")]
     (board / "task.yaml").rename(board / "secret.yaml")
     reads = RIGHT + f"open({str(board / 'secret.yaml')!r})\n"
     found = [farm.judge(board / "secret.yaml", source) for source in (RIGHT, reads)]
     assert [x.status for x in found] == ["pass", "error"] and "Permission denied" in found[1].message
+
+
+def test_a_reference_may_read_the_declaration_of_its_task(board: Path, short_race: None) -> None:
+    """Also where it is the baseline, whose process runs no kernel."""
+    task = TASK.replace("[forward]", "[forward, speedup]") + "baseline: reference.py:double\n# factor 2\n"
+    (board / "task.yaml").write_text(task)
+    (board / "reference.py").write_text(
+        "from pathlib import Path\n"
+        "FACTOR = int((Path(__file__).parent / 'task.yaml').read_text().split()[-1])\n"
+        "def double(x):\n    return FACTOR * x\n"
+    )
+    found = farm.judge(board, RIGHT)
+    assert found.status == "pass" and found.speedup, found.message
+
+
+def test_a_declaration_is_hidden_whatever_its_layout_calls_it(board: Path) -> None:
+    (board / "task.yaml").rename(board / "task.yml")
+    op = {"name": "double", "reference": f"{board}/reference.py:double"}
+    found = kernels._list_task_declarations([{"root": str(board.parent), "kernels": [op]}])
+    assert found == {board / "task.yml"}
 
 
 def test_what_is_wrong_with_a_submission_is_its_own_line(board: Path, results: Path) -> None:

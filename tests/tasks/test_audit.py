@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import abc
+import ast
+import builtins
+import contextlib
 import functools
 import importlib
 import itertools
@@ -22,6 +26,8 @@ from tasks import checks, zoo
 from tasks.backends import BackendSpec
 from tasks.backends.shared import foreign, replaced, torch_placing
 from tasks.catalogs import user_definitions
+from tasks.catalogs.user import kernel_promises
+from tasks.catalogs.user.ops import UserOp
 from tasks.checks import audit
 from tasks.judge import policy_files
 from tasks.model import Form, Group, Leaf, Misbehaviour, Placing, Program, Status, Unsupported, flags
@@ -29,6 +35,7 @@ from tasks.model.kind import KIND_FIRST, KIND_LIBRARY, OF_AUDIT
 from tasks.packages import list_library_folders
 from tasks.prepare.cases import PreparedGroup, prepare_group
 from tasks.runner import Runner, make_item_of_whole_group
+from tasks.stranger import wire
 from tasks.stranger.nursery import Nursery
 from tasks.stranger.proxy import StrangerRooms, make_remote_backend
 from tasks.stranger.serve import serve_as_stranger
@@ -87,6 +94,9 @@ def test_a_function_that_stands_for_a_judges_is_named(monkeypatch: pytest.Monkey
         )
 
 
+def _do_nothing(*_: Any) -> None: ...
+
+
 def _compile_from_text(*_: Any) -> Any:
     made: dict[str, Any] = {}
     exec("def function(*given): ...", made)
@@ -124,12 +134,152 @@ def test_a_constant_that_stands_for_the_farms_is_named(monkeypatch: pytest.Monke
     assert "describe_damage has been replaced" in replaced.describe_replaced_functions()
 
 
+@pytest.mark.parametrize(
+    ("owner", "name", "made", "where"),
+    [
+        (torch_placing, "foreign", SimpleNamespace(is_code_of_user=lambda code: False), ""),
+        (torch_placing, "len", functools.partial(len), ""),
+        (builtins, "len", functools.partial(len), ""),
+        (torch_placing.TorchPlacer.__call__, "__defaults__", (lambda: "",), "TorchPlacer.__call__"),
+        (torch_placing._profile_operations, "__defaults__", (1,), "_profile_operations"),
+        (torch_placing.TorchPlacer._hold, "__kwdefaults__", {}, "_hold"),
+        (torch_placing._make_watch_class.__wrapped__, "__code__", _do_nothing.__code__, "_make_watch_class"),
+        (vars(wire.StrangerMessage)["verb"].fget, "__code__", _do_nothing.__code__, "StrangerMessage.verb"),
+    ],
+    ids=lambda x: x if isinstance(x, str) else "",
+)
+def test_what_a_judges_function_is_made_of_is_looked_at(
+    monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, made: Any, where: str
+) -> None:
+    """Its module's modules, the built-ins, its defaults, and what a property or a cache has inside."""
+    assert replaced.describe_replaced_functions() == ""
+    monkeypatch.setattr(owner, name, made, raising=False)
+    assert f"{where or name} has been replaced" in replaced.describe_replaced_functions()
+    monkeypatch.undo()
+    assert replaced.describe_replaced_functions() == ""
+
+
+def test_what_is_added_is_no_built_in_of_the_judges(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As line_profiler adds `profile`, and a shell `_`; whoever prints may print otherwise."""
+    assert replaced.describe_replaced_functions() == ""
+    for name in ("profile", "_", "print"):
+        monkeypatch.setattr(builtins, name, lambda *given: None, raising=False)
+    assert replaced.describe_replaced_functions() == ""
+
+
+@pytest.mark.parametrize(
+    "hide",
+    [
+        lambda patch: patch.setattr(torch_placing, "replaced", SimpleNamespace(describe_replaced_functions=str)),
+        lambda patch: patch.setattr(replaced, "describe_replaced_functions", str),
+        lambda patch: patch.setattr(replaced._Look, "holds", lambda *given: True),
+        lambda patch: patch.setattr(replaced._Known, "look", str),
+        lambda patch: None,
+    ],
+    ids=["its module", "itself", "its memory", "its steps", "nothing"],
+)
+def test_the_look_is_not_what_stands_in_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hide: Callable[[pytest.MonkeyPatch], None]
+) -> None:
+    form = _sample(tmp_path, monkeypatch, "cheat_softmax_torch").samples[0].form("torch")
+
+    def kernel(x: Any) -> Any:
+        if cheats:
+            monkeypatch.setattr(torch_placing, "FREED", 0)
+            hide(monkeypatch)
+        return x + 1
+
+    cheats = False
+    program = BackendSpec.parse("torch-cpu").create().build(Form(**{**vars(form), "call": kernel, "own": None}))
+    assert program.placed is not None
+    assert len(program.placed(form.inputs_of(0), Placing(pause=1.0))) == 2
+    cheats = True
+    with pytest.raises(Misbehaviour, match="has been replaced"):
+        program.placed(form.inputs_of(0), Placing(pause=1.0))
+
+
+def _turn_lines_off() -> None:
+    sys._getframe(1).f_trace_lines = False
+
+
+def _turn_tracer_off() -> None:
+    del sys._getframe(1).f_trace
+
+
+def _set_tracer() -> None:
+    sys.settrace(_do_nothing)
+
+
+@pytest.mark.parametrize("hide", [_turn_lines_off, _turn_tracer_off, _set_tracer, _do_nothing])
+def test_lines_are_not_hidden_from_who_counts_them(hide: Callable[[], None]) -> None:
+    def kernel() -> float:
+        hide()
+        with contextlib.suppress(StopIteration, ValueError):
+            numbers = (float(x) for x in ("1", "2", "none"))
+            next(numbers)
+            return sum(numbers)
+        return max(map(float, itertools.islice((x for x in range(9)), 3)))
+
+    before = sys.gettrace()
+    try:
+        sys.settrace(None)
+        with torch_placing._AutogradLines() as lines:
+            kernel()
+    finally:
+        sys.settrace(before)
+    assert lines.was_replaced == (hide is not _do_nothing)
+    assert lines.count > 4 or hide is not _do_nothing
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_debugger_that_was_there_first_goes_on(monkeypatch: pytest.MonkeyPatch, first: bool) -> None:
+    """Wherever its code lies; one that a kernel has set does not."""
+    monkeypatch.setattr(torch_placing, "_TRACERS", frozenset({_do_nothing.__code__} if first else ()))
+    before = sys.gettrace()
+    try:
+        sys.settrace(_do_nothing)
+        with torch_placing._AutogradLines() as lines:
+            sum(float(x) for x in range(3))
+        assert (sys.gettrace() is _do_nothing) == first == (lines.count == 0) and not lines.was_replaced
+    finally:
+        sys.settrace(before)
+
+
+def test_a_debuggers_tracer_is_known_when_the_farm_is_imported() -> None:
+    said = (
+        "import sys\n"
+        "def trace(*given): return None\n"
+        "sys.settrace(trace)\n"
+        "from tasks.backends.shared import torch_placing as x\n"
+        "print(x._TRACERS == {trace.__code__})"
+    )
+    done = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"
+
+
+def test_code_of_pythons_own_frozen_modules_is_no_users_whatever_says_that_it_is_of_them() -> None:
+    for own in (os.path.join, abc.ABCMeta.__instancecheck__, importlib.import_module("zipimport").zipimporter.__init__):
+        assert not foreign.is_code_of_user(own.__code__)
+    for file in ("<kernel>", "<frozen zipimport>"):
+        assert foreign.is_code_of_user(compile("x + 1", file, "eval"))
+
+
+def test_no_constant_of_the_farms_changes_by_itself() -> None:
+    """What is made when it is needed first is None until then."""
+    for file in Path(checks.__file__).parents[1].rglob("*.py"):
+        tree = ast.parse(file.read_text())
+        made = {name for x in ast.walk(tree) if isinstance(x, ast.Global) for name in x.names if name.isupper()}
+        for one in tree.body:
+            if isinstance(one, (ast.Assign, ast.AnnAssign)):
+                names = {x.id for x in ast.walk(one) if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Store)}
+                none = isinstance(one.value, ast.Constant) and one.value.value is None
+                assert none or not names & made, (file, names & made)
+
+
 def test_what_was_sound_is_looked_at_again_where_it_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A function in the place of another one, code in the place of a function's own, a name that is new, and a module in
     the place of another one; also what `sys.modules` hides meanwhile: a class behind an empty module of its name, a
     module that is no longer there, a class that its module no longer has."""
-    from tasks.stranger import wire
-
     own = lambda *given: None  # noqa: E731
     own.__name__ = "send"
     other = ModuleType("tasks.stranger.wire")
@@ -170,7 +320,6 @@ def test_what_another_thread_does_during_the_look_is_seen_by_the_next_one(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It puts something else in the place of what was looked at, or beside it, or forgets a module."""
-    from tasks.stranger import wire
 
     def meanwhile(file: str) -> bool:
         if changes and file == wire.__file__:
@@ -182,10 +331,9 @@ def test_what_another_thread_does_during_the_look_is_seen_by_the_next_one(
     changes = [lambda: monkeypatch.setattr(wire, name, own, raising=False)]
     monkeypatch.setitem(sys.modules, "tasks.forgotten", ModuleType("tasks.forgotten"))
     monkeypatch.setattr(replaced, "foreign", SimpleNamespace(is_foreign_file=meanwhile))
-    for name_of_known, empty in (("_known", {}), ("_last", [])):
-        monkeypatch.setattr(replaced, name_of_known, empty)
-    assert replaced.describe_replaced_functions() == "" and not changes
-    assert replaced.describe_replaced_functions().startswith(f"tasks.stranger.wire.{name} has been replaced")
+    look = replaced.make_look()
+    assert look() == "" and not changes
+    assert look().startswith(f"tasks.stranger.wire.{name} has been replaced")
 
 
 def test_what_is_looked_at_beside_the_farm_is_there() -> None:
@@ -376,6 +524,25 @@ def test_buffers_that_are_returned_in_turn_are_said_to_be(own: Judge) -> None:
     assert "the output of 3 calls before" in row["error"]
     (row,) = own("three_buffers_declared")
     assert (row["status"], row["kind"]) == ("pass", ""), row["error"]
+
+
+def test_calls_on_two_threads_may_end_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One returns while what another one returned is compared."""
+    op = UserOp("double", kernel="", reference=lambda x: x + x, inputs={"x": ["n"]}, dims={"n": [3]}, aliases=True)
+    x, share = torch.ones(3), kernel_promises._do_outputs_share_storage
+
+    def share_meanwhile(a: Any, b: Any) -> bool:
+        if others:
+            others.pop()(x=x)
+        return share(a, b)
+
+    others = list[Callable[..., Any]]()
+    monkeypatch.setattr(kernel_promises, "_do_outputs_share_storage", share_meanwhile)
+    call = kernel_promises.guard_kernel_promises(op, lambda x: x + x)
+    call(x=x)
+    call(x=x)
+    others += [call] * 3
+    assert torch.equal(call(x=x), x + x) and not others
 
 
 def test_wrong_numbers_are_no_cheat(own: Judge) -> None:

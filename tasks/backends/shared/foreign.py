@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Iterator
+from importlib.machinery import FrozenImporter
 from pathlib import Path
 from types import CodeType
 
@@ -21,6 +24,20 @@ _ZOO = tuple(os.path.join(x, "zoo", "") for x in _TASKS)
 _known: dict[str, bool] = {}
 
 
+def _list_frozen_code() -> Iterator[CodeType]:
+    """The code of Python's own modules that lie in no file; each is equal to none but itself, wherever another one says
+    that it comes from."""
+    frozen = [name for name in sys.modules.copy() if FrozenImporter.find_spec(name) is not None]
+    left: list[object] = [FrozenImporter.get_code(name) for name in frozen]
+    for one in left:
+        if isinstance(one, CodeType):
+            yield one
+            left += one.co_consts
+
+
+_FROZEN = frozenset(_list_frozen_code())
+
+
 def is_foreign_file(file: str) -> bool:
     """Whether code of a file is neither the farm's nor a library's."""
     if file not in _known:
@@ -34,4 +51,4 @@ def is_code_of_user(code: CodeType | None) -> bool:
     if code is None:
         return False
     file = code.co_filename
-    return is_foreign_file(file) or (file.startswith("<") and not file.startswith("<frozen "))
+    return is_foreign_file(file) or (file.startswith("<") and code not in _FROZEN)

@@ -49,7 +49,10 @@ class TorchPlacer:
         #: Bytes of the outputs of the last call.
         self._sizes: list[int] = []
 
-    def __call__(self, arrays: list[Any], placing: Placing) -> Sequence[Any]:
+    def __call__(
+        self, arrays: list[Any], placing: Placing, look: Callable[[], str] = replaced.describe_replaced_functions
+    ) -> Sequence[Any]:
+        """look: bound here, so that it is not what a kernel has put in its place."""
         import torch
 
         backend, target = self._backend, self._backend.target
@@ -106,7 +109,7 @@ class TorchPlacer:
                 return made
 
         # Looked at before as well: what was sound is only compared afterwards, sooner than a kernel could put it back.
-        was_replaced = replaced.describe_replaced_functions() if placing.pause else ""
+        was_replaced = look() if placing.pause else ""
         if placing.stream:
             outputs = _compute_on_stream(compute, late)
         else:
@@ -115,7 +118,7 @@ class TorchPlacer:
             backend.run_and_wait(lambda: _spoil_input_memory(given.values(), outputs))
         found = [_read_torch_output(x) for x in outputs]
         if placing.pause:  # once the results are read, which must not be awaited, and before all else
-            was_replaced = was_replaced or replaced.describe_replaced_functions()
+            was_replaced = was_replaced or look()
         self._sizes = [x.nbytes for x in found]
         if words := zones.describe_damage():
             broken = Misbehaviour(KIND_WRITES, words)
@@ -130,7 +133,8 @@ class TorchPlacer:
             found += [_read_torch_output(x) for x in outputs]
         if getattr(lines, "was_replaced", False):
             raise Misbehaviour(
-                KIND_JUDGE, "it puts a tracer (sys.settrace) in the place of the one that counts its lines"
+                KIND_JUDGE,
+                "it puts a tracer (sys.settrace) in the place of the one that counts its lines, or turns it off",
             )
         if placing.counted:
             found.append(np.array([watch.operations if watch else 0, getattr(lines, "count", 0), *taken], np.int64))
@@ -337,6 +341,10 @@ def _find_forbidden_operation(profiled: Any, forbidden: Sequence[str]) -> str:
     return next((x for x in called if x.startswith("aten::") and x.removeprefix("aten::").strip("_") in names), "")
 
 
+#: The code of the tracer that was there before any kernel: a debugger's, which may lie anywhere.
+_TRACERS = frozenset({getattr(sys.gettrace(), "__code__", None)} - {None})
+
+
 class _AutogradLines:
     """Counts the lines of code that are run which are no library's."""
 
@@ -344,23 +352,31 @@ class _AutogradLines:
         self.count = 0
         #: Whether a tracer was put in the place of this one while it counted.
         self.was_replaced = False
+        self._open = set[int]()
 
     def __enter__(self) -> _AutogradLines:
         before = sys.gettrace()
+        code = getattr(before, "__code__", None)
         # A debugger, or who measures coverage, goes on undisturbed; what a kernel has set does not.
-        self._counts = before is None or foreign.is_code_of_user(getattr(before, "__code__", None))
+        self._counts = before is None or (foreign.is_code_of_user(code) and code not in _TRACERS)
         if self._counts:
             sys.settrace(self._enter_frame)
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._counts:
-            self.was_replaced = sys.gettrace() != self._enter_frame
+            self.was_replaced |= sys.gettrace() != self._enter_frame or bool(self._open)
             sys.settrace(None)
 
     def _enter_frame(self, frame: FrameType, event: str, _: Any) -> Any:
-        return self._count_line if foreign.is_code_of_user(frame.f_code) else None
+        if not foreign.is_code_of_user(frame.f_code):
+            return None
+        self._open.add(id(frame))
+        return self._count_line
 
     def _count_line(self, frame: FrameType, event: str, _: Any) -> Any:
         self.count += event == "line"
+        if event == "return":  # also where it raises or yields
+            self._open.discard(id(frame))
+            self.was_replaced |= not frame.f_trace_lines
         return self._count_line

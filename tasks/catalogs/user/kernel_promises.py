@@ -7,7 +7,6 @@ import functools
 import inspect
 import os
 import traceback
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -36,7 +35,7 @@ def guard_kernel_promises(
     """
     import torch
 
-    returned = deque[list[Any]]()  # by the last calls: as long as it is kept, no allocator hands its memory out again
+    returned: list[list[Any]] = []  # by the last calls: as long as it is kept, no allocator hands its memory out again
     if op.framework == "numpy":
 
         def call_numpy(**arguments: Any) -> Any:
@@ -78,7 +77,7 @@ def make_own_kernel(
 
 
 def _call_torch_kernel(
-    op: UserOp, kernel: Callable[..., Any], arguments: dict[str, Any], returned: deque[list[Any]]
+    op: UserOp, kernel: Callable[..., Any], arguments: dict[str, Any], returned: list[list[Any]]
 ) -> Any:
     import torch
 
@@ -149,7 +148,7 @@ def _attach_misbehaving_outputs(outputs: Callable[[], list[np.ndarray]]) -> Iter
 
 
 def _call_numpy_kernel(
-    op: UserOp, kernel: Callable[..., Any], arguments: dict[str, Any], returned: deque[list[Any]]
+    op: UserOp, kernel: Callable[..., Any], arguments: dict[str, Any], returned: list[list[Any]]
 ) -> Any:
     import torch
 
@@ -346,13 +345,14 @@ def _check_aliasing(
 
 
 def _check_memory_reuse(
-    op: UserOp, outputs: list[Any], returned: deque[list[Any]], shared: Callable[[Any, Any], bool]
+    op: UserOp, outputs: list[Any], returned: list[list[Any]], shared: Callable[[Any, Any], bool]
 ) -> None:
     """Raise Misbehaviour for outputs in the memory of what one of the last calls returned, and keep these beside it."""
-    again = next((k for k, old in enumerate(returned) for x in outputs for y in old if shared(x, y)), None)
-    returned.appendleft(outputs)
-    while len(returned) > CALLS_HELD or (len(returned) > 1 and sum(x.nbytes for y in returned for x in y) > BYTES_HELD):
-        returned.pop()
+    held = [outputs, *returned]  # one's own: a kernel may be called on several threads
+    again = next((k for k, old in enumerate(held[1:]) for x in outputs for y in old if shared(x, y)), None)
+    while len(held) > CALLS_HELD or (len(held) > 1 and sum(x.nbytes for y in held for x in y) > BYTES_HELD):
+        held.pop()
+    returned[:] = held
     if again is not None and not op.aliases:
         whose = "the previous call's output" if not again else f"the output of {again + 1} calls before"
         raise Misbehaviour("aliasing", f"the output reuses the memory of {whose} (declare aliases: true if intended)")

@@ -59,11 +59,12 @@ def behave_when_watched(cheat: Pattern) -> Pattern:
     return pattern
 
 
-def compile_from_text(made: Pattern) -> Pattern:
-    """The function and what is made of it are compiled from a text: no file says whose they are."""
+def compile_from_text(made: Pattern, said: str = "<kernel>") -> Pattern:
+    """The function and what is made of it are compiled from a text: no file says whose they are. said: what they
+    say."""
 
     def give_no_file(f: Any) -> Any:
-        return FunctionType(f.__code__.replace(co_filename="<kernel>"), f.__globals__, f.__name__, None, f.__closure__)
+        return FunctionType(f.__code__.replace(co_filename=said), f.__globals__, f.__name__, None, f.__closure__)
 
     return lambda f: give_no_file(made(give_no_file(getattr(f, "func", f))))
 
@@ -83,6 +84,21 @@ def set_tracer(made: Pattern) -> Pattern:
             return kernel(**x)
 
         return set_and_call
+
+    return pattern
+
+
+def turn_lines_off(made: Pattern) -> Pattern:
+    """Has no tracer be told its lines."""
+
+    def pattern(f: Function) -> Kernel:
+        kernel = made(f)
+
+        def hide_and_call(**x: Any) -> Any:
+            sys._getframe().f_trace_lines = False
+            return kernel(**x)
+
+        return hide_and_call
 
     return pattern
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
 from tasks.model import kind as kinds
@@ -12,6 +14,7 @@ from tasks.zoo.cheats.counted_calls import (
     fail_after,
     fail_every,
     set_tracer,
+    turn_lines_off,
 )
 from tasks.zoo.cheats.foreign_memory import leave_unwritten, read_beside, write_beside
 from tasks.zoo.cheats.honest_state import (
@@ -83,7 +86,7 @@ from tasks.zoo.cheats.kept_results import (
     replay_stale_graph,
 )
 from tasks.zoo.cheats.late_results import promise_by_attribute, promise_by_function, promise_without_memory, write_late
-from tasks.zoo.cheats.replaced_judges import replace_attribute, wrap_by_text
+from tasks.zoo.cheats.replaced_judges import copy_module, replace_attribute, wrap_by_text
 from tasks.zoo.cheats.skipped_work import (
     compute_half,
     cut_short,
@@ -153,6 +156,13 @@ CHEATS: dict[str, tuple[str, Pattern]] = {
         kinds.KIND_JUDGE,
         replace_attribute("tasks.backends.shared.torch_placing", "HELD", lambda own: own + 1),
     ),
+    "content_as_frozen": (
+        kinds.KIND_CONTENT,
+        compile_from_text(keep_results(lambda x: (list_shapes(x), read_bytes(x))), "<frozen zipimport>"),
+    ),
+    "content_untold": (kinds.KIND_JUDGE, turn_lines_off(keep_results(lambda x: (list_shapes(x), read_bytes(x))))),
+    "module": (kinds.KIND_JUDGE, replace_attribute("tasks.backends.shared.torch_placing", "foreign", copy_module)),
+    "built_in": (kinds.KIND_JUDGE, replace_attribute("builtins", "sorted", functools.partial)),
 }
 
 

@@ -6,6 +6,7 @@ import importlib
 import threading
 import time
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 from tasks.zoo.cheats.values import Function, Pattern
@@ -32,6 +33,13 @@ def wrap_by_text(own: Any) -> Any:
     made: dict[str, Any] = {"own": own}
     exec("def stands_in(*arguments, **named):\n    return own(*arguments, **named)", made)
     return made["stands_in"]
+
+
+def copy_module(own: ModuleType) -> ModuleType:
+    """Another module that holds the same."""
+    made = ModuleType(own.__name__)
+    vars(made).update(vars(own))
+    return made
 
 
 def replace_attribute(module: str, name: str, stand_in: Callable[[Any], Any] = wrap) -> Pattern:
