@@ -148,7 +148,7 @@ LINES: list[tuple[str, str]] = [
     # known
     (
         "known check {d}/ours.yaml --results {d}/lake --backend ort-cpux",
-        "no known failure is of backend 'ort-cpux'; did you mean ort-cpu",
+        "neither the run nor a known failure is of backend 'ort-cpux'; did you mean ort-cpu",
     ),
     # reproduce
     (f"reproduce previous:{CASE}:torch-cpu --results {{d}}/lake", f"no run 'previous': the lake has one run, {RUN}"),
