@@ -152,11 +152,16 @@ def _load_report_rows(args: argparse.Namespace) -> tuple[pd.DataFrame, dict[str,
 
 
 def _write_report_diff(rows: pd.DataFrame, args: argparse.Namespace, console: Console) -> int:
-    """Print and write a diff; its exit code."""
+    """Print and write a diff; its exit code. Raises Refusal for a side without rows."""
+    known = lake.list_known_runs(args.results)
+    for run in (name.partition(":")[0] for name in args.diff):
+        if run in known and run not in set(rows["run_id"]):
+            raise Refusal(
+                f"--diff: run {run} has no rows yet; wait for it, or name another ({describe_known_runs(known)})"
+            )
     try:
         table = diff(rows, *args.diff)
     except UnknownBackend as problem:
-        known = lake.list_known_runs(args.results)
         raise Refusal(f"{problem}; of another run it is RUN:BACKEND ({describe_known_runs(known)})") from None
     print_diff(table, console)
     runs = rows["run_id"].unique()

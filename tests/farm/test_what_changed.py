@@ -109,6 +109,17 @@ def test_a_diff_takes_runs_by_id_or_by_their_place_and_says_how_they_are_named(r
     assert "no rows of backend 'nobody'" in unknown and f"{newest} (last)" in unknown
 
 
+def test_a_run_without_rows_yet_is_no_side_of_a_diff(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It was called a backend that has no rows."""
+    results = made(tmp_path, on(0), on(1), on(2))
+    (Path(results) / f"run={DAYS[2]}" / "part-0.parquet").unlink()
+    for a, b in (("previous", "last"), ("last", "previous"), ("last:ort-cpu", "ort-cpu"), (DAYS[2], DAYS[0])):
+        assert main(["report", "--results", results, "--diff", a, b]) == 2
+        said = capsys.readouterr().err
+        assert f"run {DAYS[2]} has no rows yet" in said and f"{DAYS[1]} (previous)" in said
+    assert main(["report", "--results", results, "--diff", *DAYS[:2]]) == 0
+
+
 def test_the_word_for_the_run_before_names_it_wherever_a_run_is_asked_for(tmp_path: Path) -> None:
     """A seed alone too, which the first run has, and the last one has not."""
     seed = fuzzed_samples.derive_kernel_case_seed(7, 0)
