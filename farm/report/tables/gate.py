@@ -376,7 +376,9 @@ def view_gate(report: Report, found: JudgedGate, other_known: bool = False) -> l
     quarantined = found.new["evidence"] != ""
     counted = found.new[~quarantined].reset_index(drop=True)
     of_cells: dict[str, Any] = {"unit": "cells", "counted": True, "command": "reproduce"}
-    brief = {} if other_known else {"see": list_new_cells_commands(report, len(found.new)), "screen": LAST}
+    brief: dict[str, Any] = (
+        {} if other_known else {"see": list_new_cells_commands(report, len(found.new)), "screen": LAST}
+    )
     return [
         View("gate", "Gate", items, shown, unit="items", counted=True),
         View(
