@@ -124,7 +124,7 @@ def test_the_word_for_the_run_before_names_it_wherever_a_run_is_asked_for(tmp_pa
     """A seed alone too, which the first run has, and the last one has not."""
     seed = fuzzed_samples.derive_kernel_case_seed(7, 0)
     first, last = DAYS[:2]
-    made_of = {"distribution": FUZZ, "seed": 7, "case_id": "forward/torch:add/float32/0"}
+    made_of: dict[str, Any] = {"distribution": FUZZ, "seed": 7, "case_id": "forward/torch:add/float32/0"}
     results = made(tmp_path, on(0, "wrong", **made_of), on(1, op="torch:mul"))
     out = io.StringIO()
     for line in (
