@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from farm import lake as lakes
 from farm.commandline import clean_line, refuse_in_a_line
 from farm.exits import FOUND, OK
+from farm.lake.store import RUN_WORDS
 from farm.options.bisect import make_parser
 from farm.program import name_farm_program
 from farm.reproduction.bisect import (
@@ -64,7 +65,7 @@ def _find_key_text(args: argparse.Namespace, results: lakes.Lake) -> str:
                 f"on which backend? {name_farm_program()} bisect {args.case} BACKEND --versions {args.versions}"
             )
         return str(args.case)
-    has_run = args.case.partition(":")[0] in ("last", *lakes.run_ids(results))
+    has_run = args.case.partition(":")[0] in (*RUN_WORDS, *lakes.run_ids(results))
     return f"{args.case}:{args.backend}" if has_run else f"{args.run}:{args.case}:{args.backend}"
 
 

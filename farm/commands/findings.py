@@ -1,4 +1,4 @@
-"""The distinct defects of a lake: farm report findings [--run ID|last|all] [--minimise N] [--issues DIR]"""
+"""The distinct defects of a lake: farm report findings [--run ID|last|previous|all] [--minimise N] [--issues DIR]"""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from farm.hunt import issue_text, show_minimal
 from farm.hunt.minimal_files import ISSUE
 from farm.hunt.minimise_row import check_case_to_minimise, minimise_row
 from farm.lake import minimal
+from farm.lake.store import find_run_by_word
 from farm.options.findings import make_parser
 from farm.plan import match_known
 from farm.plan.config import load_known_failures
@@ -81,8 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _read_run_records(results: lakes.Lake, wanted: str, entries: Sequence[KnownFailure] | None) -> dict[str, Any]:
     """The records of the runs that are asked about, the oldest first, with these known failures, unless None, in place
     of their own. Raises LakeError."""
-    there = lakes.list_known_runs(results)
-    names = there if wanted == "all" else [there[-1] if wanted == "last" else wanted]
+    names = lakes.list_known_runs(results) if wanted == "all" else [find_run_by_word(results, wanted)]
     read = {name: lakes.read_run(results, name) for name in names}
     return (
         {name: match_known.put_known_entries(run, entries) for name, run in read.items()}

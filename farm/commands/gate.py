@@ -32,9 +32,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = make_parser().parse_args(argv)
     rows, run = load_rows_and_record(args.results, args.run)
     gate = _gate_asked_run(run, args.config)
-    report = Report.of(rows, _add_config_known_failures(run, args.config))
+    report = Report.of(rows, record := _add_config_known_failures(run, args.config))
     found = judge_run_gate(report, gate)
-    views = view_gate(report, found)
+    own, used = (match_known.parse_known_entries(one) for one in (run, record))
+    views = view_gate(report, found, other_known=own != used)
     for view in views:
         if view.all_lines():
             terminal.print_view(view, make_console(), _MOST)

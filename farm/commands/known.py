@@ -29,7 +29,7 @@ from farm.report.faces import terminal
 from farm.report.runs import load_rows_and_record
 from farm.report.tables import failures_alike
 from farm.report.tables.causes import count_with_noun
-from farm.report.tables.coverage import keep_distinct_rows
+from farm.report.tables.coverage import keep_distinct_rows, list_inventory_backends
 from farm.report.tables.known_failures import BAD, NOT_TRIED, STATES, list_known_failures, view_known_failures_life
 from farm.reproduction.find_case import find_row_of_key, parse_row_key
 from tasks.model import Refusal, flags
@@ -138,7 +138,7 @@ def _mark_known_seen(args: argparse.Namespace) -> int:
 
 def _show_or_check_known(args: argparse.Namespace) -> int:
     rows, run, entries = _read_known_run(args)
-    entries = _keep_asked_backends(entries, args.backend)
+    entries = _keep_asked_backends(entries, args.backend, rows, run)
     place = _find_known_entries(args.lists or [Path(str(run.get("path") or ""))])
     frame = list_known_failures(rows, entries).assign(place=[str(place.get(_strip_known_seen(k), "")) for k in entries])
     checking = args.command == "check"
@@ -164,13 +164,22 @@ def _show_or_check_known(args: argparse.Namespace) -> int:
     return FOUND if checking and len(shown) else OK
 
 
-def _keep_asked_backends(entries: Sequence[KnownFailure], backend: str) -> list[KnownFailure]:
-    """The entries of the backends that --backend asks for. Raises Refusal where none is: a check of nothing would pass."""
+def _keep_asked_backends(
+    entries: Sequence[KnownFailure], backend: str, rows: pd.DataFrame, run: dict[str, Any]
+) -> list[KnownFailure]:
+    """The entries of the backends that --backend asks for. Raises Refusal where none names one that the run has not: a
+    check of nothing would pass."""
     asked = match_known.make_pattern_matcher([backend])
-    kept = [entry for entry in entries if asked([entry.backend])]
-    if entries and not kept:
-        names = sorted({entry.backend for entry in entries})
-        raise Refusal(f"--backend: no known failure is of backend {backend!r}{suggest_nearest_names(backend, names)}")
+    listed = {str(one["name"]) for one in (run.get("config") or {}).get("backends") or ()}
+    there = {*rows["backend"], *list_inventory_backends(run.get("inventory")), *listed}
+    mine = [name for name in there if asked([name])]
+    kept = [x for x in entries if asked([x.backend]) or match_known.make_pattern_matcher([x.backend])([backend, *mine])]
+    # An entry of every backend names none.
+    if entries and not mine and not any(asked([x.backend]) or x.backend != "*" for x in kept):
+        names = sorted({*there, *(x.backend for x in entries)})
+        raise Refusal(
+            f"--backend: neither the run nor a known failure is of backend {backend!r}{suggest_nearest_names(backend, names)}"
+        )
     return kept
 
 

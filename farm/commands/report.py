@@ -17,7 +17,7 @@ from farm.commandline import refuse_in_a_line, warn_in_a_line
 from farm.exits import FOUND, INCOMPLETE, OK
 from farm.fitting import make_console
 from farm.lake.key import RowKey
-from farm.lake.store import hold_text_in_python
+from farm.lake.store import find_run_by_word, hold_text_in_python
 from farm.options.report import make_parser
 from farm.report.faces.files import describe_written_report, write, write_checklist, write_diff
 from farm.report.faces.inputs import draw_inputs_picture
@@ -116,7 +116,7 @@ def _find_case(args: argparse.Namespace) -> tuple[str, str]:
     if not args.case.startswith(SEED) and (key is None or key.names_no_run):
         return args.run, args.case
     found = parse_row_key(args.case, lake.open_lake(args.results))
-    if args.run not in ("last", found.run_id):
+    if args.run != "last" and find_run_by_word(args.results, args.run) != found.run_id:
         raise Refusal(f"--run: {args.case} names the run {found.run_id}; leave --run out")
     return found.run_id, found.case_id
 
@@ -152,11 +152,16 @@ def _load_report_rows(args: argparse.Namespace) -> tuple[pd.DataFrame, dict[str,
 
 
 def _write_report_diff(rows: pd.DataFrame, args: argparse.Namespace, console: Console) -> int:
-    """Print and write a diff; its exit code."""
+    """Print and write a diff; its exit code. Raises Refusal for a side without rows."""
+    known = lake.list_known_runs(args.results)
+    for run in (name.partition(":")[0] for name in args.diff):
+        if run in known and run not in set(rows["run_id"]):
+            raise Refusal(
+                f"--diff: run {run} has no rows yet; wait for it, or name another ({describe_known_runs(known)})"
+            )
     try:
         table = diff(rows, *args.diff)
     except UnknownBackend as problem:
-        known = lake.list_known_runs(args.results)
         raise Refusal(f"{problem}; of another run it is RUN:BACKEND ({describe_known_runs(known)})") from None
     print_diff(table, console)
     runs = rows["run_id"].unique()

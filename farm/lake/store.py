@@ -82,6 +82,8 @@ RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
 RUN_WORDS = {"last": -1, "previous": -2}
 #: A run's record, beside its parts; dataset readers leave it alone for its underscore.
 RECORD = "_run.json"
+#: What holds text in pandas as its user set it, while `hold_text_in_python` sets another.
+_USERS_STORAGE: list[str] = []
 #: A lake that is open, or where it is: a local path, or a URI of any pyarrow filesystem.
 AnyLake = str | os.PathLike[str] | Lake
 
@@ -497,11 +499,17 @@ def read(results: AnyLake, run_id: str | None = None, where: Where | None = None
 
 
 def make_frame(table: pa.Table) -> pd.DataFrame:
-    """A table as a DataFrame. The type of its text is pandas's own, whatever holds it."""
+    """A table as a DataFrame. The type of its text is pandas's own, whatever holds it: Python where rows are few (`SMALL`),
+    else what pandas is set to."""
     import pandas as pd  # what reads tables alone has no need of it
 
-    with pd.option_context("mode.string_storage", "python" if table.num_rows <= SMALL else "pyarrow"):
-        frame: pd.DataFrame = table.to_pandas()
+    storage: Any = "python" if table.num_rows <= SMALL else _USERS_STORAGE[0] if _USERS_STORAGE else None
+    types: dict[pa.DataType, Any] = {}
+    if storage is not None and isinstance(pa.array([""]).to_pandas().dtype, pd.StringDtype):  # pandas 2 has objects
+        # By the type: pandas's option is of all threads, and one that sets it for a while may leave another's behind.
+        text = pd.StringDtype(storage, na_value=float("nan"))
+        types = {pa.string(): text, pa.large_string(): text}
+    frame: pd.DataFrame = table.to_pandas(types_mapper=types.get)
     return frame
 
 
@@ -511,8 +519,13 @@ def hold_text_in_python() -> Iterator[None]:
     mixes the two converts one of them. For a command that reports; a library leaves pandas as its caller set it."""
     import pandas as pd
 
-    with pd.option_context("mode.string_storage", "python"):
-        yield
+    users = pd.get_option("mode.string_storage")
+    _USERS_STORAGE.append("pyarrow" if users == "auto" else users)
+    try:
+        with pd.option_context("mode.string_storage", "python"):
+            yield
+    finally:
+        _USERS_STORAGE.pop()
 
 
 def keep_unique_rows(table: pa.Table) -> pa.Table:

@@ -27,7 +27,7 @@ def make_parser() -> CommandParser:
         "--packages", dest="more", action="extend", nargs="+", default=[], metavar="REQUIREMENT", help=words
     )
     add_former_option(parser, "--with", "--packages", nargs=None)  # the case may come behind it
-    parser.add_argument("--run", default="last", help="id of the run that has the case (default: last)")
+    parser.add_argument("--run", default="last", help="id of the run that has the case, last (default) or previous")
     add_results_option(parser)
     add_cache_option(parser)
     return parser

@@ -17,7 +17,7 @@ def make_parser() -> CommandParser:
         epilog="exit code: 0; 2 something named is missing",
     )
     add_results_option(parser)
-    parser.add_argument("--run", default="all", help="id of a run, last, or all (default)")
+    parser.add_argument("--run", default="all", help="id of a run, last, previous, or all (default)")
     parser.add_argument(
         "--minimise",
         "--minimize",

@@ -149,6 +149,7 @@ def find_key_by_seed(seed: int | None, results: lakes.Lake, dtype: str = "", run
         raise ReproduceError("name a case: a seed, or the key run_id:case_id:backend as a report prints it")
     known = lakes.list_known_runs(results)
     if run not in ("last", "all"):
+        run = find_run_by_word(results, run)
         lakes.read_run(results, run)  # a run that is not there is told as such
     columns = "run_id case_id backend seed sample distribution dtype status catalog op variant".split()
     found: dict[bool, dict[str, RowKey]] = {True: {}, False: {}}

@@ -148,11 +148,17 @@ LINES: list[tuple[str, str]] = [
     # known
     (
         "known check {d}/ours.yaml --results {d}/lake --backend ort-cpux",
-        "no known failure is of backend 'ort-cpux'; did you mean ort-cpu",
+        "neither the run nor a known failure is of backend 'ort-cpux'; did you mean ort-cpu",
     ),
     # reproduce
     (f"reproduce previous:{CASE}:torch-cpu --results {{d}}/lake", f"no run 'previous': the lake has one run, {RUN}"),
     ("verify --run previous --results {d}/lake", f"no run 'previous': the lake has one run, {RUN}"),
+    ("report findings --run previous --results {d}/lake", f"no run 'previous': the lake has one run, {RUN}"),
+    (
+        f"bisect previous:{CASE} torch-cpu --versions 1..2 --results {{d}}/lake",
+        f"no run 'previous': the lake has one run, {RUN}",
+    ),
+    (f"report {{d}}/lake --run previous --case last:{CASE}:torch-cpu", "no run 'previous': the lake has one run"),
     ("reproduce", "the following arguments are required: key"),
     ("reproduce x", "'x' is no key: a key is run_id:case_id:backend"),
     ("reproduce ''", "is no key"),

@@ -248,7 +248,8 @@ def test_the_first_command_is_one_whose_environment_is_there_or_says_that_it_is_
 
     def shown(some: pd.DataFrame) -> tuple[str, str]:
         causes = first_views.view_known_causes(Report.of(some, record))
-        ((words, command),) = causes.see
+        (_, every), (words, command) = causes.see
+        assert every == "farm known list --run r1"
         return words, command.rpartition(":")[2]
 
     assert shown(rows) == ("reproduce one", "torch-cpu'")

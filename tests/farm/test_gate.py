@@ -176,6 +176,35 @@ def test_a_gate_names_the_worst_new_cells_and_one_command_for_all_of_them(
     assert len(said.splitlines()) <= 20
 
 
+def test_a_gate_of_other_known_failures_points_to_no_report_which_knows_the_runs_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known = [{"op": "torch:op0", "reason": "x"}]
+    results = made(tmp_path, *[on(0, "wrong", f"torch:op{n}") for n in range(11)], known_failures=known)
+    config = tmp_path / "c.yaml"
+    for op, count, shown, points in (("op0", 10, 4, True), ("op[0-5]", 5, 5, False), ("op1", 10, 10, False)):
+        listed = f"known_failures: [{{op: 'torch:{op}', reason: x}}]"
+        config.write_text(f"catalogs: [torch]\nbackends: [torch-cpu]\n{listed}\n")
+        assert main(["--results", results, "--config", str(config)]) == 1
+        said = capsys.readouterr().out
+        assert f"New failures: {count} cells" in said and said.count("\nwrong ") == shown
+        assert ("farm report" in said) == points
+
+
+def test_what_is_quarantined_stands_with_its_evidence_whatever_else_is_new(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [on(2, "wrong", f"torch:op{n}") for n in range(6)]
+    rows += [on(day, status, f"torch:fl{n}") for n in range(3) for day, status in enumerate(("wrong", "pass", "wrong"))]
+    results = made(tmp_path, *rows, gate={"flaky": {"times": 1, "of": 5}})
+    assert main(["--results", results]) == 1
+    said = capsys.readouterr().out
+    flaky, new = said[said.index("Flaky, in quarantine: 3 cells") :].split("New failures: 6 cells, 4 shown")
+    assert all(f"torch:fl{n}" in flaky and f"torch:fl{n}" not in new for n in range(3))
+    assert "flaky: failed in 2 of 3 runs" in " ".join(flaky.split()) and new.count("\nwrong ") == 4
+    assert "all 9 cells with their commands: farm report" in new, "a report knows no quarantine"
+
+
 def test_junit_and_sarif_say_what_is_new_what_is_known_and_what_is_flaky(tmp_path: Path) -> None:
     rows = [
         *(on(0, "wrong", "torch:sin"), on(1, "pass", "torch:sin"), on(2, "wrong", "torch:sin")),  # flaky

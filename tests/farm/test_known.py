@@ -192,6 +192,35 @@ def test_check_ends_with_1_for_what_somebody_has_to_look_at(tmp_path: Path, caps
     assert "more.yaml:1:4: ops: unknown key; did you mean op?" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "asked, code, says",
+    (
+        ("torch-cpu", 0, "1 known failure: 1 met"),  # its entry names it by a glob
+        ("torch-c*", 0, "1 known failure: 1 met"),
+        ("torch-cuda", 0, "1 known failure: 1 met"),  # an entry's, if no run's
+        ("ort-cpu", 0, "0 known failures"),  # planned, without rows
+        ("ort-c*", 0, "0 known failures"),
+        ("ort-cpux", 2, "neither the run nor a known failure is of backend 'ort-cpux'; did you mean ort-cpu"),
+    ),
+)
+@pytest.mark.parametrize("every", (False, True))
+def test_a_backend_is_asked_for_by_its_name_whatever_its_entries_are_called(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], asked: str, code: int, says: str, every: bool
+) -> None:
+    """A nightly check of a backend that has no known failures is clean; one of a backend that is not there is none."""
+    entries = [{"op": "add", "reason": "sums", "backend": "torch-c*"}]
+    results = made(tmp_path, row("wrong"), row("wrong", "torch:mul"), known_failures=entries)
+    record = Path(results) / f"run={RUN}" / "_run.json"
+    told = json.loads(record.read_text())
+    told["inventory"] = {"backends": {"ort-cpu": {"available": False}}}
+    told["config"]["known_failures"] += [{"op": "mul", "reason": "of all"}] * every
+    record.write_text(json.dumps(told))
+    assert main(["check", "--results", results, "--backend", asked]) == code
+    said = capsys.readouterr()
+    counts = {"1 known failure: 1 met": "2 known failures: 2 met", "0 known failures": "1 known failure: 1 met"}
+    assert (counts.get(says, says) if every else says) in (said.err if code else said.out)
+
+
 def test_of_the_lists_of_a_run_what_nothing_tried_is_counted_not_shown(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -188,7 +188,8 @@ def test_a_sample_names_the_outlier_and_its_command(rows: pd.DataFrame, page: Sh
 
 def test_the_page_writes_numbers_as_the_tables_do() -> None:
     numbers = (0.0, 0.5, 1234.0, 12345.678, 123456.0, 1.23456e-9, 0.00012345, 99999.5, 1e300, 3.14159, 1 / 3, 999.96)
-    told = {f"torch:of_{k}": float(f"{value:.6g}") for k, value in enumerate(numbers)}
+    twice = (2245.4867, 1.2349987, 1.2350013, 999.4996, 99999.4996)  # rounded twice they end otherwise
+    told = {f"torch:of_{k}": float(f"{value:.9g}") for k, value in enumerate([*numbers, *twice])}
     page = Shown.of(frame(*(outcome("a-1", "wrong", op=op, errors=900.0, max_diff=x) for op, x in told.items())))
     for op, value in told.items():
         page.visit(sel=f"{op}|a-1")

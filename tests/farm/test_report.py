@@ -660,7 +660,7 @@ def test_not_measured_is_null_and_infinite_is_said_in_the_page() -> None:
     )
     columns = pack_page_payload(Report.of(rows, RUN))["rows"]["columns"]
     assert sorted(decoded(columns["max_diff"], 2), key=str) == [None, "inf"]
-    assert sorted(decoded(columns["max_rel"], 2), key=str) == [0.33333, None]
+    assert sorted(decoded(columns["max_rel"], 2), key=str) == [0.333, None]
     assert columns["rmse"] == {"c": None}
 
 

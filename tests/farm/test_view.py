@@ -13,6 +13,12 @@ from farm.report.tables import view
 from tests.farm.test_report import RUN, frame, make_row, printed
 
 
+@pytest.fixture(autouse=True, scope="module")
+def every_view() -> None:
+    """Registered before a test puts others in their place: what a report imports meanwhile would be lost with them."""
+    view.import_tables()
+
+
 def test_a_view_that_is_registered_is_in_every_face(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def slowest(report: Report) -> View:
         return View("slowest", "The slowest samples", report.rows.nlargest(3, "run_ms")[["op", "status", "run_ms"]])

@@ -17,6 +17,9 @@ from farm.report.tables.changes import KINDS, ChangeCounts, compare_cells_of_sid
 from farm.report.tables.history import describe_last_history_step, list_outcome_spans
 from farm.report.tables.history import load_history_rows as load_history_rows
 from farm.report.tables.view import Report
+from farm.reproduction.find_case import ReproduceError, find_key_by_seed
+from tasks.catalogs.user import fuzzed_samples
+from tasks.model import FUZZ
 from tests.farm.test_gate import DAYS, made, on
 from tests.farm.test_report import frame, make_row
 
@@ -104,6 +107,37 @@ def test_a_diff_takes_runs_by_id_or_by_their_place_and_says_how_they_are_named(r
     assert f"{DAYS[0]} is a run, ort-cpu is not one" in mixed and f"{newest} (last), {before} (previous)" in mixed
     unknown = said("nobody", "ort-cpu", code=2)
     assert "no rows of backend 'nobody'" in unknown and f"{newest} (last)" in unknown
+
+
+def test_a_run_without_rows_yet_is_no_side_of_a_diff(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It was called a backend that has no rows."""
+    results = made(tmp_path, on(0), on(1), on(2))
+    (Path(results) / f"run={DAYS[2]}" / "part-0.parquet").unlink()
+    for a, b in (("previous", "last"), ("last", "previous"), ("last:ort-cpu", "ort-cpu"), (DAYS[2], DAYS[0])):
+        assert main(["report", "--results", results, "--diff", a, b]) == 2
+        said = capsys.readouterr().err
+        assert f"run {DAYS[2]} has no rows yet" in said and f"{DAYS[1]} (previous)" in said
+    assert main(["report", "--results", results, "--diff", *DAYS[:2]]) == 0
+
+
+def test_the_word_for_the_run_before_names_it_wherever_a_run_is_asked_for(tmp_path: Path) -> None:
+    """A seed alone too, which the first run has, and the last one has not."""
+    seed = fuzzed_samples.derive_kernel_case_seed(7, 0)
+    first, last = DAYS[:2]
+    made_of: dict[str, Any] = {"distribution": FUZZ, "seed": 7, "case_id": "forward/torch:add/float32/0"}
+    results = made(tmp_path, on(0, "wrong", **made_of), on(1, op="torch:mul"))
+    out = io.StringIO()
+    for line in (
+        f"report --results {results} --run previous --case previous:{made_of['case_id']}:ort-cpu",
+        f"report --results {results} --run {first} --case previous:{made_of['case_id']}:ort-cpu",
+        f"report findings --results {results} --run previous",
+    ):
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+            assert main(line.split()) == 0, out.getvalue()
+    opened = lake.open_lake(results)
+    assert find_key_by_seed(seed, opened, run="previous").run_id == first
+    with pytest.raises(ReproduceError, match=f"no case of the seed {seed} in run {last}"):
+        find_key_by_seed(seed, opened, run=last)
 
 
 def test_what_is_compared_is_a_row_with_the_one_before_it_of_its_case_and_backend() -> None:

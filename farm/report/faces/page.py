@@ -38,7 +38,7 @@ from farm.report.tables.overview import (
 from farm.report.tables.side_by_side import ReportSides, set_side_by_side
 from farm.report.tables.since_last_run import since
 from farm.report.tables.view import Report
-from farm.report.words import DASH, WHOLE
+from farm.report.words import DASH, format_report_number
 from tasks import checks
 from tasks.model import Status, trace
 
@@ -82,8 +82,6 @@ FIELDS = {
     for c in COLUMNS
     if c.shown == block and c.name not in _APART and not c.type.startswith("list")
 }
-#: No clock tells more than three digits of a time.
-_TIMES = [c.name for c in COLUMNS if c.unit == "ms"]
 EMBEDDED = [*FIELDS, "run_id", "check", "dtype", "sample", "seed", "error", "profile"]
 #: What the standings of rows mean.
 STANDING_WORDS = {
@@ -370,14 +368,11 @@ def _list_odd_case_ids(rows: pd.DataFrame) -> list[str | None]:
     return [None if same else text for text, same in zip(rows["case_id"], made == rows["case_id"], strict=True)]
 
 
-def _pack_page_numbers(values: pd.Series, digits: int = 5) -> list[Any]:
-    """Numbers with more digits than anyone reads; JSON has no infinity."""
-
-    def shorten(value: float) -> float:
-        return float(f"{value:.{digits if abs(value) < WHOLE[0] else 5}g}")
-
+def _pack_page_numbers(values: pd.Series) -> list[Any]:
+    """Numbers as they are written: of one that was rounded to more digits first, the page could write another last one
+    than the tables. JSON has no infinity."""
     return [
-        None if math.isnan(value) else shorten(value) if math.isfinite(value) else str(value)
+        None if math.isnan(value) else float(format_report_number(value)) if math.isfinite(value) else str(value)
         for value in values.to_numpy(dtype="float64").tolist()
     ]
 
@@ -391,7 +386,7 @@ def _pack_page_column(rows: pd.DataFrame, name: str) -> list[Any]:
     """A column of the lake as JSON has it, by its type."""
     kind = lake.SCHEMA.field(name).type
     if pa.types.is_floating(kind):
-        return _pack_page_numbers(rows[name], 3 if name in _TIMES else 5)
+        return _pack_page_numbers(rows[name])
     return (
         _pack_whole_numbers(rows[name])
         if pa.types.is_integer(kind)

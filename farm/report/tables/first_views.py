@@ -218,10 +218,15 @@ def view_nobodys_causes(report: Report) -> View:
         "apart",
         f"{count_with_noun(int(known['rows'].sum()), 'known failure')} that are no backend's fault, counted in no rate",
         known,
-        (*counts, ViewColumn("whose", lambda line: WHOSE[line["fault"]]), *causes),
+        (
+            *counts,
+            ViewColumn("whose", lambda line: WHOSE[line["fault"]], short=lambda line: str(line["fault"])),
+            *causes,
+        ),
         lines=list_table_lines(known),
         unit="causes",
         counted=True,
+        see=_find_known_list_command(report, len(known)),
         faces=("terminal", "markdown", "page"),
         screen=_SHOWN,
     )
@@ -309,6 +314,6 @@ def _describe_ranking_comparison(lines: Sequence[Line]) -> Iterator[str]:
         names = [line for line in apart if (line["cells"], line["best"]) == (cells, best)]
         given = " and ".join(dict.fromkeys(f"{line['given']:,}" for line in names))
         yield (
-            f"Not ranked: {', '.join(clean_line(line['backend']) for line in names)}, given {given} of {most:,} cells. On the "
-            f"{cells:,} shared with the others, the best backend has {best:,} right."
+            f"Not ranked: {', '.join(clean_line(line['backend']) for line in names)}, given {given} of {most:,} cells (fewer than "
+            f"half). On the {cells:,} shared with the others, the best backend has {best:,} right."
         )

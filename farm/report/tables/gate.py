@@ -356,13 +356,16 @@ def name_report_rows(report: Report) -> tuple[str, str]:
     return str(report.rows.attrs.get("results", "")), str(report.run.get("run_id"))
 
 
-def view_gate(report: Report, found: JudgedGate) -> list[View]:
-    """Items, and the cells with new failures: on a terminal the worst of them, and how to see all."""
+def view_gate(report: Report, found: JudgedGate, other_known: bool = False) -> list[View]:
+    """Items, and the cells with new failures: on a terminal the worst of them, and how to see all; then those in
+    quarantine, with their evidence.
+
+    other_known: known failures took the place of the run's own. A report of the run then calls other cells new: it is not
+    pointed to, and no cell is left to it."""
     items = pd.DataFrame([vars(item) for item in found.items])
     shown = (make_text_column("state"), make_text_column("asked"), make_text_column("said", "found"))
     columns = (
         make_status_column(), make_op_column(), make_text_column("dtype"), make_text_column("backend"),
-        *[ViewColumn("quarantined", lambda line: line["evidence"], foreign=True)] * bool((found.new["evidence"] != "").any()),
         ViewColumn(
             "what (worst case)",
             lambda line: clean_line(describe_finding_size(line), 300),
@@ -370,17 +373,20 @@ def view_gate(report: Report, found: JudgedGate) -> list[View]:
             short=lambda line: clean_line(describe_finding_size(line, brief=True)),
         ),
     )  # fmt: skip
+    quarantined = found.new["evidence"] != ""
+    counted = found.new[~quarantined].reset_index(drop=True)
+    of_cells: dict[str, Any] = {"unit": "cells", "counted": True, "command": "reproduce"}
+    brief: dict[str, Any] = (
+        {} if other_known else {"see": list_new_cells_commands(report, len(found.new)), "screen": LAST}
+    )
     return [
         View("gate", "Gate", items, shown, unit="items", counted=True),
         View(
-            "gate_new",
-            "New failures",
-            found.new,
-            columns,
-            unit="cells",
-            counted=True,
-            command="reproduce",
-            see=list_new_cells_commands(report, len(found.new)),
-            screen=LAST,
+            "gate_flaky",
+            "Flaky, in quarantine",
+            found.new[quarantined].reset_index(drop=True),
+            (*columns[:-1], ViewColumn("quarantined", lambda line: line["evidence"], foreign=True), columns[-1]),
+            **of_cells,
         ),
+        View("gate_new", "New failures", counted, columns, **of_cells, **brief),
     ]
