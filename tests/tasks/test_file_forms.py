@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import io
 import json
-import os
 import subprocess
 import zipfile
 from collections.abc import Iterator
@@ -22,7 +21,7 @@ from tasks import catalogs
 from tasks.arrays.tree import TensorSpec
 from tasks.backends import BackendSpec, tensorflow
 from tasks.catalogs.base import Catalog, Sample
-from tasks.catalogs.models import network_samples, wheels
+from tasks.catalogs.models import network_samples, own_models, wheels
 from tasks.catalogs.models.own_models import OwnModelFile
 from tasks.graphs.given_model import GivenError
 from tasks.judge import policy_files
@@ -155,9 +154,9 @@ def test_what_tf2onnx_does_not_convert_is_one_line(
 def test_a_model_larger_than_memory_is_refused_before_it_is_read(
     saved: OwnModelFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(os, "sysconf", lambda name: {"SC_PAGE_SIZE": 1, "SC_PHYS_PAGES": 2999}[name])
+    monkeypatch.setattr(own_models, "measure_machine_memory", lambda: 2999)
     assert "need 3 times as much memory" in refusal(saved, tmp_path)
-    monkeypatch.setattr(os, "sysconf", lambda name: {"SC_PAGE_SIZE": 1, "SC_PHYS_PAGES": 3000}[name])
+    monkeypatch.setattr(own_models, "measure_machine_memory", lambda: 3000)
     assert "memory" not in refusal(saved, tmp_path)  # the converter's line
 
 

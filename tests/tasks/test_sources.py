@@ -48,14 +48,15 @@ def test_an_edit_is_another_key(tmp_path: Path, edited: str, changes: list[bool]
     assert [a != b for a, b in zip(before, digests(tmp_path))] == changes
 
 
-#: Modules that run cases though their names are not in `sources.RUNNING`, and constants of rows that preparing writes
-#: as well.
+#: Modules that run cases though their names are not in `sources.RUNNING`; constants of rows that preparing writes as
+#: well, and what only refuses.
 RUN_CASES = ("tasks.canary", "tasks.screen", "tasks.twin")
 CONSTANTS = (
     "tasks.model.row.INTERPRETED",
     "tasks.model.row.Row",
     "tasks.model.row.YOUR_OWN",
     "tasks.model.row.declare_row_column",
+    "tasks.relay.measure_machine_memory",
 )
 
 
@@ -95,6 +96,7 @@ MAKES_NONE = (
     "tasks.older_python",
     "tasks.packages",
     "tasks.plugins",
+    "tasks.relay",
     "tasks.run_queue",
     "tasks.sources",
     "tasks.variables",
