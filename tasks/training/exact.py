@@ -106,19 +106,18 @@ class ExactTraining:
             phases[SHARES] = list(shares)
         shares.reverse()
         phases[RAW] = [self._reduce(shares.pop(), draw, places) for _ in range(len(shares))]
-        first, second, weights = self._advance(state, number, phases[RAW], draw, places, goes_on)
+        factor = measure_clip_factor(self.recipe, phases[RAW])
+        first, second, weights = self._advance(state, number, phases[RAW], factor, draw, places, goes_on)
         after = TrainingState(weights, first, second, buffers) if goes_on else state
         of_norm: float | None = None
         if looked_at:
             self._move_weights(draw, places)
             given = [x[None] for x in probe]
             phases[PROBE] = [self._evaluate(buffers, given, draw, places)]
-            if draw is None and max(x.size for x in phases[RAW]) >= MANY:
-                factor = measure_clip_factor(self.recipe, phases[RAW])
-                if factor < 1.0:
-                    self._advance(state, number, phases[RAW], None, places, False, factor * (1.0 + LONGER))
-                    longer = self._evaluate(buffers, given, None, places)
-                    of_norm = float(longer - phases[PROBE][0]) / LONGER
+            if draw is None and factor < 1.0 and max(x.size for x in phases[RAW]) >= MANY:
+                self._advance(state, number, phases[RAW], factor * (1.0 + LONGER), None, places, False)
+                longer = self._evaluate(buffers, given, None, places)
+                of_norm = float(longer - phases[PROBE][0]) / LONGER
         return SeenModules(phases, list(taps), after, of_norm)
 
     def _advance(
@@ -126,14 +125,13 @@ class ExactTraining:
         state: TrainingState,
         number: int,
         raw: Arrays,
+        factor: float,
         draw: int | None,
         places: Any,
         goes_on: bool,
-        factor: float | None = None,
     ) -> tuple[Arrays, Arrays, Arrays]:
         """(first moments, second moments, weights) after the step, nothing where it does not go on; the module has the
-        weights. factor: by what clipping multiplies gradients, if not by what it should."""
-        factor = measure_clip_factor(self.recipe, raw) if factor is None else factor
+        weights. factor: by what clipping multiplies gradients."""
         parts = zip(self._parameters(), self.places.parameters, state.weights, state.first, state.second, raw)
         after: tuple[Arrays, Arrays, Arrays] = ([], [], [])
         begin, count = next(places) if draw is not None else 0, len(raw)
