@@ -45,9 +45,15 @@ def same(x: Any) -> Any:
 
 
 @pytest.fixture(autouse=True)
-def few_rounds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paired_timing, "MOST", paired_timing.FEWEST)
     monkeypatch.setattr(speedup, "EMPTYING", 0.0)  # to empty 480 MB of cache 66 times takes more than all else
+
+
+@pytest.fixture
+def no_ceilings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A folder of its own for a test that says itself what is measured. All others share what was measured once: it
+    takes seconds, and whatever a kernel does to its clock, a ceiling is measured by another."""
     monkeypatch.setenv("FARM_CACHE", str(tmp_path / "ceilings"))
 
 
@@ -306,6 +312,7 @@ def test_the_share_of_the_roofline_is_of_the_time_that_is_believed(tmp_path: Pat
     )
 
 
+@pytest.mark.usefixtures("no_ceilings")
 def test_what_its_baseline_does_as_well_is_not_blamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its inputs lie in a cache, which is larger than anybody says."""
     from tasks.backends.torch import TorchEager
@@ -356,6 +363,7 @@ def test_products_are_counted_from_shapes_and_a_declaration_counts_instead(tmp_p
     assert (row.moved_bytes, row.flops) == (128, 96), row.error
 
 
+@pytest.mark.usefixtures("no_ceilings")
 def test_the_best_of_what_was_measured_is_kept() -> None:
     measured = iter([5.0, 3.0, 7.0])
     found = [
@@ -365,6 +373,7 @@ def test_the_best_of_what_was_measured_is_kept() -> None:
     assert found == [5, 5, 5, 7, 7]
 
 
+@pytest.mark.usefixtures("no_ceilings")
 def test_a_device_without_the_dtype_has_no_ceiling() -> None:
     measure = functools.partial(ceilings.measure_device_ceiling, "cpu")
     assert ceilings.find_device_ceiling("", "no_such_dtype", measure) is None
