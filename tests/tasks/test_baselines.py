@@ -305,6 +305,7 @@ def test_a_call_faster_than_memory_is_wrong(
     monkeypatch.setattr(speedup.roofline, "TRIED", 2)
     # It is measured once more before anybody is blamed; what a cache gives is a ceiling as well.
     monkeypatch.setattr(ceilings.caches, "last_level_bytes", lambda *target: 16 << 20)
+    monkeypatch.setattr(ceilings, "SECONDS", 0.0)
     row = judge_with_small_cache(tmp_path, clock_that_lies, monkeypatch)
     assert (row.status, row.kind) == ("wrong", "roofline") and "faster than the device" in str(row.error), row.error
 
