@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 from collections.abc import Iterator, Sequence
@@ -12,6 +13,7 @@ from unittest import mock
 import torch
 
 from tasks.backends import BackendSpec
+from tasks.backends.collectives import Gloo
 from tasks.backends.training_ranks import TrainingRanks
 from tasks.checks.train import KIND_FORWARD, KIND_REDUCTION
 from tasks.judging import Judgement
@@ -99,20 +101,25 @@ class FoundOnRanks:
 
 
 def judge_ranks(cases: Sequence[RanksCase], cache: Path) -> Iterator[FoundOnRanks]:
-    """Each case in turn; the ranks of one way serve all its cases."""
+    """Each case in turn. Ranks as many as a case has serve all ways: what they import takes longer than most cases."""
     torch.set_num_threads(1)
     told = cache / f"fault-{os.getpid()}"
     path = os.pathsep.join(filter(None, [str(PLUGIN), os.environ.get("PYTHONPATH")]))
-    with mock.patch.dict(os.environ, {"PLANTED_TRAINING": str(told), "PYTHONPATH": path}):
+    serving: dict[int, Gloo] = {}
+    with (
+        mock.patch.dict(os.environ, {"PLANTED_TRAINING": str(told), "PYTHONPATH": path}),
+        contextlib.ExitStack() as ends,
+    ):
         for (way, ranks), some in itertools.groupby(sorted(cases, key=_key), _key):
             backend = BackendSpec.parse(f"{way}-cpu").create().but(ranks=ranks, plant="planted_training:plant")
             assert isinstance(backend, TrainingRanks)
-            try:
+            if ranks not in serving:
+                serving[ranks] = Gloo("gloo-cpu", "cpu", {"ranks": ranks})
+                ends.callback(serving[ranks].close)
+            with mock.patch.object(backend, "_ready", serving[ranks]._ready):
                 for case in some:
                     told.write_text(case.fault)
                     yield FoundOnRanks(case, _judge(case, backend, cache))
-            finally:
-                backend.close()
 
 
 def _key(case: RanksCase) -> tuple[str, int]:

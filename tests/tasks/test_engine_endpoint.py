@@ -34,11 +34,6 @@ pytest.importorskip("torch")
 DECODER = catalog.DECODERS["llama"]
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cases")
-
-
 def load(engine: PlainEngine, dtype: str = "float32") -> PlainEngine:
     """An engine with the weights of the catalog's first decoder, as somebody serves them."""
     engine.load(make_served_decoder("llama", dtype))

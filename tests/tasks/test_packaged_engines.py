@@ -25,11 +25,6 @@ ASKED = [
 ]
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cases")
-
-
 def judge(name: str, asked: list[tuple[str, str]], cache: Path) -> dict[str, Row]:
     groups = [Group(op, variant, "float32", 1, check=catalog.CHECK) for op, variant in asked]
     backend = BackendSpec.parse(f"{name}-cuda").create()
@@ -40,11 +35,8 @@ def judge(name: str, asked: list[tuple[str, str]], cache: Path) -> dict[str, Row
 
 
 @pytest.mark.parametrize("name", PACKAGES)
-def test_a_packages_engine_is_asked_by_its_interface(
-    name: str, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_packages_engine_is_asked_by_its_interface(name: str, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make: Callable[..., ModuleType] = PACKAGES[name]
-    monkeypatch.setenv("FARM_CACHE", str(tmp_path))
     package = make()
     monkeypatch.setitem(sys.modules, package.__name__, package)
     rows = judge(name, ASKED, cache)

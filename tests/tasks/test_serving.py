@@ -22,11 +22,6 @@ from tests.bench.engine_faults import PLAIN, find_fault, judge_engine
 from tests.conftest import here
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cases")
-
-
 @pytest.mark.parametrize("name", [*FAULTS])
 def test_fault_is_found_by_its_relation(name: str, cache: Path) -> None:
     fault = FAULTS[name]

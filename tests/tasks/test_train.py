@@ -20,11 +20,6 @@ from tasks.zoo import training as zoo
 from tests.bench.training_faults import judge_all
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
-
-
 def test_training_runs_that_are_built_together_keep_their_sessions(cache: Path) -> None:
     """inductor compiles ops of one batch into one graph, whose programs have none."""
     form = prepare_group(Group("training:gpt", "", "float32", 1, 0, "train"), cache)[1].samples[0].form("torch")

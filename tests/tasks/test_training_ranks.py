@@ -14,8 +14,8 @@ TWO, FOUR = ([case for case in CASES if case.ranks == ranks] for ranks in (2, 4)
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> dict[RanksCase, FoundOnRanks]:
-    return {found.case: found for found in judge_ranks(TWO, tmp_path_factory.mktemp("two"))}
+def two(cache: Path) -> dict[RanksCase, FoundOnRanks]:
+    return {found.case: found for found in judge_ranks(TWO, cache)}
 
 
 def check(found: FoundOnRanks) -> None:
@@ -28,6 +28,6 @@ def test_two_ranks(two: dict[RanksCase, FoundOnRanks], case: RanksCase) -> None:
 
 
 @pytest.mark.nightly  # more of the same mechanism
-def test_four_ranks(tmp_path: Path) -> None:
-    for found in judge_ranks(FOUR, tmp_path):
+def test_four_ranks(cache: Path) -> None:
+    for found in judge_ranks(FOUR, cache):
         check(found)
