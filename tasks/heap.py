@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import functools
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 #: Of mallopt(3).
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4
 #: What glibc settles at by itself after it has freed an array of this size: DEFAULT_MMAP_THRESHOLD_MAX, and twice that.
 _LARGE = 32 << 20
+#: How many arrays glibc maps by themselves (DEFAULT_MMAP_MAX), and the most that it takes as a number of bytes.
+_MAPS, _MOST = 65536, (1 << 31) - 1
+
+
+@functools.cache
+def _find_libc_function(name: str) -> Any:
+    """A function of libc; None where it is not there."""
+    return getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
 
 
 def keep_freed_memory() -> None:
@@ -18,6 +30,29 @@ def keep_freed_memory() -> None:
     Until glibc has settled, each temporary of a verdict over 65,536 numbers is returned and faulted in again, page by
     page, which takes longer than the numbers (`python -m tests.bench inputs`).
     """
-    if sys.platform == "linux" and (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
+    if (mallopt := _find_libc_function("mallopt")) is not None:
         mallopt(_MMAP_THRESHOLD, _LARGE)
         mallopt(_TRIM_THRESHOLD, 2 * _LARGE)
+
+
+@contextlib.contextmanager
+def keep_freed_arrays() -> Iterator[None]:
+    """In here freed arrays of any size are kept for the next ones, up to 2 GiB, as `keep_freed_memory` keeps smaller
+    ones; `give_freed_memory_back` at the end."""
+    if (mallopt := _find_libc_function("mallopt")) is None:
+        yield
+        return
+    mallopt(_MMAP_MAX, 0)
+    mallopt(_TRIM_THRESHOLD, _MOST)
+    try:
+        yield
+    finally:
+        mallopt(_MMAP_MAX, _MAPS)
+        keep_freed_memory()
+        give_freed_memory_back()
+
+
+def give_freed_memory_back() -> None:
+    """Give back all that lies free: before a fork, as whoever writes there first would copy it page by page."""
+    if (trim := _find_libc_function("malloc_trim")) is not None:
+        trim(0)

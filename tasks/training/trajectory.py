@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from tasks import heap
 from tasks.arrays.pack import make_spooled_array, release_spooled_arrays
+from tasks.forks import Take, Work, fork_beside
 from tasks.model import EPS
 from tasks.training.exact import HALF, STORED, STORINGS, ExactTraining, SeenModules, list_step_outputs
 from tasks.training.phases import ALONE, ALONG, BUFFERS, LOSS, PROBE, SHARES, TAPS
@@ -20,8 +25,14 @@ STEPS = (0, 1, 2, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21)
 SLOPE_LIMIT = 8.0
 #: Draws of a floor.
 DRAWS = 3
+#: Parameters from which on a network is large: the draws of its steps are done beside. Not decided by the processors of a
+#: machine: what a network keeps from call to call, and nobody sees, is the same everywhere then.
+LARGE = 1 << 22
 
 Arrays = list[np.ndarray]
+#: Of an output at a step: its norm, the distance of the farthest draw (both a number, or one of each micro-batch), the
+#: slopes of the draws.
+Measured = tuple[Any, Any, list[float]]
 
 
 @dataclass(frozen=True)
@@ -55,12 +66,31 @@ def follow_trajectory(
     `Exact.step` does.
 
     Of a large network each step is put where its pack is written (`tasks.arrays.pack.make_spooled_array`) when it has
-    been taken. Its draws follow one after the other: a network may hold state that all its copies share."""
+    been taken, and its draws follow in a process of their own, where a network's hidden state is its own too."""
+    looked = _LookedAt(len(set(steps)))
+    with contextlib.ExitStack() as stack:
+        do: Callable[[Work, Take], None] = _do_here
+        if sum(w.size for w in exact.start.weights) >= LARGE:
+            stack.enter_context(heap.keep_freed_arrays())
+            do = stack.enter_context(fork_beside()).do
+        inputs = _look_at_steps(exact, seed, steps, draws, looked, do)
+    return Trajectory(inputs, _expect_training_steps(exact, looked))
+
+
+def _look_at_steps(
+    exact: ExactTraining,
+    seed: int,
+    steps: tuple[int, ...],
+    draws: int,
+    looked: _LookedAt,
+    do: Callable[[Work, Take], None],
+) -> dict[str, np.ndarray]:
+    """The inputs of the steps that are looked at. do: has the draws of a step done, and taken into ``looked``."""
     rng = np.random.default_rng([7, seed])
     rows = {number: row for row, number in enumerate(sorted(set(steps)))}
     given = [_draw_batch(exact, rng) for _ in range(max(steps) + 1)]
     inputs = _lay_out_inputs(exact, [(number, *given[number]) for number in rows])
-    state, looked = exact.start, _LookedAt(len(rows))
+    state = exact.start
     for number, (batch, probe) in enumerate(given):
         if (row := rows.get(number)) is None:
             state = exact.step(state, number, batch, probe, looked_at=False).state
@@ -74,10 +104,13 @@ def follow_trajectory(
         state = found.state
         del found
         release_spooled_arrays()
-        for draw in range(draws):
-            looked.widen(row, exact.step(begun, number, batch, probe, draw, goes_on=False))
-            release_spooled_arrays()
-    return Trajectory(inputs, _expect_training_steps(exact, looked))
+        draw = functools.partial(exact.step, begun, number, batch, probe, goes_on=False)
+        do(functools.partial(looked.measure, row, draw, draws), functools.partial(looked.take, row))
+    return inputs
+
+
+def _do_here(work: Work, take: Take) -> None:
+    take(work())
 
 
 def _draw_batch(exact: ExactTraining, rng: np.random.Generator) -> tuple[Arrays, Arrays]:
@@ -98,17 +131,17 @@ def _lay_out_inputs(exact: ExactTraining, steps: Sequence[tuple[int, Arrays, Arr
 
 class _LookedAt:
     """The steps that are looked at. By phase and output: right: what is right, a row a step; sizes: its norms; apart: how
-    far the farthest draw is from it (of micro-batches each by itself); of the phases of ALONG the slopes of all draws;
-    of the probe of each step what a norm does to it, 0 where it has none.
+    far the farthest draw is from it (of micro-batches each by itself); slopes: of the phases of ALONG, of all draws; the
+    three by row, as they come; of the probe of each step what a norm does to it, 0 where it has none.
     Nothing else is held: a draw of a large network is as large as the step."""
 
     def __init__(self, steps: int) -> None:
         self.steps = steps
         self.taps: list[str] = []
         self.right: dict[str, Arrays] = {}
-        self.sizes: dict[str, list[Arrays]] = {}
-        self.apart: dict[str, list[Arrays]] = {}
-        self.slopes: dict[str, list[list[float]]] = {}
+        self.sizes: dict[str, list[dict[int, np.ndarray]]] = {}
+        self.apart: dict[str, list[dict[int, np.ndarray]]] = {}
+        self.slopes: dict[str, list[dict[int, list[float]]]] = {}
         self.of_norm: list[float] = []
 
     def put(self, row: int, seen: SeenModules) -> None:
@@ -117,25 +150,38 @@ class _LookedAt:
             self.taps = seen.taps
             for phase, some in seen.phases.items():
                 self.right[phase] = [make_spooled_array((self.steps, *y.shape), y.dtype.name) for y in some]
-                self.sizes[phase], self.apart[phase] = [[] for _ in some], [[] for _ in some]
-                self.slopes[phase] = [[] for _ in some]
+                for kept in (self.sizes, self.apart, self.slopes):
+                    kept[phase] = [{} for _ in some]
         self.of_norm.append(seen.probe_of_norm or 0.0)
         for phase, some in seen.phases.items():
-            for k, y in enumerate(some):
-                self.right[phase][k][row] = y
-                self.sizes[phase][k].append(_measure_row_norms(y, phase == SHARES))
-                self.apart[phase][k].append(np.zeros(np.shape(self.sizes[phase][k][row])))
+            for right, y in zip(self.right[phase], some):
+                right[row] = y
 
-    def widen(self, row: int, draw: SeenModules) -> None:
-        """Keep how far a draw of a step is from what is right. Its arrays are dropped one by one."""
-        for phase, some in draw.phases.items():
-            some.reverse()
-            for k, right in enumerate(self.right[phase]):
-                x, y = some.pop(), right[row]
-                apart = self.apart[phase][k]
-                apart[row] = np.maximum(apart[row], _measure_row_norms(x - y, phase == SHARES))
-                if phase in ALONG:
-                    self.slopes[phase][k].append(measure_update_slope(x, y))
+    def measure(self, row: int, draw: Callable[..., SeenModules], draws: int) -> dict[str, list[Measured]]:
+        """What is kept of a step, by phase and output: the norms of what is right, how far the farthest draw is from it,
+        and the slope of each draw; plain data."""
+        found = dict[str, list[Measured]]()
+        for phase, some in self.right.items():
+            sizes = [_measure_row_norms(right[row], phase == SHARES) for right in some]
+            found[phase] = [(size.tolist(), np.zeros(size.shape).tolist(), []) for size in sizes]
+        for number in range(draws):
+            for phase, moved in draw(draw=number).phases.items():
+                moved.reverse()  # dropped one by one
+                for k, (size, apart, slopes) in enumerate(found[phase]):
+                    x, y = moved.pop(), self.right[phase][k][row]
+                    wider = np.maximum(apart, _measure_row_norms(x - y, phase == SHARES))
+                    if phase in ALONG:
+                        slopes.append(measure_update_slope(x, y))
+                    found[phase][k] = size, wider.tolist(), slopes
+            release_spooled_arrays()
+        return found
+
+    def take(self, row: int, measured: dict[str, list[Measured]]) -> None:
+        """Keep what `measure` returns."""
+        for phase, some in measured.items():
+            for k, (size, apart, slopes) in enumerate(some):
+                self.sizes[phase][k][row], self.apart[phase][k][row] = np.asarray(size), np.asarray(apart)
+                self.slopes[phase][k][row] = slopes
 
 
 def _expect_training_steps(exact: ExactTraining, looked: _LookedAt) -> list[ExpectedStep]:
@@ -147,7 +193,8 @@ def _expect_training_steps(exact: ExactTraining, looked: _LookedAt) -> list[Expe
         if phase in ALONE:
             found.append(ExpectedStep(phase, name, shapes[k]))
             continue
-        reference, apart, sizes = looked.right[phase][k], np.stack(looked.apart[phase][k]), looked.sizes[phase][k]
+        reference, rows = looked.right[phase][k], range(looked.steps)
+        apart, sizes = (np.stack([kept[phase][k][row] for row in rows]) for kept in (looked.apart, looked.sizes))
         times = STORINGS if phase in (LOSS, BUFFERS, PROBE) else 1.0
         # Three draws of one number may all be next to it by chance, so it has the largest floor of all steps. Where a
         # rounding changes a choice, what that does at one step it may do at any; taps, which convict nobody, stay
@@ -156,8 +203,8 @@ def _expect_training_steps(exact: ExactTraining, looked: _LookedAt) -> list[Expe
         jumps = not exact.network.smooth and phase != TAPS
         usual = np.max(apart) if jumps or math.prod(shape) == 1 else np.median(apart)
         apart = np.maximum(apart, usual)
-        floor = apart + times * HALF * EPS[STORED] * np.stack(sizes)
-        slopes = looked.slopes[phase][k]
+        floor = apart + times * HALF * EPS[STORED] * sizes
+        slopes = [x for row in rows for x in looked.slopes[phase][k][row]]
         scatter = float(np.sqrt(np.mean(np.square(slopes)))) if slopes else None
         moved = phase == PROBE and any(looked.of_norm)
         of_norm = np.reshape(looked.of_norm, reference.shape) if moved else None

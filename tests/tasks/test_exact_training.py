@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tasks import forks
 from tasks.arrays import pack
+from tasks.training import trajectory
 from tasks.training.exact import ExactTraining
 from tasks.training.networks import get_training_network
 from tasks.training.networks.base import Network
@@ -211,3 +214,59 @@ def test_steps_that_are_made_in_a_file_have_the_same_bits(tmp_path: Path, monkey
     monkeypatch.setattr(pack, "SPOOLED", 1)
     with pack.spool_arrays(tmp_path) as spool:
         assert collect() == right and spool.end > pack.ROOM
+
+
+@pytest.mark.parametrize("places", [0, 1, 3])
+def test_draws_that_are_made_beside_have_the_same_bits(
+    places: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """places: how many processes at once; 0: none can be forked."""
+    network = get_training_network("gpt")
+
+    def collect() -> list[bytes]:
+        with pack.spool_arrays(tmp_path):
+            made = follow_trajectory(ExactTraining(network, network.recipe), 1, (0, 2, 3))
+            slopes = [np.float64(x.slope or 0) for x in made.outputs]
+            arrays = [y for x in made.outputs for y in (x.reference, x.floor) if y is not None]
+            return [x.tobytes() for x in (*made.inputs.values(), *arrays, *slopes)]
+
+    right = collect()
+    monkeypatch.setattr(pack, "SPOOLED", 1)
+    monkeypatch.setattr(trajectory, "LARGE", 1)
+    monkeypatch.setattr(forks, "count_processes_at_once", lambda: places)
+    if not places:
+        monkeypatch.delattr(os, "fork")
+    assert collect() == right
+
+
+class Counting(nn.Module):  # type: ignore[misc,name-defined]
+    """Keeps from call to call what is no buffer: how often it was called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.calls = nn.Linear(6, 6), 0
+
+    def forward(self, x: Any) -> Any:
+        self.calls += 1
+        return torch.tanh(self.layer(x)) * (1.0 + self.calls / 8)
+
+
+def test_a_large_network_with_hidden_state_has_the_same_reference_on_any_number_of_processors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(trajectory, "LARGE", 1)
+
+    def draw(rng: np.random.Generator) -> list[np.ndarray]:
+        return [rng.normal(size=(4, 6)).astype(np.float32) for _ in range(2)]
+
+    def loss(module: Any, x: Any, y: Any) -> Any:
+        return (module(x) - y).square().mean()
+
+    def collect(places: int) -> list[bytes]:
+        monkeypatch.setattr(forks, "count_processes_at_once", lambda: places)
+        network = Network(Counting, draw, loss, TrainingRecipe(optimiser="sgd", rate=3e-2))
+        made = follow_trajectory(ExactTraining(network, network.recipe), 1, (0, 1, 3))
+        return [x.tobytes() for one in made.outputs for x in (one.reference, one.floor) if x is not None]
+
+    assert collect(1) == collect(2) == collect(4)
