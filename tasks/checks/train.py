@@ -12,7 +12,8 @@ import numpy as np
 from tasks.arrays import contiguous
 from tasks.checks.base import Observation, Scenario
 from tasks.checks.same_bytes import copy_program_outputs
-from tasks.model import EPS, Form, Leaf, Misbehaviour, Program, Session, Status, Unsupported
+from tasks.judge.training_phases import measure_output_slopes
+from tasks.model import EPS, Form, Misbehaviour, Program, Session, Status, Unsupported
 from tasks.model.flags import parse_row_flags
 from tasks.training.exact import HALF, STORED, STORINGS
 from tasks.training.layout import StepLayout
@@ -31,7 +32,7 @@ from tasks.training.phases import (
     OwnGradients,
     split_step_phases,
 )
-from tasks.training.trajectory import SLOPE_LIMIT, STEPS, measure_update_slope
+from tasks.training.trajectory import SLOPE_LIMIT, STEPS
 
 if TYPE_CHECKING:
     from tasks.judging import Judgement
@@ -139,7 +140,7 @@ class Train(Scenario):
         if seen.phase not in ALONG or seen.rank:
             return kept
         leaves = seen.expected(sample.expected())
-        return replace(kept, slopes=[_measure_output_slope(x, leaf) for x, leaf in zip(seen.outputs, leaves)])
+        return replace(kept, slopes=measure_output_slopes(seen.outputs, leaves))
 
     def conclude(
         self, seen: Sequence[Observation], found: Sequence[Judgement], sample: PreparedSample
@@ -199,13 +200,6 @@ class Train(Scenario):
         words = f"{subject} is off along itself at all steps, {abs(one.score):.3g} standard errors"
         found = worst.rule(Status.WRONG, KIND_SLOPE, {"culprit": one.name, "error": words})
         return found.flag(**{FLAG_SLOPE: one.phase.replace(" ", "_")})
-
-
-def _measure_output_slope(x: Any, leaf: Leaf) -> float:
-    """NaN of an output that is none of its shape."""
-    if leaf.reference is None or np.shape(x) != leaf.reference.shape:
-        return math.nan
-    return measure_update_slope(np.asarray(x, np.float64), leaf.reference)
 
 
 @dataclass(frozen=True)
