@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 #: Elements that are computed together: a processor's cache holds some of these blocks, and in so many NumPy computes for
 #: longer without the interpreter than with it.
-BLOCK = 1 << 15
+BLOCK = 1 << 14
 #: Elements, of one array or of several, that a thread takes at a time.
 SHARE = 1 << 18
 #: Threads at most: each holds some twenty blocks.

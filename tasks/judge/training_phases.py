@@ -76,10 +76,9 @@ def measure_phase_floors(
         """(how many are no numbers, sum of squares of the difference, its largest element)."""
         off = flat[k][begin:end].astype(np.float64)
         off -= right[k].evaluate(begin, end)
-        lost = off.size - int(np.count_nonzero(np.isfinite(off)))
-        np.abs(off, out=off)
-        largest = float(off.max(initial=0.0))
-        return lost, float(np.square(off, out=off).sum()), largest
+        squares = float(np.square(off).sum())
+        lost = 0 if math.isfinite(squares) else off.size - int(np.count_nonzero(np.isfinite(off)))
+        return lost, squares, float(np.abs(off, out=off).max(initial=0.0))
 
     units, diff, floor = [], 0.0, 0.0
     for parts, x, y in zip(map_blocks(measure, [split_as_numpy_adds(x.size) for x in flat]), outputs, right):
@@ -228,11 +227,9 @@ def _measure_optimizer_floors(
     def advance(k: int, begin: int, end: int) -> list[list[float]]:
         own = [x[begin:end].astype(np.float64, copy=False) for x in given[k]]
 
-        def move(some: Iterable[np.ndarray], draw: int, place: int) -> list[np.ndarray]:
-            return [_move_phase_input(x, draw, place + n, begin) for n, x in enumerate(some)]
-
         def draw_results(draw: int) -> list[np.ndarray]:
-            made = recipes[k].advance_block(number, *move(own, draw, 8 * k))
+            moved = (_move_phase_input(x, draw, 8 * k + n, begin) for n, x in enumerate(own))
+            made = recipes[k].advance_block(number, *moved)
             return [_move_phase_input(x, draw, 8 * k + 7, begin) for x in made]
 
         return _add_squares_of_draws(recipes[k].advance_block(number, *own), map(draw_results, range(DRAWS)))

@@ -131,7 +131,11 @@ class TrainingRecipe:
             first = self.momentum * first + gradient
             return first, np.zeros_like(first)
         one, two = self.betas
-        return one * first + (1 - one) * gradient, two * second + (1 - two) * gradient * gradient
+        first, second, square = one * first, two * second, (1 - two) * gradient
+        first += (1 - one) * gradient
+        square *= gradient
+        second += square
+        return first, second
 
     def advance_block(
         self, number: int, weight: np.ndarray, first: np.ndarray, second: np.ndarray, gradient: np.ndarray
@@ -145,8 +149,12 @@ class TrainingRecipe:
         if self.optimiser == "adamw":
             weight = weight * (1 - rate * self.decay)
         one, two = self.betas
-        root = np.sqrt(second / (1 - two ** (number + 1))) + self.eps
-        return first, second, weight - rate / (1 - one ** (number + 1)) * first / root
+        # In few arrays, which the processor's cache holds.
+        root, step = second / (1 - two ** (number + 1)), rate / (1 - one ** (number + 1)) * first
+        np.sqrt(root, out=root)
+        root += self.eps
+        step /= root
+        return first, second, np.subtract(weight, step, out=step)
 
 
 def _map_blocks(function: Callable[..., Sequence[np.ndarray]], count: int, *given: np.ndarray) -> list[np.ndarray]:
