@@ -141,7 +141,7 @@ class CaseRun:
         return self.sample.failure is not None and self.sample.failure.raised
 
 
-class _Spending:
+class Spending:
     """Judges what a case's check has seen, and holds of it only what that concludes from.
 
     What is large is judged beside the backend, where there is a processor for it: of one step while the backend takes
@@ -597,7 +597,7 @@ class Runner:
         assert case.form is not None, "a program is built of a form"
         check = checks.get_check(case.sample.owner.check)
         steps = check.stages(program, case.form)
-        spending = _Spending(self, case, check) if check.spends and not case.item.asked.keep else None
+        spending = Spending(self, case, check) if check.spends and not case.item.asked.keep else None
         begin = time.perf_counter()
         try:
             for seen in steps:
