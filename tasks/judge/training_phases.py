@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from tasks.arrays import noise
-from tasks.judge.blocks import add_as_numpy, map_blocks, map_in_threads, split_as_numpy_adds, split_evenly
+from tasks.arrays.blocks import add_as_numpy, map_blocks, map_in_threads, split_as_numpy_adds, split_evenly
 from tasks.judge.error_metrics import Metrics, check_output_metadata
 from tasks.model import EPS, Leaf
 from tasks.training.exact import HALF, STORED, STORINGS
@@ -267,24 +267,6 @@ def _join_floors(found: Sequence[Sequence[Any]], count: int, times: float = 1.0)
 
     with np.errstate(all="ignore"):
         return list(map(join, found))
-
-
-def measure_output_slopes(outputs: Sequence[np.ndarray], expected: Sequence[Leaf]) -> list[float]:
-    """`tasks.training.trajectory.measure_update_slope` of each output, NaN of one that is none of its shape."""
-    alike = [x.reference is not None and np.shape(a) == x.reference.shape for a, x in zip(outputs, expected)]
-    pairs = [(np.reshape(a, -1), np.reshape(x.reference, -1)) for a, x, ok in zip(outputs, expected, alike) if ok]
-
-    def multiply(k: int, begin: int, end: int) -> tuple[float, float]:
-        x, y = (one[begin:end].astype(np.float64, copy=False) for one in pairs[k])
-        return float(np.square(y).sum()), float((x * y).sum())
-
-    found = map_blocks(multiply, [split_as_numpy_adds(y.size) for _, y in pairs])
-    sums = iter([[add_as_numpy(some, y.size) for some in zip(*parts)] for parts, (_, y) in zip(found, pairs)])
-    slopes = []
-    for ok in alike:
-        size, along = next(sums) if ok else (0.0, math.nan)
-        slopes.append(along / size - 1 if size else 0.0 if ok else math.nan)
-    return slopes
 
 
 def _move_phase_input(x: np.ndarray, draw: int, place: int, begin: int = 0) -> np.ndarray:

@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 
 from tasks import variables
-from tasks.judge.blocks import BLOCK, SHARE, add_as_numpy, map_blocks, map_in_threads, split_as_numpy_adds, split_evenly
+from tasks.arrays.blocks import (
+    BLOCK,
+    SHARE,
+    add_as_numpy,
+    map_blocks,
+    map_in_threads,
+    split_as_numpy_adds,
+    split_evenly,
+)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])

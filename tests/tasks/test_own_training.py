@@ -13,13 +13,14 @@ import pytest
 
 from tasks import runner as runner_module
 from tasks import variables
+from tasks.arrays import blocks
 from tasks.backends.torch import TorchEager
 from tasks.catalogs.training import own
 from tasks.catalogs.training.catalog import Training
 from tasks.catalogs.training.own import OwnTraining
 from tasks.child import Child
 from tasks.graphs.given_model import GivenError
-from tasks.judge import blocks, policy_files, training_phases
+from tasks.judge import policy_files, training_phases
 from tasks.model import Group, RuntimeInfo
 from tasks.prepare.cases import prepare_group
 from tasks.relay import PAGE_SIZE, ProgressPage
