@@ -205,7 +205,11 @@ class Train(Scenario):
 def _measure_output_slopes(outputs: Sequence[np.ndarray], expected: Sequence[Leaf]) -> list[float]:
     """`tasks.training.trajectory.measure_update_slope` of each output, NaN of one that is none of its shape."""
     alike = [x.reference is not None and np.shape(a) == x.reference.shape for a, x in zip(outputs, expected)]
-    pairs = [(np.reshape(a, -1), np.reshape(x.reference, -1)) for a, x, ok in zip(outputs, expected, alike) if ok]
+    pairs = [
+        (np.reshape(a, -1), np.reshape(x.reference, -1))
+        for a, x, ok in zip(outputs, expected, alike)
+        if ok and x.reference is not None
+    ]
 
     def multiply(k: int, begin: int, end: int) -> tuple[float, float]:
         x, y = (one[begin:end].astype(np.float64, copy=False) for one in pairs[k])

@@ -140,7 +140,7 @@ def _expect_clipped(arrays: Sequence[np.ndarray], factor: float, expected: Seque
 
     right = [functools.partial(evaluate, g.reshape(-1)) for g in arrays]
 
-    def move(k: int, begin: int, end: int) -> list[list[float]]:
+    def move(k: int, begin: int, end: int) -> list[list[list[float]]]:
         own = right[k](begin, end)
         draws = ([_move_phase_input(own, draw, k, begin)] for draw in range(DRAWS))
         return _add_squares_of_draws([own], draws)
@@ -224,7 +224,7 @@ def _measure_optimizer_floors(
     """The floors of each parameter's moments and weight after a step, in the order of OF_OPTIMIZER. given: of each its
     weight, moments and gradient, flat."""
 
-    def advance(k: int, begin: int, end: int) -> list[list[float]]:
+    def advance(k: int, begin: int, end: int) -> list[list[list[float]]]:
         own = [x[begin:end].astype(np.float64, copy=False) for x in given[k]]
 
         def draw_results(draw: int) -> list[np.ndarray]:

@@ -276,7 +276,12 @@ def test_a_step_is_judged_while_the_next_one_is_taken_and_no_number_moves(
     step, held = TrainingLoop.step, list[int]()
     seen = list[Spending]()
     take = Spending.take
-    monkeypatch.setattr(Spending, "take", lambda self, place: seen.append(self) or take(self, place))
+
+    def note(self: Spending, place: int) -> None:
+        seen.append(self)
+        take(self, place)
+
+    monkeypatch.setattr(Spending, "take", note)
 
     def look(self: TrainingLoop, *given: Any) -> Any:
         held.append(len({x.what.row for one in seen[:1] for x in one._case.seen if len(x.what.outputs)}))
