@@ -782,7 +782,8 @@ def measure_training_phase(case: JudgedCase, found: Judgement) -> Judgement:
     state it began with. What all clipped gradients are off together is excused where an order of float32's sum of squares
     leaves as much, and told (flag `norm_off`)."""
     record = case.record
-    phase, expected, step = record.phases[case.step.part[0]], case.expected, case.step.row
+    phase, step = record.phases[case.step.part[0]], case.step.row
+    expected: Sequence[Leaf | training_phases.RightOutput] = case.expected
     own = case.step.made_of
     if phase in ALONE and own is not None and len(own.arrays) == len(expected):
         arrays, given = case.sample.inputs(), decode_tree_specs(record.kwargs)
@@ -791,13 +792,13 @@ def measure_training_phase(case: JudgedCase, found: Judgement) -> Judgement:
         number = int(vectors["number"][0])
         names = record.names[case.part]
         excused = training_phases.find_excused_factor(recipe, own, case.outputs) if phase == CLIPPED else 1.0
-        given = (phase, recipe, number, vectors, own, names, expected, excused)
+        given = (phase, recipe, number, vectors, own, names, case.expected, excused)
         expected = training_phases.expect_phase_alone(*given)
         found = found.flag(**{FLAG_NORM: f"{excused - 1:.2g}" if excused != 1.0 else None})
     elif phase == PROBE and own is not None:
-        expected = [training_phases.expect_probe(x, own) for x in expected]
+        expected = [training_phases.expect_probe(x, own) for x in case.expected]
     elif phase == SHARES:
-        expected = [training_phases.expect_rank_share(x, case.step.rank or 0, case.step.ranks) for x in expected]
+        expected = [training_phases.expect_rank_share(x, case.step.rank or 0, case.step.ranks) for x in case.expected]
     asked = (phase, record.names[case.part], USUAL_UNITS if case.limit is None else case.limit)
     return found.with_metrics(training_phases.measure_phase_floors(case.outputs, expected, *asked))
 

@@ -12,6 +12,7 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -66,6 +67,8 @@ METRICS = tuple(f.name for f in fields(Metrics) if f.name in NAMES and f.name !=
 _measured = operator.attrgetter(*METRICS)
 #: Longest error text kept in a row, in characters.
 ERROR_LIMIT = 2000
+#: Bytes of the outputs of a step from which on they are judged while the backend takes the next one.
+LARGE = 1 << 22
 
 
 class RunItem:
@@ -136,6 +139,63 @@ class CaseRun:
     def raises(self) -> bool:
         """Whether the reference raises, so that the backend is to raise as well."""
         return self.sample.failure is not None and self.sample.failure.raised
+
+
+class Spending:
+    """Judges what a case's check has seen, and holds of it only what that concludes from.
+
+    What is large is judged beside the backend, where there is a processor for it: of one step while the backend takes
+    the next, so that no more than two are held. The backend is not to blame for how long that takes."""
+
+    def __init__(self, runner: Runner, case: CaseRun, check: checks.Check) -> None:
+        self._runner, self._case, self._check = runner, case, check
+        self._beside = ThreadPoolExecutor(1, "judge") if variables.count_processors() > 1 else None
+        self._waiting: list[tuple[int, Future[list[Judgement]]]] = []
+
+    def take(self, place: int) -> None:
+        """Judge what has been seen there, or have it judged; what is left of an earlier step is waited for."""
+        what = self._case.seen[place].what
+        if self._waiting and self._case.seen[self._waiting[0][0]].what.row != what.row:
+            self._finish()
+        if self._beside is not None and (self._waiting or sum(x.nbytes for x in what.outputs) >= LARGE):
+            self._waiting.append((place, self._beside.submit(self._judge, place)))
+        else:
+            with self._judging():
+                self._case.spent += self._judge(place)
+                self._case.sample.owner.pack.release()
+
+    def close(self) -> None:
+        """Wait for all that is left. Raises what judging it raises, which comes before what a later step has raised."""
+        try:
+            self._finish()
+        finally:
+            if self._beside is not None:
+                self._beside.shutdown(cancel_futures=True)
+
+    def _finish(self) -> None:
+        if self._waiting:
+            with self._judging():
+                waiting, self._waiting = self._waiting, []
+                for _, found in waiting:
+                    self._case.spent += found.result()
+                self._case.sample.owner.pack.release()
+
+    @contextlib.contextmanager
+    def _judging(self) -> Iterator[None]:
+        """The backend waits in here, and what it does next begins anew. The stage stays where judging raises."""
+        begin, self._case.stage = time.perf_counter(), JUDGE
+        self._runner.progress(self._case.number, JUDGE, 1)
+        yield
+        self._case.stage = RUN
+        self._runner.progress(self._case.number, RUN, 1)
+        self._case.judge_s += time.perf_counter() - begin
+
+    def _judge(self, place: int) -> list[Judgement]:
+        case, runner = self._case, self._runner
+        what = case.seen[place].what
+        found = judge_steps(case.sample, [what], runner.policy, runner.info, case.form)
+        case.seen[place] = replace(case.seen[place], what=self._check.spend(what, case.sample))
+        return found
 
 
 class Runner:
@@ -537,7 +597,7 @@ class Runner:
         assert case.form is not None, "a program is built of a form"
         check = checks.get_check(case.sample.owner.check)
         steps = check.stages(program, case.form)
-        spends = check.spends and not case.item.asked.keep
+        spending = Spending(self, case, check) if check.spends and not case.item.asked.keep else None
         begin = time.perf_counter()
         try:
             for seen in steps:
@@ -545,26 +605,17 @@ class Runner:
                 if seen.error is not None:
                     case.culprit = seen.name if seen.judged else ""
                     raise seen.error
-                if spends and seen.judged:
-                    self._spend(case, check)
+                if spending is not None and seen.judged:
+                    spending.take(len(case.seen) - 1)
                 begin = time.perf_counter()
         finally:
-            if isinstance(steps, Generator):  # a session is closed here, and not when somebody forgets it
-                steps.close()
+            try:
+                if isinstance(steps, Generator):  # a session is closed here, and not when somebody forgets it
+                    steps.close()
+            finally:
+                if spending is not None:
+                    spending.close()
         return [x.what for x in case.seen if x.what.judged]
-
-    def _spend(self, case: CaseRun, check: checks.Check) -> None:
-        """Judge what has been seen last, and hold of it only what the check concludes from. The backend is not to blame
-        for how long that takes, and its next step begins anew."""
-        begin, case.stage = time.perf_counter(), JUDGE
-        self.progress(case.number, JUDGE, 1)
-        last = case.seen[-1]
-        case.spent += judge_steps(case.sample, [last.what], self.policy, self.info, case.form)
-        case.seen[-1] = replace(last, what=check.spend(last.what, case.sample))
-        case.sample.owner.pack.release()
-        case.stage = RUN
-        self.progress(case.number, RUN, 1)
-        case.judge_s += time.perf_counter() - begin
 
     def _trace(self, case: CaseRun, found: Sequence[Judgement]) -> tuple[TraceStep, ...]:
         """The rows of the table ``trace``. found: the judgements of the steps that are judged."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tasks.arrays import contiguous
+from tasks.arrays.blocks import add_as_numpy, map_blocks, split_as_numpy_adds
 from tasks.checks.base import Observation, Scenario
 from tasks.checks.same_bytes import copy_program_outputs
 from tasks.model import EPS, Form, Leaf, Misbehaviour, Program, Session, Status, Unsupported
@@ -31,7 +32,7 @@ from tasks.training.phases import (
     OwnGradients,
     split_step_phases,
 )
-from tasks.training.trajectory import SLOPE_LIMIT, STEPS, measure_update_slope
+from tasks.training.trajectory import SLOPE_LIMIT, STEPS
 
 if TYPE_CHECKING:
     from tasks.judging import Judgement
@@ -139,7 +140,7 @@ class Train(Scenario):
         if seen.phase not in ALONG or seen.rank:
             return kept
         leaves = seen.expected(sample.expected())
-        return replace(kept, slopes=[_measure_output_slope(x, leaf) for x, leaf in zip(seen.outputs, leaves)])
+        return replace(kept, slopes=_measure_output_slopes(seen.outputs, leaves))
 
     def conclude(
         self, seen: Sequence[Observation], found: Sequence[Judgement], sample: PreparedSample
@@ -201,11 +202,26 @@ class Train(Scenario):
         return found.flag(**{FLAG_SLOPE: one.phase.replace(" ", "_")})
 
 
-def _measure_output_slope(x: Any, leaf: Leaf) -> float:
-    """NaN of an output that is none of its shape."""
-    if leaf.reference is None or np.shape(x) != leaf.reference.shape:
-        return math.nan
-    return measure_update_slope(np.asarray(x, np.float64), leaf.reference)
+def _measure_output_slopes(outputs: Sequence[np.ndarray], expected: Sequence[Leaf]) -> list[float]:
+    """`tasks.training.trajectory.measure_update_slope` of each output, NaN of one that is none of its shape."""
+    alike = [x.reference is not None and np.shape(a) == x.reference.shape for a, x in zip(outputs, expected)]
+    pairs = [
+        (np.reshape(a, -1), np.reshape(x.reference, -1))
+        for a, x, ok in zip(outputs, expected, alike)
+        if ok and x.reference is not None
+    ]
+
+    def multiply(k: int, begin: int, end: int) -> tuple[float, float]:
+        x, y = (one[begin:end].astype(np.float64, copy=False) for one in pairs[k])
+        return float(np.square(y).sum()), float((x * y).sum())
+
+    found = map_blocks(multiply, [split_as_numpy_adds(y.size) for _, y in pairs])
+    sums = iter([[add_as_numpy(some, y.size) for some in zip(*parts)] for parts, (_, y) in zip(found, pairs)])
+    slopes = []
+    for ok in alike:
+        size, along = next(sums) if ok else (0.0, math.nan)
+        slopes.append(along / size - 1 if size else 0.0 if ok else math.nan)
+    return slopes
 
 
 @dataclass(frozen=True)

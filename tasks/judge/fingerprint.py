@@ -12,6 +12,8 @@ from tasks.model import PART, Leaf, OpClass, is_complex_dtype, is_inexact_dtype,
 
 #: Numbers of a signature; elements of one output that are looked at, spread evenly over it.
 LENGTH, LOOKED_AT = 16, 4096
+#: Bytes of an array from which on no copy of it is made for its digest.
+LARGE = 1 << 16
 
 
 def digest_judged_outputs(outputs: Sequence[np.ndarray]) -> str:
@@ -19,7 +21,12 @@ def digest_judged_outputs(outputs: Sequence[np.ndarray]) -> str:
     found = hashlib.sha256()
     for array in outputs:
         found.update(f"{array.dtype.name}{array.shape}".encode())
-        found.update(repr(array.tolist()).encode() if array.dtype.hasobject else array.tobytes())
+        if array.dtype.hasobject:
+            found.update(repr(array.tolist()).encode())
+        elif array.nbytes >= LARGE and array.flags.c_contiguous:
+            found.update(array.reshape(-1).view(np.uint8).data)
+        else:
+            found.update(array.tobytes())
     return found.hexdigest()[:16]
 
 

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import platform
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from tasks.arrays import noise
+from tasks.arrays.blocks import add_as_numpy, map_blocks, map_in_threads, split_as_numpy_adds, split_evenly
 from tasks.judge.error_metrics import Metrics, check_output_metadata
 from tasks.model import EPS, Leaf
-from tasks.training.exact import HALF, STORED, STORINGS, measure_clip_factor
+from tasks.training.exact import HALF, STORED, STORINGS
 from tasks.training.phases import CLIPPED, FIRST, SECOND, TAPS, WEIGHTS, OwnGradients
-from tasks.training.recipe import BLOCK, TrainingRecipe
+from tasks.training.recipe import TrainingRecipe
 from tasks.training.state import cut_state_vector
 
 #: Draws of the floor of what is judged alone.
 DRAWS = 3
+#: Elements whose squares are added up by themselves.
+ROW = 1 << 13
 #: What `TrainingRecipe.advance` returns, in its order.
 OF_OPTIMIZER = (FIRST, SECOND, WEIGHTS)
 #: In so many sums a processor's vectors add up the squares of a norm in float32: of 128 bits where no wider ones are
@@ -34,27 +39,56 @@ _FLOORS: WeakKeyDictionary[OwnGradients, list[list[float]]] = WeakKeyDictionary(
 _EXCUSED: WeakKeyDictionary[OwnGradients, float] = WeakKeyDictionary()
 
 
+@dataclass(frozen=True)
+class RightOutput:
+    """What an output of a phase is to be. leaf: of its dtype and shape; floor: the norm of what rounding does to it;
+    evaluate(begin, end): some of its elements, flat, float64: of a large network no more is made of it."""
+
+    leaf: Leaf
+    floor: float
+    evaluate: Callable[[int, int], np.ndarray]
+
+    @classmethod
+    def of(cls, leaf: Leaf) -> RightOutput:
+        assert leaf.reference is not None and leaf.noise is not None
+        flat = leaf.reference.reshape(-1)
+        return cls(leaf, float(np.max(leaf.noise)), lambda begin, end: flat[begin:end])
+
+
 def measure_phase_floors(
-    outputs: Sequence[np.ndarray], expected: Sequence[Leaf], phase: str, names: Sequence[str], limit: float
+    outputs: Sequence[np.ndarray],
+    expected: Sequence[Leaf | RightOutput],
+    phase: str,
+    names: Sequence[str],
+    limit: float,
 ) -> Metrics:
     """Metrics of the outputs of one phase. Error units are floors, those of the worst output; ``mismatched``: outputs
     beyond the limit; ``detail``: the name of the worst, of taps, which are in the order of their computation, that of
     the first beyond the limit."""
     metrics = Metrics()
-    check_output_metadata(list(outputs), expected, metrics)
+    check_output_metadata(list(outputs), [x.leaf if isinstance(x, RightOutput) else x for x in expected], metrics)
     if metrics.kind:
         return metrics
+    right = [x if isinstance(x, RightOutput) else RightOutput.of(x) for x in expected]
+    flat = [x.reshape(-1) for x in outputs]
+
+    def measure(k: int, begin: int, end: int) -> tuple[int, float, float]:
+        """(how many are no numbers, sum of squares of the difference, its largest element)."""
+        off = flat[k][begin:end].astype(np.float64)
+        off -= right[k].evaluate(begin, end)
+        squares = float(np.square(off).sum())
+        lost = 0 if math.isfinite(squares) else off.size - int(np.count_nonzero(np.isfinite(off)))
+        return lost, squares, float(np.abs(off, out=off).max(initial=0.0))
+
     units, diff, floor = [], 0.0, 0.0
-    with np.errstate(all="ignore"):
-        for x, leaf in zip(outputs, expected):
-            assert leaf.reference is not None and leaf.noise is not None
-            off = x.astype(np.float64) - leaf.reference
-            lost = int((~np.isfinite(off)).sum())
-            metrics.nonfinite += lost
-            metrics.numel += x.size
-            units.append(math.inf if lost else _compute_phase_norm(off) / (float(np.max(leaf.noise)) + _SMALLEST))
-            diff = max(diff, float(np.abs(off).max(initial=0.0)))
-            floor = max(floor, float(np.max(leaf.noise)))
+    for parts, x, y in zip(map_blocks(measure, [split_as_numpy_adds(x.size) for x in flat]), outputs, right):
+        losses, squares, largest = zip(*parts)
+        lost = sum(losses)
+        metrics.nonfinite += lost
+        metrics.numel += x.size
+        units.append(math.inf if lost else math.sqrt(add_as_numpy(squares, x.size)) / (y.floor + _SMALLEST))
+        diff = max(diff, float(np.max(largest)))
+        floor = max(floor, y.floor)
     metrics.error_units, metrics.max_diff, metrics.noise_floor = max(units), diff, floor
     metrics.mismatched = sum(x > limit for x in units)
     metrics.classic = not metrics.mismatched
@@ -63,7 +97,6 @@ def measure_phase_floors(
     return metrics
 
 
-@np.errstate(all="ignore")  # gradients that are not finite: their own phase says so
 def expect_phase_alone(
     phase: str,
     recipe: TrainingRecipe,
@@ -73,31 +106,47 @@ def expect_phase_alone(
     names: Sequence[str],
     expected: Sequence[Leaf],
     excused: float = 1.0,
-) -> list[Leaf]:
+) -> list[RightOutput]:
     """What the optimiser, or the clipping, makes of the run's own gradients and the state that the step began with, in
     float64, and the floor of that: all that is stored is moved. vectors: of `tasks.training.state.TrainingState.vectors`;
     names: of the parameters; excused: of the clipping, `find_excused_factor`."""
     if phase == CLIPPED:
         # All gradients are clipped by the norm of them, a single number.
-        factor = excused * measure_clip_factor(recipe, (np.asarray(g, np.float64) for g in gradients.arrays))
-        right = (np.asarray(g, np.float64) * factor for g in gradients.arrays)
-        return [
-            _expect_phase_leaf(leaf, y, _measure_clipped_floor(y, k))
-            for k, (leaf, y) in enumerate(zip(expected, right))
-        ]
+        factor = excused * recipe.clip_factor(math.sqrt(_add_squares(gradients.arrays)))
+        return _expect_clipped(gradients.arrays, factor, expected)
     shapes = [leaf.shape for leaf in expected]
     state = [cut_state_vector(vectors[name], shapes) for name in ("weights", "first", "second")]
-    given, place = list(zip(*state, gradients.arrays)), OF_OPTIMIZER.index(phase)
+    given, place = [[x.reshape(-1) for x in some] for some in zip(*state, gradients.arrays)], OF_OPTIMIZER.index(phase)
     recipes = [recipe.of_parameter(name) for name in names]
     if gradients not in _FLOORS:
-        _FLOORS[gradients] = [
-            _measure_optimizer_floors(own, number, parts, 8 * k) for k, (own, parts) in enumerate(zip(recipes, given))
-        ]
-    # Of a large network the floors are kept, and what is right is computed once a phase.
-    return [
-        _expect_phase_leaf(leaf, own.advance(number, *parts)[place], floors[place])
-        for leaf, own, parts, floors in zip(expected, recipes, given, _FLOORS[gradients])
-    ]
+        _FLOORS[gradients] = _measure_optimizer_floors(recipes, number, given)
+
+    def expect(leaf: Leaf, own: TrainingRecipe, parts: Sequence[np.ndarray], floors: Sequence[float]) -> RightOutput:
+        def evaluate(begin: int, end: int) -> np.ndarray:
+            block = [x[begin:end].astype(np.float64, copy=False) for x in parts]
+            made = own.advance_block(number, *block) if phase == WEIGHTS else own.advance_moments(*block)
+            return made[place]
+
+        return RightOutput(leaf, floors[place], evaluate)
+
+    return list(map(expect, expected, recipes, given, _FLOORS[gradients]))
+
+
+def _expect_clipped(arrays: Sequence[np.ndarray], factor: float, expected: Sequence[Leaf]) -> list[RightOutput]:
+    """Gradients times a factor."""
+
+    def evaluate(flat: np.ndarray, begin: int, end: int) -> np.ndarray:
+        return np.multiply(flat[begin:end].astype(np.float64, copy=False), factor)
+
+    right = [functools.partial(evaluate, g.reshape(-1)) for g in arrays]
+
+    def move(k: int, begin: int, end: int) -> list[list[list[float]]]:
+        own = right[k](begin, end)
+        draws = ([_move_phase_input(own, draw, k, begin)] for draw in range(DRAWS))
+        return _add_squares_of_draws([own], draws)
+
+    found = _join_floors(map_blocks(move, [split_evenly(g.size) for g in arrays]), 1, STORINGS)
+    return [RightOutput(leaf, floor, own) for leaf, (floor,), own in zip(expected, found, right)]
 
 
 def find_excused_factor(recipe: TrainingRecipe, gradients: OwnGradients, outputs: Sequence[np.ndarray]) -> float:
@@ -112,36 +161,57 @@ def find_excused_factor(recipe: TrainingRecipe, gradients: OwnGradients, outputs
     return found
 
 
-@np.errstate(all="ignore")
 def _find_factor_of_order(recipe: TrainingRecipe, gradients: OwnGradients, outputs: Sequence[np.ndarray]) -> float:
     if [x.shape for x in outputs] != [g.shape for g in gradients.arrays]:
         return 1.0
-    fitted = sum(_multiply_by_block(g, x) for g, x in zip(gradients.arrays, outputs))
-    square = sum(_multiply_by_block(g, g) for g in gradients.arrays)
-    right = recipe.clip_factor(math.sqrt(square))
-    off = fitted / (square * right) if square * right else 1.0
-    floor = (STORINGS + 1) * HALF * EPS[STORED]  # with the rounding of the product
-    if not abs(off - 1.0) > floor:  # NaN, too
-        return 1.0
-    norms = (math.sqrt(sum(_add_squares_in_lanes(g, lanes) for g in gradients.arrays)) for lanes in LANES)
-    # What overflows is off by more than an order.
-    usual = [1.0, *(recipe.clip_factor(norm) / right for norm in norms if math.isfinite(norm))]
+    with np.errstate(all="ignore"):
+        fitted, square = _fit_outputs(gradients.arrays, outputs)
+        right = recipe.clip_factor(math.sqrt(square))
+        off = fitted / (square * right) if square * right else 1.0
+        floor = (STORINGS + 1) * HALF * EPS[STORED]  # with the rounding of the product
+        if not abs(off - 1.0) > floor:  # NaN, too
+            return 1.0
+        asked = [(g, lanes) for lanes in LANES for g in gradients.arrays]
+        sums = map_in_threads(lambda one: _add_squares_in_lanes(*one), asked)
+        count = len(gradients.arrays)
+        norms = (math.sqrt(sum(sums[at : at + count])) for at in range(0, len(sums), count))
+        # What overflows is off by more than an order.
+        usual = [1.0, *(recipe.clip_factor(norm) / right for norm in norms if math.isfinite(norm))]
     return off if min(usual) - floor <= off <= max(usual) + floor else 1.0
 
 
-def _multiply_by_block(a: np.ndarray, b: np.ndarray) -> float:
-    """The inner product of two arrays of one shape."""
-    flat = [np.asarray(x).reshape(-1) for x in (a, b)]
-    blocks = ([x[at : at + BLOCK].astype(np.float64) for x in flat] for at in range(0, flat[0].size, BLOCK))
-    return sum(float(np.dot(*block)) for block in blocks)
+def _fit_outputs(gradients: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> tuple[float, float]:
+    """(inner product of gradients and outputs of their shapes, square of the gradients' norm)."""
+    flat = [(g.reshape(-1), x.reshape(-1)) for g, x in zip(gradients, outputs)]
+
+    def multiply(k: int, begin: int, end: int) -> list[tuple[float, float]]:
+        g, x = (one[begin:end].astype(np.float64) for one in flat[k])
+        rows = [slice(at, at + ROW) for at in range(0, end - begin, ROW)]
+        return [(float(np.dot(g[row], x[row])), float(np.dot(g[row], g[row]))) for row in rows]
+
+    found = map_blocks(multiply, [split_evenly(g.size) for g, _ in flat])
+    sums = [[sum(rows) for rows in zip(*(row for block in some for row in block))] for some in found if some]
+    fitted, square = (sum(some) for some in zip(*sums)) if sums else (0.0, 0.0)
+    return fitted, square
+
+
+def _add_squares(arrays: Sequence[np.ndarray]) -> float:
+    """The sum of squares of all elements of some arrays."""
+    flat = [x.reshape(-1) for x in arrays]
+
+    def add(k: int, begin: int, end: int) -> float:
+        return float(np.square(flat[k][begin:end].astype(np.float64)).sum())
+
+    found = map_blocks(add, [split_as_numpy_adds(x.size) for x in flat])
+    return sum(add_as_numpy(sums, x.size) for sums, x in zip(found, flat))
 
 
 def _add_squares_in_lanes(x: np.ndarray, lanes: int) -> float:
     """The sum of squares as float32 has it in so many running sums."""
     flat = np.asarray(x, np.float32).reshape(-1)
-    rows = np.zeros(lanes + BLOCK, np.float32)  # the sums so far, and behind them the squares of a block
-    for at in range(0, flat.size, BLOCK):
-        block = flat[at : at + BLOCK]
+    rows = np.zeros(lanes + ROW, np.float32)  # the sums so far, and behind them the squares of a block
+    for at in range(0, flat.size, ROW):
+        block = flat[at : at + ROW]
         rows[lanes:] = 0.0
         np.square(block, out=rows[lanes : lanes + block.size])
         rows[:lanes] = rows.reshape(-1, lanes).sum(0)
@@ -149,54 +219,58 @@ def _add_squares_in_lanes(x: np.ndarray, lanes: int) -> float:
 
 
 def _measure_optimizer_floors(
-    recipe: TrainingRecipe, number: int, parts: Sequence[np.ndarray], place: int
-) -> list[float]:
-    """The floors of one parameter's moments and weight after a step, in the order of OF_OPTIMIZER."""
+    recipes: Sequence[TrainingRecipe], number: int, given: Sequence[Sequence[np.ndarray]]
+) -> list[list[float]]:
+    """The floors of each parameter's moments and weight after a step, in the order of OF_OPTIMIZER. given: of each its
+    weight, moments and gradient, flat."""
 
-    def advance(own: Sequence[np.ndarray], begin: int, draw: int | None) -> Sequence[np.ndarray]:
-        if draw is None:
-            return recipe.advance(number, *own)
-        given = (_move_phase_input(x, draw, place + n, begin) for n, x in enumerate(own))
-        return [_move_phase_input(x, draw, place + 7, begin) for x in recipe.advance(number, *given)]
+    def advance(k: int, begin: int, end: int) -> list[list[list[float]]]:
+        own = [x[begin:end].astype(np.float64, copy=False) for x in given[k]]
 
-    return _measure_floors_by_block(advance, parts, len(OF_OPTIMIZER))
+        def draw_results(draw: int) -> list[np.ndarray]:
+            moved = (_move_phase_input(x, draw, 8 * k + n, begin) for n, x in enumerate(own))
+            made = recipes[k].advance_block(number, *moved)
+            return [_move_phase_input(x, draw, 8 * k + 7, begin) for x in made]
 
+        return _add_squares_of_draws(recipes[k].advance_block(number, *own), map(draw_results, range(DRAWS)))
 
-def _measure_clipped_floor(right: np.ndarray, place: int) -> float:
-    """The floor of one parameter's gradient after clipping."""
-
-    def clip(own: Sequence[np.ndarray], begin: int, draw: int | None) -> Sequence[np.ndarray]:
-        return own if draw is None else [_move_phase_input(x, draw, place, begin) for x in own]
-
-    return _measure_floors_by_block(clip, [right], 1, STORINGS)[0]
+    blocks = [split_evenly(parts[0].size) for parts in given]
+    return _join_floors(map_blocks(advance, blocks), len(OF_OPTIMIZER))
 
 
-def _measure_floors_by_block(
-    evaluate: Callable[[Sequence[np.ndarray], int, int | None], Sequence[np.ndarray]],
-    parts: Sequence[np.ndarray],
-    count: int,
-    times: float = 1.0,
-) -> list[float]:
-    """How far rounding moves each of ``count`` results of some arrays of one size, with their own rounding, so many
-    times that of storing them. evaluate(block of each, its first element, draw or None for what is right): a block at a
-    time, so that the processor's cache holds all that is made of it."""
-    flat = [np.asarray(x).reshape(-1) for x in parts]
-    sizes, apart = np.zeros(count), np.zeros((DRAWS, count))
-    for at in range(0, flat[0].size, BLOCK):
-        own = [x[at : at + BLOCK].astype(np.float64, copy=False) for x in flat]
-        right = evaluate(own, at, None)
-        sizes += [float(np.square(y).sum()) for y in right]
-        for draw in range(DRAWS):
-            apart[draw] += [float(np.square(x - y).sum()) for x, y in zip(evaluate(own, at, draw), right)]
-    return list(np.sqrt(apart).max(0) + times * HALF * EPS[STORED] * np.sqrt(sizes))
+def _add_squares_of_draws(
+    right: Sequence[np.ndarray], draws: Iterable[Sequence[np.ndarray]]
+) -> list[list[list[float]]]:
+    """Of blocks of some results, and then of how far each draw has moved them, the sums of squares of each ROW. draws:
+    are written to."""
+    apart = ([np.subtract(x, y, out=x) for x, y in zip(some, right)] for some in draws)
+    return [[_add_squares_of_rows(x) for x in some] for some in (right, *apart)]
+
+
+def _add_squares_of_rows(block: np.ndarray) -> list[float]:
+    squares, whole = np.square(block), block.size // ROW * ROW
+    found: list[float] = squares[:whole].reshape(-1, ROW).sum(1).tolist()
+    return [*found, float(squares[whole:].sum())] if whole < block.size else found
+
+
+def _join_floors(found: Sequence[Sequence[Any]], count: int, times: float = 1.0) -> list[list[float]]:
+    """Of each parameter how far rounding moves each of ``count`` results, with their own rounding, so many times that of
+    storing them. found: of each parameter, of its blocks `_add_squares_of_draws`."""
+
+    def join(blocks: Sequence[Any]) -> list[float]:
+        sums = np.zeros((1 + DRAWS, count))
+        for block in blocks:  # row after row, however they were cut into blocks
+            for row in np.moveaxis(np.array(block), -1, 0):
+                sums += row
+        floors: list[float] = (np.sqrt(sums[1:]).max(0) + times * HALF * EPS[STORED] * np.sqrt(sums[0])).tolist()
+        return floors
+
+    with np.errstate(all="ignore"):
+        return list(map(join, found))
 
 
 def _move_phase_input(x: np.ndarray, draw: int, place: int, begin: int = 0) -> np.ndarray:
     return noise.perturb_by_noise(x, HALF * EPS[STORED], draw, place, begin)
-
-
-def _expect_phase_leaf(leaf: Leaf, right: np.ndarray, floor: float) -> Leaf:
-    return replace(leaf, reference=right, noise=np.full((1,) * right.ndim, floor))
 
 
 def expect_probe(leaf: Leaf, gradients: OwnGradients) -> Leaf:
@@ -213,7 +287,3 @@ def expect_rank_share(leaf: Leaf, rank: int, ranks: int) -> Leaf:
     assert leaf.reference is not None and leaf.noise is not None
     own, floors = leaf.reference[rank::ranks], leaf.noise[rank::ranks]
     return replace(leaf, shape=leaf.shape[1:], reference=own.mean(0), noise=floors.max(0))
-
-
-def _compute_phase_norm(x: np.ndarray) -> float:
-    return float(np.sqrt(np.square(x).sum()))

@@ -112,39 +112,49 @@ class TrainingRecipe:
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(first moment, second moment, weight) after a step, float64, each shaped as the weight; SGD has no second
         moment and returns zeros. number: of the step, from 0."""
-        made = _map_blocks(functools.partial(self._advance, number), 3, weight, first, second, gradient)
+        made = _map_blocks(functools.partial(self.advance_block, number), 3, weight, first, second, gradient)
         return made[0], made[1], made[2]
 
     def advance_weight(
         self, number: int, weight: np.ndarray, first: np.ndarray, second: np.ndarray, gradient: np.ndarray
     ) -> np.ndarray:
         """The last of what `advance` returns."""
-        return _map_blocks(lambda *given: self._advance(number, *given)[2:], 1, weight, first, second, gradient)[0]
+        return _map_blocks(lambda *given: self.advance_block(number, *given)[2:], 1, weight, first, second, gradient)[0]
 
-    def _advance_moments(
+    def advance_moments(
         self, weight: np.ndarray, first: np.ndarray, second: np.ndarray, gradient: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
+        """(first moment, second moment) after a step, of float64; all at once."""
         if self.optimiser != "adamw":
             gradient = gradient + self.decay * weight
         if self.optimiser == "sgd":
             first = self.momentum * first + gradient
             return first, np.zeros_like(first)
         one, two = self.betas
-        return one * first + (1 - one) * gradient, two * second + (1 - two) * gradient * gradient
+        first, second, square = one * first, two * second, (1 - two) * gradient
+        first += (1 - one) * gradient
+        square *= gradient
+        second += square
+        return first, second
 
-    def _advance(
+    def advance_block(
         self, number: int, weight: np.ndarray, first: np.ndarray, second: np.ndarray, gradient: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """As `advance`, of float64; all at once."""
         rate = self.rate_at(number)
-        first, second = self._advance_moments(weight, first, second, gradient)
+        first, second = self.advance_moments(weight, first, second, gradient)
         if self.optimiser == "sgd":
             step = gradient + self.decay * weight + self.momentum * first if self.nesterov else first
             return first, second, weight - rate * step
         if self.optimiser == "adamw":
             weight = weight * (1 - rate * self.decay)
         one, two = self.betas
-        root = np.sqrt(second / (1 - two ** (number + 1))) + self.eps
-        return first, second, weight - rate / (1 - one ** (number + 1)) * first / root
+        # In few arrays, which the processor's cache holds.
+        root, step = second / (1 - two ** (number + 1)), rate / (1 - one ** (number + 1)) * first
+        np.sqrt(root, out=root)
+        root += self.eps
+        step /= root
+        return first, second, np.subtract(weight, step, out=step)
 
 
 def _map_blocks(function: Callable[..., Sequence[np.ndarray]], count: int, *given: np.ndarray) -> list[np.ndarray]:

@@ -11,22 +11,25 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tasks import runner as runner_module
+from tasks import variables
+from tasks.arrays import blocks
 from tasks.backends.torch import TorchEager
 from tasks.catalogs.training import own
 from tasks.catalogs.training.catalog import Training
 from tasks.catalogs.training.own import OwnTraining
-from tasks.checks import Check
 from tasks.child import Child
 from tasks.graphs.given_model import GivenError
-from tasks.judge import policy_files
+from tasks.judge import policy_files, training_phases
 from tasks.model import Group, RuntimeInfo
 from tasks.prepare.cases import prepare_group
 from tasks.relay import PAGE_SIZE, ProgressPage
-from tasks.runner import BUILD, JUDGE, LOAD, RUN, CaseRun, Runner, make_item_of_whole_group
+from tasks.runner import BUILD, JUDGE, LOAD, RUN, Runner, Spending, make_item_of_whole_group
 from tasks.training.hooked import HookedLoop
 from tasks.training.loop import TrainingLoop
-from tasks.training.phases import FIRST, WEIGHTS
+from tasks.training.phases import FIRST, PROBE, WEIGHTS
 from tasks.training.recipe import FLOAT8
+from tasks.wire import Done
 from tests.bench.training_faults import judge_form
 
 pytest.importorskip("torch")
@@ -223,13 +226,13 @@ def test_each_phase_is_judged_when_it_is_seen_and_then_dropped(
         policy_files.load_policy("error_units"),
         lambda *step: told.append(step),
     )
-    spend, held = Runner._spend, list[int]()
+    take, held = Spending.take, list[int]()
 
-    def look(self: Runner, case: CaseRun, check: Check) -> None:
-        spend(self, case, check)
-        held.append(sum(len(x.what.outputs) for x in case.seen))
+    def look(self: Spending, place: int) -> None:
+        take(self, place)
+        held.append(sum(len(x.what.outputs) for x in self._case.seen))
 
-    monkeypatch.setattr(Runner, "_spend", look)
+    monkeypatch.setattr(Spending, "take", look)
     asked = make_item_of_whole_group(prepared)
     (done,) = runner.run([asked])
     assert done.row.status == "pass" and len(held) == len(done.trace) and not any(held)
@@ -242,6 +245,92 @@ def test_each_phase_is_judged_when_it_is_seen_and_then_dropped(
         k: v for k, v in done.row.values().items() if k not in times
     }
     assert [replace(x, ms=0.0) for x in kept.trace] == [replace(x, ms=0.0) for x in done.trace]
+
+
+@pytest.fixture
+def beside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All is judged in threads, and beside the backend."""
+    monkeypatch.setattr(variables, "count_processors", lambda: 3)
+    monkeypatch.setattr(runner_module, "LARGE", 0)
+    monkeypatch.setattr(blocks, "BLOCK", 128)
+    monkeypatch.setattr(blocks, "SHARE", 16)
+
+
+def run_good_training(
+    root: Path, monkeypatch: pytest.MonkeyPatch, told: list[tuple[int, int, int]] | None = None
+) -> Done:
+    monkeypatch.setattr(own, "list_own_trainings", lambda: {"good": OwnTraining("good", "mine.py:good", str(root))})
+    prepared = prepare_group(Group("training:good", "", "float32", 1, 0, "train"), root / "cache")[1]
+    policy, backend = policy_files.load_policy("error_units"), TorchEager("torch-cpu", "cpu", {})
+    runner = Runner(backend, RuntimeInfo("", "cpu"), policy, lambda *step: None if told is None else told.append(step))
+    (done,) = runner.run([make_item_of_whole_group(prepared)])
+    return done
+
+
+def test_a_step_is_judged_while_the_next_one_is_taken_and_no_number_moves(
+    root: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    monkeypatch.setattr(variables, "count_processors", lambda: 1)
+    alone = run_good_training(root, monkeypatch)
+    request.getfixturevalue("beside")
+    step, held = TrainingLoop.step, list[int]()
+    seen = list[Spending]()
+    take = Spending.take
+
+    def note(self: Spending, place: int) -> None:
+        seen.append(self)
+        take(self, place)
+
+    monkeypatch.setattr(Spending, "take", note)
+
+    def look(self: TrainingLoop, *given: Any) -> Any:
+        held.append(len({x.what.row for one in seen[:1] for x in one._case.seen if len(x.what.outputs)}))
+        return step(self, *given)
+
+    monkeypatch.setattr(TrainingLoop, "step", look)
+    told: list[tuple[int, int, int]] = []
+    done = run_good_training(root, monkeypatch, told)
+    assert len(held) == 13 and max(held) <= 1, "beside the step that is taken no more than one is held"
+    assert [stage for _, stage, _ in told] == [LOAD, BUILD, RUN, *[JUDGE, RUN] * 13, JUDGE]
+    times = {"build_ms", "run_ms", "started_at"}
+    rows = [{k: v for k, v in x.row.values().items() if k not in times} for x in (alone, done)]
+    assert rows[0] == rows[1] and rows[0]["status"] == "pass"
+    assert [replace(x, ms=0.0) for x in alone.trace] == [replace(x, ms=0.0) for x in done.trace]
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_what_judging_raises_is_its_own_fault_wherever_it_runs(
+    root: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, together: bool
+) -> None:
+    if together:
+        request.getfixturevalue("beside")
+    measure = training_phases.measure_phase_floors
+
+    def fail(outputs: Any, expected: Any, phase: str, *more: Any) -> Any:
+        if phase in (WEIGHTS, PROBE):
+            raise ZeroDivisionError(f"in {phase}")
+        return measure(outputs, expected, phase, *more)
+
+    monkeypatch.setattr(training_phases, "measure_phase_floors", fail)
+    row = run_good_training(root, monkeypatch).row
+    assert (row.status, row.stage, row.error) == ("error", "judge", "in weights"), "the first that raises"
+
+
+def test_what_a_later_step_raises_leaves_the_judgements_before_it(
+    root: Path, monkeypatch: pytest.MonkeyPatch, beside: None
+) -> None:
+    step, taken = TrainingLoop.step, list[int]()
+
+    def fail(self: TrainingLoop, *given: Any) -> Any:
+        taken.append(1)
+        if len(taken) == 3:
+            raise ZeroDivisionError("in the third")
+        return step(self, *given)
+
+    monkeypatch.setattr(TrainingLoop, "step", fail)
+    done = run_good_training(root, monkeypatch)
+    assert (done.row.status, done.row.stage, done.row.error) == ("error", "run", "in the third")
+    assert {(x.number, x.status) for x in done.trace} == {(0, "pass"), (1, "pass")}
 
 
 def test_what_a_step_sets_is_undone_though_it_was_judged_before_the_next() -> None:
