@@ -20,8 +20,8 @@ from farm.commandline import CommandParser, add_list_option, refuse_in_a_line, w
 from farm.commands import report
 from farm.exits import BAD_INPUT, INCOMPLETE, OK, run_command, run_command_guarded
 from farm.fitting import make_console
-from farm.options.site import make_parser as make_site_parser
 from farm.options import bisect, localise, minimise, reproduce
+from farm.options.site import make_parser as make_site_parser
 from farm.program import write_resume_command
 from tasks.model import Refusal
 
