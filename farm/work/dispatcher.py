@@ -133,8 +133,8 @@ class Dispatcher:
         flight.load = to.claim.size
         flight.heard = flight.began = time.monotonic()
         joint = len(flight.cases) if to.offer is not None and to.offer.joint else 1
-        made, run = [*flight.job.prepare, *flight.job.export], flight.job.run
-        steps = count_silent_deadlines((x.group for x in made), (x.group for x in run), joint)
+        job = flight.job
+        steps = count_silent_deadlines((x.group for x in job.prepare or job.export), (x.group for x in job.run), joint)
         deadline_s = flight.job.deadline_s or self.plan.request.config.deadline_s
         flight.patience_s = SILENCE_S + deadline_s * (steps + 1 + STARVED)
         handle = self.plan.executor.submit(flight.job, to.offer, to.claim, to.among)
