@@ -126,8 +126,10 @@ class CommandParser(argparse.ArgumentParser):
         super().__init__(*arguments, **{"formatter_class": _FoldedUsage, **settings})
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:  # type: ignore[override]
-        """As argparse's."""
+        """As argparse's; words may stand before and behind options: OUT --last 3 LAKE."""
         found, left = self.parse_known_args(args, namespace)
+        if left and not (left[0].startswith("-") or self._subparsers):
+            found, left = self.parse_known_intermixed_args(args, namespace)
         if left:
             self.error(f"unrecognized arguments: {' '.join(left)}{self._meant(left)}")
         return found

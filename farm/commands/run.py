@@ -270,10 +270,7 @@ def _describe_plan_size(plan: RunPlan, explained: bool = True) -> str:
 
 def _run_planned_cells(plan: RunPlan, console: Console) -> int:
     """Run what is planned and show it; the exit code."""
-
-    def say(text: str) -> None:
-        console.print(text, highlight=False, soft_wrap=True, markup=False)
-
+    say = partial(console.print, highlight=False, soft_wrap=True, markup=False)
     request, run = plan.request, LaunchedRun(plan)
     if request.record is not None:
         say(f"resuming {run.run_id}: {sum(map(len, run.before.done.values()))} cases already in the lake")

@@ -141,8 +141,8 @@ def _ask_interpreter_command(command: Sequence[str], who: str, token: str, share
     ending = "; ".join([describe_child_exit(process.returncode), *(word[-_WORDS:] for word in words)])
     if not shared:
         raise EnvError(
-            f"{who} is no Python that starts ({ending}): name the path of a Python {_name_oldest_python()} or later, which "
-            f"`{shlex.quote(command[0])} -V` shows"
+            f"{who} is no Python that starts ({ending}): name the path of a Python {_name_oldest_python()} or later, "
+            "whose -V prints its version"
         )
     if shared[0] in said:  # the path of the program that we gave it
         raise EnvError(_describe_unshared(who, Path(shared[1])))

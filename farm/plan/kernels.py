@@ -321,6 +321,9 @@ def announce_config_kernels(
         if c.name == TRAINING
         for own in c.own
     ]
+    if not (found or nodes or models or trainings):
+        user_definitions.announce_definitions("")
+        return
     made: dict[str, Any] = {
         "deadline_s": config.deadline_s * SCRIPT_SHARE,
         "sources": found,
@@ -337,7 +340,7 @@ def announce_config_kernels(
     for backend in config.backends:
         if backend.name == home:
             made["home"] = asdict(backend.spec())
-    user_definitions.announce_definitions(json.dumps(made) if found or nodes or models or trainings else "")
+    user_definitions.announce_definitions(json.dumps(made))
 
 
 def _list_task_declarations(sources: Iterable[Mapping[str, Any]]) -> set[Path]:

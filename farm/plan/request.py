@@ -82,15 +82,12 @@ class RunRequest:
         """Seconds left of the budget, at least 0; None without a budget."""
         return None if self.budget_s is None else max(self.begun + self.budget_s - time.monotonic(), 0.0)
 
-    def announce_kernels(self, home: str = "") -> None:
-        """Put the config's kernels where children find them. home: see `kernels.announce_config_kernels`."""
+    def announce(self, home: str = "") -> None:
+        """Put the config's kernels where children find them, and make the cache. home: see
+        `kernels.announce_config_kernels`. Raises ConfigError."""
         refused = list_refused_paths(self.record) if self.record else [x for one in self.refused for x in one.paths]
         hidden = [] if "://" in self.lake.uri else [str(Path(self.lake.uri).resolve())]
         kernels.announce_config_kernels(self.config, home, hidden, refused)
-
-    def announce(self) -> None:
-        """Make the cache, and put the config's kernels where children find them. Raises ConfigError."""
-        self.announce_kernels()
         try:
             self.cache.mkdir(parents=True, exist_ok=True)
         except OSError as error:

@@ -132,10 +132,9 @@ class Dispatcher:
         flight.job = replace(flight.job, avoid=to.avoid)
         flight.load = to.claim.size
         flight.heard = flight.began = time.monotonic()
-        groups = self.plan.matrix.groups
         joint = len(flight.cases) if to.offer is not None and to.offer.joint else 1
-        run = {x.group for x in flight.cases}
-        steps = count_silent_deadlines((groups[g] for g in flight.groups), (groups[g] for g in run), joint)
+        job = flight.job
+        steps = count_silent_deadlines((x.group for x in job.prepare or job.export), (x.group for x in job.run), joint)
         deadline_s = flight.job.deadline_s or self.plan.request.config.deadline_s
         flight.patience_s = SILENCE_S + deadline_s * (steps + 1 + STARVED)
         handle = self.plan.executor.submit(flight.job, to.offer, to.claim, to.among)

@@ -102,7 +102,7 @@ def ready_run_plan(
             }
             found = {name: future.result() for name, future in listing.items()}
         if elsewhere := next((name for _, name in found.values() if name), ""):
-            request.announce_kernels(elsewhere)
+            request.announce(elsewhere)
         matrix = _build_plan_of_request(request, {name: entries for name, (entries, _) in found.items()})
         adds = passports.choose_planned_passports(request, matrix)  # refused here, where nothing runs yet
         if not request.dry:  # it makes the lake's folder: not for a request that is refused

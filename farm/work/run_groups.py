@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import time
 from collections import deque
@@ -177,7 +176,7 @@ class RunGroups:
         """Positions of the group's samples that the backend has still to run."""
         known = self._done.get((g, b)) if self._done else None
         if not known:
-            return _list_all_positions(min(len(self.samples[g]), self.wanted.item(g, b)))
+            return range(min(len(self.samples[g]), self.wanted.item(g, b)))
         if WHOLE in known:  # given up in an earlier launch: that is its result
             return ()
         return [p for p, index in enumerate(self._list_asked_samples(g, b)) if index not in known]
@@ -217,12 +216,6 @@ class RunGroups:
         if not path.exists() and str(path) in self._parcels.get(g, {}):
             self._plan.executor.fetch(self._parcels[g][str(path)], path)
         return PreparedGroup(path, self._plan.matrix.groups[g].check)
-
-
-@functools.cache
-def _list_all_positions(samples: int) -> Sequence[int]:
-    """Positions of all samples of a group: one for all groups of as many."""
-    return tuple(range(samples))
 
 
 def _list_exporting_backends(plan: RunPlan) -> list[list[int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hmac
 import json
 import os
@@ -24,6 +25,7 @@ from tasks.backends.shared.training_form import TrainingForm
 from tasks.backends.training_hook import HOOK
 from tasks.backends.training_ranks import SessionOverRanks, TrainingRanks
 from tasks.catalogs.training import own
+from tasks.confine import end_with_parent
 from tasks.model import Broken, Form, Program, RuntimeInfo, Unsupported, flags
 from tasks.relay import list_descendant_processes
 from tasks.training import networks
@@ -56,6 +58,8 @@ class LaunchedGroup(RankConnections):
                 env=dict(os.environ) | told,
                 cwd=folder,
                 start_new_session=True,
+                # Killed before all ranks have come, this process hangs up on none: the launcher is asked to end them.
+                preexec_fn=functools.partial(end_with_parent, os.getpid(), signal.SIGTERM),
             )
         except OSError as error:
             raise RuntimeError(f"{words[0]}: {error.strerror}: the option command names no program") from None

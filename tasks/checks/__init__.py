@@ -30,7 +30,7 @@ from tasks.checks.switch import Switch
 from tasks.checks.train import Train
 from tasks.checks.variants import InPlace, Method, Out, Promotion, Refuses
 from tasks.model import FORWARD, Unsupported
-from tasks.plugins import PluginError, PluginPart, list_plugin_parts
+from tasks.plugins import PluginError, list_plugin_parts
 
 if TYPE_CHECKING:
     from tasks.backends.base import Backend
@@ -71,14 +71,9 @@ BUILT_IN: dict[str, Check] = {
 }
 
 
-def list_plugin_checks() -> dict[str, PluginPart]:
-    """Checks of other packages, by name."""
-    return {name: part for name, part in list_plugin_parts("check", {}).items() if name not in BUILT_IN}
-
-
 def list_check_names() -> list[str]:
     """Names of all checks, the farm's own first."""
-    return [*BUILT_IN, *sorted(list_plugin_checks())]
+    return [*BUILT_IN, *sorted(list_plugin_parts("check", {}).keys() - BUILT_IN.keys())]
 
 
 @functools.cache
@@ -87,7 +82,7 @@ def get_check(name: str) -> Check:
     if name in BUILT_IN:
         return BUILT_IN[name]
     try:
-        check: Check = list_plugin_checks()[name].load()()
+        check: Check = list_plugin_parts("check", {})[name].load()()
     except KeyError:
         raise Unsupported(f"the check {name} is not installed in the environment of this backend") from None
     except PluginError as error:

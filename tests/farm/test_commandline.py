@@ -21,6 +21,7 @@ from farm.commands import report
 from farm.exits import BAD_INPUT, INCOMPLETE, OK, run_command, run_command_guarded
 from farm.fitting import make_console
 from farm.options import bisect, localise, minimise, reproduce
+from farm.options.site import make_parser as make_site_parser
 from farm.program import write_resume_command
 from tasks.model import Refusal
 
@@ -54,6 +55,11 @@ def test_a_list_is_written_in_any_way(typed: str) -> None:
 def test_what_has_commas_of_its_own_is_not_split() -> None:
     found = parser().parse_args(["--input", "x=float32[2,3]", "y=float32[2]", "y=float32[2]"]).input
     assert found == ["x=float32[2,3]", "y=float32[2]", "y=float32[2]"]
+
+
+def test_names_stand_before_and_behind_options() -> None:
+    found = make_site_parser().parse_args(["out", "--last", "3", "one", "two"])
+    assert (found.out, found.last, found.lakes) == ("out", 3, ["one", "two"])
 
 
 def test_a_config_among_names_is_no_name(capsys: pytest.CaptureFixture[str]) -> None:

@@ -108,6 +108,28 @@ def test_a_rank_that_hangs_ends_though_the_farm_was_killed(tmp_path: Path) -> No
     assert not left
 
 
+WAITS = """
+import pathlib, time
+pathlib.Path(__file__).with_suffix(".begun").touch()
+time.sleep(3600)
+"""
+
+
+def test_a_launcher_ends_with_the_process_that_waits_for_its_ranks(tmp_path: Path) -> None:
+    """Killed then, it has no connection that it could close."""
+    script = tmp_path / "train.py"
+    script.write_text(WAITS)
+    command = f"{sys.executable} -m torch.distributed.run --nproc-per-node 1 {script}"
+    code = "import sys; from tasks.backends.training_launched import LaunchedGroup; LaunchedGroup(sys.argv[1])"
+    with subprocess.Popen([sys.executable, "-c", code, command]) as farm:
+        until = time.monotonic() + 60
+        while not script.with_suffix(".begun").exists() and time.monotonic() < until:
+            time.sleep(0.1)
+        assert any("torch.distributed.run" in one for one in list_processes_of(script, wait_s=0.0))
+        farm.kill()
+    assert not list_processes_of(script)
+
+
 STAYS = """
 import subprocess, sys
 subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)", FOLDER], start_new_session=True).wait()
@@ -129,16 +151,18 @@ def test_what_a_launcher_has_started_ends_with_it_whatever_it_does(
     assert not list_processes_of(script)
 
 
-def list_processes_of(script: Path) -> list[str]:
+def list_processes_of(script: Path, wait_s: float = 5.0) -> list[str]:
     """The command lines of the processes that still run a script, after a moment: who was killed has not yet ended."""
-    until, found = time.monotonic() + 5.0, [""]
-    while found and time.monotonic() < until:
+    until, found = time.monotonic() + wait_s, [""]
+    while found:
         commands = []
         for file in Path("/proc").glob("[0-9]*/cmdline"):
             with contextlib.suppress(OSError):  # it has just ended
                 commands.append(file.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
-        if found := [x for x in commands if str(script) in x]:
-            time.sleep(0.1)
+        found = [x for x in commands if str(script) in x]
+        if time.monotonic() >= until:
+            break
+        time.sleep(0.1 * bool(found))
     return found
 
 
