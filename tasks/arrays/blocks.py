@@ -23,22 +23,26 @@ THREADS = 16
 
 
 def map_in_threads(function: Callable[[S], T], items: Sequence[S]) -> list[T]:
-    """The results of a function that waits for nobody, in the order of the items. Raises what it raises of the first of
+    """The results of a function that waits for nobody, in the order of the items; NumPy warns of nothing in it. Raises what it raises of the first of
     them that it does not take."""
+
+    def take(item: S) -> T:
+        with np.errstate(all="ignore"):  # each thread has its own
+            return function(item)
+
     threads = min(variables.count_processors(), THREADS, len(items))
     if threads < 2:
-        return [function(x) for x in items]
+        return [take(x) for x in items]
     with ThreadPoolExecutor(threads, "judge") as pool:
-        return list(pool.map(function, items))
+        return list(pool.map(take, items))
 
 
 def map_blocks(function: Callable[[int, int, int], T], blocks: Sequence[Sequence[tuple[int, int]]]) -> list[list[T]]:
-    """The results of function(k, begin, end) of each block (begin, end) of the kth of some arrays, in order; NumPy warns
-    of nothing in it. Raises as `map_in_threads`."""
+    """The results of function(k, begin, end) of each block (begin, end) of the kth of some arrays, in order. Raises as
+    `map_in_threads`."""
 
     def take(share: list[tuple[int, int, int]]) -> list[T]:
-        with np.errstate(all="ignore"):  # each thread has its own
-            return [function(*one) for one in share]
+        return [function(*one) for one in share]
 
     shares, room = list[list[tuple[int, int, int]]](), 0
     for k, some in enumerate(blocks):
