@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from glob import has_magic
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,7 @@ from farm.plan import matrix as matrices
 from farm.plan import request as requests
 from farm.plan.config import Config, ConfigError
 from farm.plan.match_known import explain_unmet_known
-from farm.plan.patterns import is_glob_pattern, list_pattern_names, make_pattern_matcher
+from farm.plan.patterns import list_pattern_names, make_pattern_matcher
 from farm.plan.request import RunRequest, parse_budget_seconds
 from farm.policies.vote import apply_vote_to_rows
 from farm.program import name_farm_program, write_results_option, write_resume_command
@@ -181,7 +182,7 @@ def _find_unused_patterns(config: Config, matrix: matrices.Matrix) -> Iterator[s
         yield from explain_unmet_known(config, matrix)
     for catalog in config.catalogs:
         for pattern in catalog.backends:
-            if not is_glob_pattern(pattern) and pattern not in backends:
+            if not has_magic(pattern) and pattern not in backends:
                 yield f"catalogs.{catalog.name}.backends: no backend {pattern}{suggest_nearest_names(pattern, backends)}"
         for pattern in catalog.samples_for:
             if not make_pattern_matcher([pattern])(backends):

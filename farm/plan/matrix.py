@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from glob import has_magic
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from farm.plan.left_out import (
     format_op_pattern,
     merge_left_out,
 )
-from farm.plan.patterns import is_glob_pattern, list_pattern_names, make_pattern_matcher
+from farm.plan.patterns import list_pattern_names, make_pattern_matcher
 from tasks import catalogs, checks
 from tasks.backends import BackendSpec
 from tasks.catalogs.base import Entry
@@ -297,7 +298,7 @@ def _check_ops_exist(catalog: CatalogConfig, listed: Sequence[Entry]) -> None:
     """Raise ConfigError for an op named in the config that the catalog does not have."""
     valid: list[str] | None = None
     for pattern in [*catalog.ops, *catalog.exclude]:
-        if is_glob_pattern(pattern):
+        if has_magic(pattern):
             continue
         if valid is None:
             valid = sorted({n for e in listed for n in list_pattern_names(e)})

@@ -9,6 +9,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 from tasks.catalogs.base import Entry
 
+#: A list of known failures asks for the same some thousand times.
+_translate = functools.cache(fnmatch.translate)
+
 
 def list_pattern_names(entry: Entry) -> list[str]:
     """What an op may be called in a pattern: with and without its catalog, with and without its variant."""
@@ -23,22 +26,11 @@ def make_pattern_matcher(globs: Sequence[str]) -> Callable[[Sequence[str]], bool
         return lambda called: True
     if not globs:
         return lambda called: False
-    match = _compile_pattern_globs(tuple(globs)).match
+    match = re.compile("|".join(map(_translate, globs))).match
     return lambda called: any(match(n) for n in called)
 
 
 def select_names_by_pattern(globs: Sequence[str], called: Iterable[str]) -> list[str]:
     """The names that any of the globs matches."""
-    if "*" in globs:
-        return list(called)
-    return list(filter(_compile_pattern_globs(tuple(globs)).match, called)) if globs else []
-
-
-@functools.cache  # a list of known failures asks for the same some thousand times
-def _compile_pattern_globs(globs: tuple[str, ...]) -> re.Pattern[str]:
-    return re.compile("|".join(fnmatch.translate(g) for g in globs))
-
-
-def is_glob_pattern(pattern: str) -> bool:
-    """Whether a pattern has a wildcard."""
-    return any(c in pattern for c in "*?[")
+    matches = make_pattern_matcher(globs)
+    return [name for name in called if matches((name,))]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -142,10 +143,7 @@ _ALIKE = (
 )
 
 
-def _build_view_of_findings(
-    name: str, caption: str, frame: pd.DataFrame, columns: Sequence[ViewColumn] = _COLUMNS, **more: Any
-) -> View:
-    return View(name, caption, frame, columns, counted=True, turns="backend", command="reproduce", **more)
+_build_view_of_findings = functools.partial(View, columns=_COLUMNS, counted=True, turns="backend", command="reproduce")
 
 
 @view(2, only=lambda report: NEW in report.values("standing"))
@@ -163,7 +161,7 @@ def view_new_cells(report: Report) -> Iterator[View]:
         "new",
         count_with_noun(said.new, "new failure" if said.listed else "failure"),
         frame[~own],
-        _ALIKE,
+        columns=_ALIKE,
         lines=list_table_lines(lines),
         unit="groups of similar failures",
         see=list_new_cells_commands(report, int((~own & ~imprecise).sum())),
@@ -175,7 +173,7 @@ def view_new_cells(report: Report) -> Iterator[View]:
         "own_not_judged",
         "Your own samples not judged: model, reference or inputs are broken",
         frame[own],
-        _ALIKE,
+        columns=_ALIKE,
         lines=list_table_lines(alike[unjudged]),
         unit="reasons",
         see=list_new_cells_commands(report, int(own.sum())),
@@ -218,7 +216,14 @@ def build_findings_view(report: Report) -> View:
     columns = (standing, *_COLUMNS, make_text_column("cause", length=300)) if report.verdict.listed else _COLUMNS
     faces = FACES if nothing else ("markdown", "csv", "page")
     return _build_view_of_findings(
-        "findings", "Findings, worst first", frame, columns, lines=lines, empty=nothing, faces=faces, compares=True
+        "findings",
+        "Findings, worst first",
+        frame,
+        columns=columns,
+        lines=lines,
+        empty=nothing,
+        faces=faces,
+        compares=True,
     )
 
 

@@ -50,13 +50,6 @@ _APART = "Failures that are no backend's fault count by status, but in no rate."
 _NEEDED = "critical"
 
 
-def format_status_count(line: Mapping[str, Any], status: str) -> str:
-    """How many rows of a line have a status, and how many of its passes are no evidence: "pass 97 (5 weak)"."""
-    return f"{status} {int(line[status])}" + (
-        f" ({int(line['weak'])} weak)" if status == Status.PASS and line["weak"] else ""
-    )
-
-
 def describe_finding_size(line: Mapping[str, Any], brief: bool = False) -> str:
     """One line on what is wrong with a finding: the structure of an input that it takes, culprit, cause (of a known
     failure it has a place of its own), kind, stage (not of what ran to its end), how far off in what is judged and its
@@ -289,7 +282,9 @@ def _make_status_columns(rows: pd.DataFrame) -> list[ViewColumn]:
     """Counts by those statuses that occur: in one column, or in the page, where there is room, in one each."""
 
     def together(line: Line) -> ViewCell:
-        parts = tuple((format_status_count(line, name), name) for name in SEVERITY if line[name])
+        """Passes with how many of them are no evidence: "pass 97 (5 weak)"."""
+        weak = {Status.PASS.value: f" ({int(line['weak'])} weak)"} if line["weak"] else {}
+        parts = tuple((f"{name} {int(line[name])}{weak.get(name, '')}", name) for name in SEVERITY if line[name])
         return ViewCell(" · ".join(part for part, _ in parts) or DASH, parts=parts)
 
     def either(make: Any) -> Any:
