@@ -9,7 +9,7 @@ import numpy as np
 
 from tasks.arrays.tree import make_contiguous_tensor
 from tasks.catalogs.base import Sample
-from tasks.judge.prepared import compare_two_oracles
+from tasks.judge.weak_samples import compare_two_oracles
 from tasks.model import OpClass
 from tasks.older_python import zip_equal
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Sample
-from tasks.judge.prepared import compare_two_oracles
+from tasks.judge.weak_samples import compare_two_oracles
 from tasks.model import Group, Leaf, OpClass, Vacuous, is_inexact_dtype
 from tasks.older_python import zip_equal
 from tasks.prepare.derived.parts import list_part_feeds, list_part_inputs
