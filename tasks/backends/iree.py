@@ -23,7 +23,7 @@ from tasks.backends.shared.onnx_form import (
     read_onnx_tensor_bytes,
 )
 from tasks.backends.shared.recipe import ProgramRecipe, check_form_has_model
-from tasks.devices import amd, find_device_number, nvidia
+from tasks.devices import amd, find_device_number, nvidia, processor
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
 from tasks.model.dtypes import PACKED_BITS
 from tasks.packages import ONNX
@@ -207,7 +207,7 @@ class Iree(Backend):
         # A Vulkan adapter of type cpu (lavapipe, SwiftShader) is a processor's imitation of a graphics device.
         self.emulated = self._target.driver == "vulkan" and adapter.get("type") == "cpu"
         name = adapter.get("name") or (
-            artefacts.read_processor_name() if self._target.driver.startswith("local") else said[1]
+            processor.read_processor_name() if self._target.driver.startswith("local") else said[1]
         )
         if adapter.get("name"):
             self._adapter = name
@@ -262,7 +262,7 @@ class Iree(Backend):
     def _code(self, form: Form) -> bytes:
         model = form.model or b""
         flags = (*self._common, *self._flags)
-        key: tuple[bytes | str, ...] = (_read_iree_version(), artefacts.describe_processor(), *flags, model)
+        key: tuple[bytes | str, ...] = (_read_iree_version(), processor.describe_processor(), *flags, model)
         return artefacts.load_or_make("iree", key, lambda: _compile_iree_model(model, flags))
 
 
