@@ -16,11 +16,12 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays.pack import name_numpy_dtype
+from tasks.arrays.tree import flatten_nested_lists
 from tasks.backends.base import TIMES_KERNELS, Backend, importing, smoke_test
 from tasks.backends.needs import C_COMPILER, OPENCL, Need, read_compiler_version
 from tasks.backends.shared import artefacts
 from tasks.backends.shared.native_output import capture_native_output
-from tasks.backends.shared.onnx_form import flatten_nested_lists, make_smallest_model, name_onnx_inputs
+from tasks.backends.shared.onnx_form import make_smallest_model, name_onnx_inputs
 from tasks.backends.shared.recipe import ProgramRecipe, check_form_has_model
 from tasks.devices import BY_LABEL, cuda_driver, find_device_number, processor
 from tasks.model import Form, Program, RuntimeInfo, Unsupported, get_numpy_dtype

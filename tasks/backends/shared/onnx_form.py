@@ -140,8 +140,3 @@ def read_onnx_tensor_bytes(raw: np.ndarray, dtype: str, shape: tuple[int, ...]) 
     if dtype in PACKED_BITS:
         return unpack_low_bits(raw, dtype, shape)
     return raw.view(get_numpy_dtype(dtype)).reshape(shape)
-
-
-def flatten_nested_lists(value: Any) -> list[Any]:
-    """Nested lists as one flat list."""
-    return [y for x in value for y in flatten_nested_lists(x)] if isinstance(value, (list, tuple)) else [value]
