@@ -13,15 +13,11 @@ from typing import Any
 import numpy as np
 
 from tasks import checks
+from tasks.arrays.low_bits import pack_low_bits
 from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.needs import VULKAN, Need, write_vulkan_lines
 from tasks.backends.shared import artefacts, onnx_graph
-from tasks.backends.shared.onnx_form import (
-    make_smallest_model,
-    name_onnx_tensors,
-    pack_low_bits,
-    read_onnx_tensor_bytes,
-)
+from tasks.backends.shared.onnx_form import make_smallest_model, name_onnx_tensors, read_onnx_tensor_bytes
 from tasks.backends.shared.recipe import ProgramRecipe, check_form_has_model
 from tasks.devices import amd, find_device_number, nvidia, processor
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from tasks.arrays.layouts import make_array_contiguous
 from tasks.arrays.pack import name_numpy_dtype
 from tasks.arrays.tree import TensorSpec, flatten_nested_lists
 from tasks.catalogs.base import Catalog, Entry, Failure, Sample, spread_sample_indices
@@ -211,7 +212,7 @@ def _to_dense_array(value: Any) -> np.ndarray:
         filled[:] = text
         return filled.reshape(array.shape)
     get_numpy_dtype(name_numpy_dtype(array.dtype))
-    return array if array.flags.c_contiguous else array.copy(order="C")
+    return make_array_contiguous(array)
 
 
 def _find_case_dtype(case: Any) -> str:
