@@ -1,4 +1,4 @@
-"""The engine of the validation farm: everything that knows Ray, pandas, Parquet and the cluster. Here: the command line, options in common, exit codes, help, tables fitted to a terminal."""
+"""The engine of the validation farm: everything that knows Ray, pandas, Parquet and the cluster. Here: the command line and its doors, options in common, exit codes and interrupts, help, lines and tables fitted to a terminal."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""What is validated: everything that runs inside a device process (needs numpy and ml_dtypes alone). Here: that process, its fork server and relay, the runner of a case, the judge's steps (`settle_tied_outputs`), what a process is denied."""
+"""What is validated: everything that runs inside a device process (needs numpy and ml_dtypes alone). Here: that process, its fork server and relay, what it may use and does use (memory, processors, time: `measure_cpu_s`), what it is denied, packages and imports, the runner of a case, and every step of a judgement (`JudgedCase`, `settle_tied_outputs`, `find_narrow_sums`)."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING

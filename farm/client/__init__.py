@@ -1,4 +1,4 @@
-"""What a kernel's author calls from a script, a test or a notebook, by way of `farm`: one kernel, gradient or submission judged, fuzzed, made small or run again in this process."""
+"""What a kernel's author calls from a script, a test or a notebook, by way of `farm`: a function with its inputs as they are given (`Kernel`, `Case`), judged, its backward too (`GradientCase`), fuzzed, made small or run again in this process."""
 
 from farm.client import strategies
 from farm.client.autograd_checks import check_autograd, validate_autograd_function

@@ -16,7 +16,7 @@ from tasks.catalogs.user import functions, interpreted, kernel_promises
 from tasks.catalogs.user.load_kernels import DeclaredKernel
 from tasks.gradients import autograd
 from tasks.judge.error_metrics import USUAL_UNITS
-from tasks.judge.prepared import compare_two_oracles
+from tasks.judge.weak_samples import compare_two_oracles
 from tasks.model import Leaf, OpClass
 
 #: Said of a function that no differences can be taken of, nor a gradient be checked by them.

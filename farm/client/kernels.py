@@ -423,5 +423,5 @@ def find_tensor_place(x: Any) -> TensorSpec:
 def copy_to_array(x: Any) -> np.ndarray:
     """A tensor or array as a C-contiguous array in this process's memory."""
     if isinstance(x, np.ndarray):
-        return np.ascontiguousarray(x).reshape(x.shape)
+        return layouts.make_array_contiguous(x)
     return np.array(torch_tree.tensor_to_numpy(x.detach().cpu().contiguous()))

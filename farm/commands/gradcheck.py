@@ -17,7 +17,7 @@ from farm.reproduction.op_gradients import (
     plot_difference_errors,
     table_run_gradients,
 )
-from tasks.catalogs.user import kernel_sources
+from tasks import user_sources
 
 
 @refuse_in_a_line
@@ -54,7 +54,7 @@ def _name_function_in_file(name: str) -> str:
     if not name.endswith(".py"):
         return name
     try:
-        found = kernel_sources.list_public_functions(Path(name))
+        found = user_sources.list_public_functions(Path(name))
     except SyntaxError as error:
         raise GradcheckError(f"{name}:{error.lineno}: {error.msg}") from None
     except OSError as error:

@@ -1,1 +1,1 @@
-"""Nodes, vendors' devices, environments, interpreters, fork servers and child processes: what can run where, found by probes."""
+"""Nodes and what each offers (`BackendOffer`): vendors' devices, their Ray resources, environments, interpreters, what probes answered (`ProbedSupport`); fork servers and child processes started, with their variables."""

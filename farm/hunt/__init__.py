@@ -1,1 +1,1 @@
-"""The hunt: rounds of generated cases (fuzzing), failing cases made small, what is kept of them and their issue's text, and culprits as they are shown."""
+"""The hunt's rounds and records: rounds of generated cases (fuzzing), which failing cases are made small and for how long, what is kept of them and their issue's text, culprits as they are shown. The searches: `tasks.hunt`."""

@@ -14,7 +14,7 @@ from farm.lake import minimal
 from farm.reproduction.find_case import StoredCase
 from farm.reproduction.finding_folder import RUN
 from farm.reproduction.show_case import find_known_failure_of_case
-from tasks.backends.shared.artefacts import read_processor_name
+from tasks.devices.processor import read_processor_name
 from tasks.model import FORWARD
 from tasks.wire import Found
 

@@ -1,4 +1,4 @@
-"""The Parquet lake: stores opened, parts and tables read, written and compacted; rows, run records, traces, passports, manifests and minimal cases, and old ones upgraded."""
+"""The Parquet lake: stores opened, runs found by their word, read and written (rows, run records, traces, passports, manifests, minimal cases), parts compacted, old columns upgraded."""
 
 from farm.lake.compaction import Change, compact_run
 from farm.lake.origin_columns import KEY, PASSPORT_KEY, PASSPORT_SCHEMA, SCHEMA, TRACE_KEY, TRACE_SCHEMA, Origin

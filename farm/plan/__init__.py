@@ -1,1 +1,1 @@
-"""From a config, its known failures and patterns to a matrix of cells: YAML read and checked, entries matched, submissions to tasks, what is to be run and what is left out."""
+"""From a config, its known failures and patterns to a matrix of cells: YAML read and checked, its kernels, models and submissions found, known failures matched with rows (`explain_unmet_known`), what is to be run and what is left out."""

@@ -15,8 +15,9 @@ from pydantic import Field
 from pydantic_core import InitErrorDetails
 
 from farm.plan.known_failure import ConfigModel, KnownFailure
+from tasks import user_sources
 from tasks.backends import BackendSpec, is_interpreter_path
-from tasks.catalogs.user import declaration_keys, kernel_sources
+from tasks.catalogs.user import declaration_keys
 from tasks.catalogs.user.ops import UserOp
 from tasks.model import RACE_S, Refusal
 from tasks.packages import INDEX
@@ -193,7 +194,7 @@ class BackendConfig(ConfigModel):
     def spec(self) -> BackendSpec:
         made = BackendSpec.parse(self.name, self.like, self.options, self.packages, self.python, self.launcher)
         return (
-            replace(made, kernel=self.kernel, digest=kernel_sources.digest_source_files([Path(self.kernel)]))
+            replace(made, kernel=self.kernel, digest=user_sources.digest_source_files([Path(self.kernel)]))
             if self.kernel
             else made
         )

@@ -11,9 +11,10 @@ from typing import Any
 
 from farm.plan.config_schema import BackendConfig, CatalogConfig, Config, OwnModel
 from farm.plan.task_files import ANY_TASK
+from tasks import user_sources
 from tasks.catalogs import user_definitions
 from tasks.catalogs.models import classes, drawn_inputs, of_file, table
-from tasks.catalogs.user import declaration_keys, kernel_sources
+from tasks.catalogs.user import declaration_keys
 from tasks.catalogs.user.declaration_schema import list_declaration_mistakes
 from tasks.catalogs.user.ops import BASELINES, FUNCTIONS
 from tasks.nearest import suggest_nearest_names
@@ -223,7 +224,7 @@ def check_config_kernels(
 
 
 def _check_module_exists(module: str, root: str, key: tuple[Any, ...], refuse: Refuse, elsewhere: bool = False) -> None:
-    file = kernel_sources.locate_module_source(module, root)
+    file = user_sources.locate_module_source(module, root)
     if file is None:
         if elsewhere:
             return
@@ -237,13 +238,13 @@ def _read_module_names(given: str, root: str, key: tuple[Any, ...], refuse: Refu
     """The names at the top of the file of a "module:name", None where its source does not show them. Refuses one whose
     source shows that it cannot be imported, or that there is no such name in it."""
     module, _, name = given.rpartition(":")
-    file = kernel_sources.locate_module_source(module, root)
+    file = user_sources.locate_module_source(module, root)
     assert file is not None
     try:
-        if lacking := kernel_sources.find_first_lacking_import(file, root):
+        if lacking := user_sources.find_first_lacking_import(file, root):
             line, package = lacking
             refuse(key, f"{file}:{line}: there is no module {package!r} here: install it beside the farm")
-        names = kernel_sources.list_names_at_top(file)
+        names = user_sources.list_names_at_top(file)
         there = classes.find_model_classes(file).whole
     except SyntaxError as error:
         refuse(key, f"{file}:{error.lineno}: {error.msg}")
@@ -263,7 +264,7 @@ def _check_model_arguments(
     """Refuse inputs that the source shows not to fit the arguments of forward. beside: names at the top of the model's
     file."""
     module, _, name = own.model.rpartition(":")
-    file = kernel_sources.locate_module_source(module, root)
+    file = user_sources.locate_module_source(module, root)
     taken = classes.read_forward_arguments(file, name) if file is not None else None
     if taken is None or taken.more or own.files:
         return

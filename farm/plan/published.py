@@ -23,10 +23,10 @@ from typing import Any
 from farm.plan.config import ConfigError, read_config_yaml
 from farm.plan.task_files import ANY_TASK, TaskFiles, find_task_files, list_files_of_others, list_submission_files
 from tasks.cache import default_cache
-from tasks.catalogs.user.kernel_sources import TASK_TYPES
 from tasks.catalogs.user.ops import UserOp
 from tasks.catalogs.user.published import SIZES
 from tasks.importing import make_module_command
+from tasks.user_sources import TASK_TYPES
 
 #: Elements of a sample up to which values are drawn in the shapes of a problem beside its own.
 DRAWN = 1 << 20

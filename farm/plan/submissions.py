@@ -22,8 +22,8 @@ from farm.plan import kernels
 from farm.plan.config_schema import CatalogConfig, Config, ConfigError
 from farm.plan.published import Read, find_published_tasks
 from farm.plan.task_files import TASK, TaskFiles, find_task_files, list_submission_files
-from tasks import checks
-from tasks.catalogs.user import declaration_keys, kernel_sources
+from tasks import checks, user_sources
+from tasks.catalogs.user import declaration_keys
 from tasks.catalogs.user.ops import UserOp
 from tasks.judge import policy_files
 from tasks.model import DISTRIBUTIONS
@@ -108,7 +108,7 @@ def read_submissions_folder(folder: Path, backends: Sequence[str] = (), here: st
         joined = {"catalogs": catalogs, "backends": there}
         whole = {**(whole or task.made), **{key: [*whole.get(key, ()), *joined[key]] for key in joined}}
     if not whole.get("backends"):
-        none = f"no submission: put files of Python beside the task, or into {kernel_sources.SUBMISSIONS}/"
+        none = f"no submission: put files of Python beside the task, or into {user_sources.SUBMISSIONS}/"
         if not whole:
             none = f"no task: there is no {TASK}, which declares the reference and the inputs (docs/leaderboards.md)"
         raise ConfigError("\n".join(dict.fromkeys(x.why for x in refused)) or f"{folder}: {none}")
@@ -192,7 +192,7 @@ def declare_task(file: Path, prefix: str = "", asked: Mapping[str, Any] | None =
     made, folder = _read_task_config(file, asked or {}), file.parent
     reference = made["catalogs"][0]["kernels"][0]["reference"]
     module = reference if reference.endswith(".py") else reference.rpartition(":")[0]
-    place = kernel_sources.locate_module_source(module, str(folder)) if module else None
+    place = user_sources.locate_module_source(module, str(folder)) if module else None
     of_folder = find_task_files(folder, [place] if place else [], str(folder))
     return DeclaredTask(file, prefix, made, list_submission_files(folder, of_folder.own), of_folder)
 

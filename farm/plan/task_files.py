@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from tasks.catalogs.user.kernel_sources import SUBMISSIONS, list_imported_files
 from tasks.packages import list_library_folders
+from tasks.user_sources import SUBMISSIONS, list_imported_files
 
 #: What a task's declaration is called.
 TASK = "task.yaml"

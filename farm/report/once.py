@@ -30,7 +30,8 @@ def is_settled(rows: pd.DataFrame) -> bool:
 
 def once(make: Callable[..., Answer]) -> Callable[..., Answer]:
     """A function of one thing and of hashable arguments that works out once what is asked of the same thing again. The
-    answers go with the thing, and nobody changes them. A frame that is not `settle`d is asked anew every time.
+    answers go with the thing, and nobody changes them. A frame that went through no `settle` is asked anew every
+    time.
 
     What is asked is what it comes to: an argument by its name, or left to its default, is the same one."""
     signature = inspect.signature(make)

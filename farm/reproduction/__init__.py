@@ -1,1 +1,1 @@
-"""One case of a lake again: found by its key, run, compared and shown, and written down as a finding: a folder whose program runs and checks the case without the farm (`compare_batches`)."""
+"""One case of a lake again: found by its key, run, compared and shown, bisected; and written down as a finding, a folder whose program runs the case in its framework's words and checks it without the farm (`compare_batches`, `find_asymmetry`)."""

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from farm.reproduction.in_torch import write_torch_arguments
+from tasks import user_sources
 from tasks.arrays import module_state, torch_tree
 from tasks.backends.shared.recipe import NoProgram
 from tasks.catalogs.models import of_file
 from tasks.catalogs.models.own_models import OwnModelFile
-from tasks.catalogs.user import functions, kernel_sources, load_kernels
+from tasks.catalogs.user import functions, load_kernels
 from tasks.model import FORWARD, Form, Group
 
 #: In place of the farm's packages: of them, a kernel's file needs the decorators alone, and these say nothing of how it
@@ -92,7 +93,7 @@ def _copy_kernel_files(file: str, root: str) -> tuple[dict[str, bytes], str]:
     """(a file and those that it imports, by their names in a finding; the module that the first one is there). Raises
     NoProgram."""
     path = Path(file).resolve()
-    every = kernel_sources.list_imported_files(path, root)
+    every = user_sources.list_imported_files(path, root)
     home = Path(root).resolve()
     if not all(x.is_relative_to(home) for x in every):
         home = path.parent

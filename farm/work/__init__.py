@@ -1,1 +1,1 @@
-"""A run at work: its plan launched; jobs in flight and their batches on lanes, devices and Ray; pooled children, budget, estimates and progress; lost work and blame, rows."""
+"""A run at work: its plan launched; jobs in flight and their batches on lanes, devices and Ray; pooled children and what is asked of them (`DirectChild`), budget, estimates and progress; lost work and blame, rows."""

@@ -1,1 +1,1 @@
-"""Arrays: encoded as argument trees, packed on disk, laid out in memory (strides, gaps), filled with values, moved by noise, widened to float64; also a torch module's, and its training step."""
+"""Arrays: encoded as argument trees, packed on disk, laid out in memory (strides, gaps, several elements to a byte), filled with values, widened to float64, moved by noise, and the noise floor that comes of it; torch's tensors as arrays and back; a torch module's, and its training step."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tasks.arrays.low_bits import pack_low_bits, unpack_low_bits
 from tasks.model.dtypes import LARGEST, get_numpy_dtype, round_to_dtype
 
 E8M0, E4M3, E2M1 = "float8_e8m0fnu", "float8_e4m3fn", "float4_e2m1fn"
@@ -71,11 +72,9 @@ def dequantise_blocks(elements: np.ndarray, scales: np.ndarray) -> np.ndarray:
 def pack_pairs(elements: np.ndarray) -> np.ndarray:
     """E2M1 (..., k), one to a byte, as bytes (..., k / 2) of two, the first in the lower half: torch's
     float4_e2m1fn_x2."""
-    bits = elements.view(np.uint8) & 15
-    made: np.ndarray = bits[..., ::2] | (bits[..., 1::2] << 4)
-    return made
+    return pack_low_bits(elements).reshape(*elements.shape[:-1], elements.shape[-1] // 2)
 
 
 def unpack_pairs(pairs: np.ndarray) -> np.ndarray:
     """The E2M1 elements of such bytes."""
-    return np.stack([pairs & 15, pairs >> 4], -1).reshape(*pairs.shape[:-1], -1).view(get_numpy_dtype(E2M1))
+    return unpack_low_bits(pairs.reshape(-1), E2M1, (*pairs.shape[:-1], 2 * pairs.shape[-1]))

@@ -266,3 +266,8 @@ def describe_layout(name: str, spec: TensorSpec) -> str:
         return f"{name} has {words} ({WIDTHS[spec.declared]} for {spec.declared})"
     where = f"offset {spec.offset}" if layout == "offset" else f"strides {strides} of shape {shape}"
     return f"{name} has {words} ({where})"
+
+
+def make_array_contiguous(array: np.ndarray) -> np.ndarray:
+    """``array`` itself if it is C-contiguous, else a copy (np.ascontiguousarray would make a scalar 1-d)."""
+    return array if array.flags.c_contiguous else array.copy(order="C")

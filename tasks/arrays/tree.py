@@ -212,3 +212,8 @@ def make_contiguous_tensor(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
     declared with."""
     made = np.ascontiguousarray(spec.view(array)).reshape(spec.shape if spec.shape is not None else array.shape)
     return made.astype(spec.declared) if spec.declared else made
+
+
+def flatten_nested_lists(value: Any) -> list[Any]:
+    """Nested lists as one flat list."""
+    return [y for x in value for y in flatten_nested_lists(x)] if isinstance(value, (list, tuple)) else [value]

@@ -1,4 +1,4 @@
-"""Backends: one file per runtime: how it is probed, compiles and runs, makes its tensors and copies its outputs, sets its flags; a backend's name is "<runtime>-<device>"."""
+"""Backends: one file per runtime: how it is probed, compiles and runs, makes its tensors and copies its outputs, sets its flags; what it needs of the machine (libraries, drivers) and what installs that; a backend's name is "<runtime>-<device>"."""
 
 from __future__ import annotations
 

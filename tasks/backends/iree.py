@@ -13,17 +13,13 @@ from typing import Any
 import numpy as np
 
 from tasks import checks
+from tasks.arrays.low_bits import pack_low_bits
 from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.needs import VULKAN, Need, write_vulkan_lines
 from tasks.backends.shared import artefacts, onnx_graph
-from tasks.backends.shared.onnx_form import (
-    make_smallest_model,
-    name_onnx_tensors,
-    pack_low_bits,
-    read_onnx_tensor_bytes,
-)
+from tasks.backends.shared.onnx_form import make_smallest_model, name_onnx_tensors, read_onnx_tensor_bytes
 from tasks.backends.shared.recipe import ProgramRecipe, check_form_has_model
-from tasks.devices import amd, find_device_number, nvidia
+from tasks.devices import amd, find_device_number, nvidia, processor
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
 from tasks.model.dtypes import PACKED_BITS
 from tasks.packages import ONNX
@@ -207,7 +203,7 @@ class Iree(Backend):
         # A Vulkan adapter of type cpu (lavapipe, SwiftShader) is a processor's imitation of a graphics device.
         self.emulated = self._target.driver == "vulkan" and adapter.get("type") == "cpu"
         name = adapter.get("name") or (
-            artefacts.read_processor_name() if self._target.driver.startswith("local") else said[1]
+            processor.read_processor_name() if self._target.driver.startswith("local") else said[1]
         )
         if adapter.get("name"):
             self._adapter = name
@@ -262,7 +258,7 @@ class Iree(Backend):
     def _code(self, form: Form) -> bytes:
         model = form.model or b""
         flags = (*self._common, *self._flags)
-        key: tuple[bytes | str, ...] = (_read_iree_version(), artefacts.describe_processor(), *flags, model)
+        key: tuple[bytes | str, ...] = (_read_iree_version(), processor.describe_processor(), *flags, model)
         return artefacts.load_or_make("iree", key, lambda: _compile_iree_model(model, flags))
 
 

@@ -14,17 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from tasks.arrays.low_bits import pack_low_bits
+from tasks.arrays.tree import flatten_nested_lists
 from tasks.backends.base import FRACTION, TIMES_KERNELS, Backend, BaselineArm, importing, smoke_test
 from tasks.backends.needs import VULKAN_FOR_WEBGPU, VULKAN_LOADER, Missing, find_software_vulkan, write_vulkan_lines
 from tasks.backends.shared import onnx_graph, ort_shapes, ort_timings
 from tasks.backends.shared.native_output import capture_native_output
-from tasks.backends.shared.onnx_form import (
-    flatten_nested_lists,
-    make_smallest_model,
-    name_onnx_inputs,
-    pack_low_bits,
-    read_onnx_tensor_bytes,
-)
+from tasks.backends.shared.onnx_form import make_smallest_model, name_onnx_inputs, read_onnx_tensor_bytes
 from tasks.backends.shared.ort_passes import DISABLED, PASSES
 from tasks.backends.shared.ort_providers import CALLED, EMULATED_SOC, PROVIDERS, OrtProvider, is_provider_emulated
 from tasks.backends.shared.recipe import ProgramRecipe, check_form_has_model

@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from tasks.arrays.low_bits import pack_low_bits
 from tasks.arrays.pack import name_numpy_dtype
 from tasks.backends.base import Backend, BaselineArm, importing, smoke_test
 from tasks.backends.needs import Missing, Need
-from tasks.backends.shared.onnx_form import PROBE_MODEL, name_onnx_tensors, pack_low_bits, read_onnx_tensor_bytes
+from tasks.backends.shared.onnx_form import PROBE_MODEL, name_onnx_tensors, read_onnx_tensor_bytes
 from tasks.backends.shared.recipe import ProgramRecipe, check_form_has_model
 from tasks.devices import find_device_number
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported

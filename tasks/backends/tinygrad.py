@@ -16,13 +16,14 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays.pack import name_numpy_dtype
+from tasks.arrays.tree import flatten_nested_lists
 from tasks.backends.base import TIMES_KERNELS, Backend, importing, smoke_test
 from tasks.backends.needs import C_COMPILER, OPENCL, Need, read_compiler_version
 from tasks.backends.shared import artefacts
 from tasks.backends.shared.native_output import capture_native_output
-from tasks.backends.shared.onnx_form import flatten_nested_lists, make_smallest_model, name_onnx_inputs
+from tasks.backends.shared.onnx_form import make_smallest_model, name_onnx_inputs
 from tasks.backends.shared.recipe import ProgramRecipe, check_form_has_model
-from tasks.devices import BY_LABEL, cuda_driver, find_device_number
+from tasks.devices import BY_LABEL, cuda_driver, find_device_number, processor
 from tasks.model import Form, Program, RuntimeInfo, Unsupported, get_numpy_dtype
 from tasks.packages import ONNX, list_package_files
 
@@ -275,7 +276,7 @@ def _place_tinygrad_caches(found: Mapping[str, str]) -> dict[str, str]:
     folder = os.environ.get(artefacts.FOLDER)
     if not folder:
         return {}
-    parts = [artefacts.describe_processor(), *(f"{where} {_stamp_clang(where)}" for where in found.values())]
+    parts = [processor.describe_processor(), *(f"{where} {_stamp_clang(where)}" for where in found.values())]
     path = Path(folder) / "tinygrad" / hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
     return {"CACHEDB": str(path / "cache.db"), "POCL_CACHE_DIR": str(path / "pocl")}
 

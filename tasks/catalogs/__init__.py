@@ -1,4 +1,4 @@
-"""Catalogs: what ops there are and how their samples are made (inputs, reference, leaves); one file per source of ops."""
+"""Catalogs: what ops there are and how their samples are made (inputs, reference, leaves); one file per source of ops; what this process was told of the user's own (`announce_definitions`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counterparts: what other frameworks call an op of torch, row by row of one table, with words that adapt its arguments (`pad_widths`); forms "jax", "tensorflow", "paddle" and "mlx".
+"""Counterparts: what JAX, TensorFlow, Paddle and MLX call an op of torch, row by row of one table; words that turn torch's arguments into theirs or refuse them (`pad_widths`, `require_rank`); forms "jax", "tensorflow", "paddle" and "mlx".
 
 A row (`table.Row`) has torch's signature and one expression per framework; its rows stand by area in the other files.
 """

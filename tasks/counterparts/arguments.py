@@ -238,3 +238,22 @@ def align_off(align_corners: bool | None) -> None:
 
 def reduction_of(value: str) -> str:
     return named(value, "none", "sum", "mean")
+
+
+def affine(product: Any, bias: Any) -> Any:
+    """A product with its bias, if it has one."""
+    return product if bias is None else product + bias
+
+
+def along(x: Any, dim: int, index: Any) -> tuple[Any, ...]:
+    """The index of ``.at`` for whole slices along one axis, in JAX and MLX."""
+    return (slice(None),) * (dim % x.ndim) + (index,) if x.ndim else absent("a tensor of rank 0")
+
+
+def divide_windows(x: Any, output_size: Any, n: int) -> list[int]:
+    """The windows of an adaptive pooling over ``n`` spatial axes, where they divide these evenly."""
+    to = windows(output_size, n)
+    rank(x, n + 2)
+    if any(a % b for a, b in zip(x.shape[2:], to)):
+        absent("windows of different sizes")
+    return [a // b for a, b in zip(x.shape[2:], to)]

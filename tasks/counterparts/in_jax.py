@@ -9,7 +9,18 @@ import jax.numpy as jnp
 import jax.scipy as jsp
 from jax import lax, nn
 
-from tasks.counterparts.arguments import absent, align_off, named, output_sizes, paddings, rank, reduction_of, windows
+from tasks.counterparts.arguments import (
+    absent,
+    affine,
+    align_off,
+    divide_windows,
+    named,
+    output_sizes,
+    paddings,
+    rank,
+    reduction_of,
+    windows,
+)
 
 __all__ = ["jax", "jnp", "jsp", "lax", "nn"]
 
@@ -26,11 +37,6 @@ def real(x: Any) -> Any:
 def whole(x: Any) -> Any:
     """Exponents: JAX takes them as integers."""
     return x if jnp.issubdtype(x.dtype, jnp.integer) else absent("exponents that are no integers")
-
-
-def along(x: Any, dim: int, index: Any) -> tuple[Any, ...]:
-    """The index of JAX's ``.at`` for whole slices along one axis."""
-    return (slice(None),) * (dim % x.ndim) + (index,) if x.ndim else absent("a tensor of rank 0")
 
 
 def cells(index: Any, dim: int) -> tuple[Any, ...]:
@@ -56,10 +62,6 @@ def searchsorted(ordered: Any, values: Any, right: bool, side: str | None, out_i
     """torch counts in int64 unless told."""
     found = jnp.searchsorted(rank(ordered, 1), values, side=side or ("right" if right else "left"))
     return found.astype(jnp.int32 if out_int32 else jnp.int64)
-
-
-def affine(product: Any, bias: Any) -> Any:
-    return product if bias is None else product + bias
 
 
 def _make_axis_labels(n: int) -> tuple[str, str, str]:
@@ -133,11 +135,7 @@ def average_pool(x: Any, kernel: Any, stride: Any, padding: Any, count_padding: 
 
 def adaptive_average_pool(x: Any, output_size: Any, n: int) -> Any:
     """Windows that divide the input evenly."""
-    to = windows(output_size, n)
-    rank(x, n + 2)
-    if any(a % b for a, b in zip(x.shape[2:], to)):
-        absent("windows of different sizes")
-    size = [a // b for a, b in zip(x.shape[2:], to)]
+    size = divide_windows(x, output_size, n)
     return average_pool(x, size, size, 0, True, n)
 
 

@@ -7,7 +7,18 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 
-from tasks.counterparts.arguments import absent, align_off, named, output_sizes, paddings, rank, reduction_of, windows
+from tasks.counterparts.arguments import (
+    absent,
+    affine,
+    align_off,
+    divide_windows,
+    named,
+    output_sizes,
+    paddings,
+    rank,
+    reduction_of,
+    windows,
+)
 
 __all__ = ["mx", "nn"]
 
@@ -24,10 +35,6 @@ def channels_last(x: Any, n: int) -> Any:
 
 def channels_first(x: Any) -> Any:
     return mx.moveaxis(x, -1, 1)
-
-
-def affine(product: Any, bias: Any) -> Any:
-    return product if bias is None else product + bias
 
 
 def convolution(x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int, n: int) -> Any:
@@ -73,11 +80,7 @@ def pool(layer: Any, x: Any, kernel: Any, stride: Any, padding: Any, n: int) -> 
 
 def adaptive_average_pool(layer: Any, x: Any, output_size: Any, n: int) -> Any:
     """Windows that divide the input evenly."""
-    to = windows(output_size, n)
-    rank(x, n + 2)
-    if any(a % b for a, b in zip(x.shape[2:], to)):
-        absent("windows of different sizes")
-    return pool(layer, x, [a // b for a, b in zip(x.shape[2:], to)], None, 0, n)
+    return pool(layer, x, divide_windows(x, output_size, n), None, 0, n)
 
 
 def resize(x: Any, size: Any, mode: str, align_corners: bool | None) -> Any:
@@ -137,11 +140,6 @@ def attention(query: Any, key: Any, value: Any, mask: Any, causal: bool, scale: 
         absent("is_causal of different lengths")
     scale = query.shape[3] ** -0.5 if scale is None else scale
     return mx.fast.scaled_dot_product_attention(query, key, value, scale=scale, mask="causal" if causal else mask)
-
-
-def along(x: Any, dim: int, index: Any) -> tuple[Any, ...]:
-    """The index of ``.at`` for whole slices along one axis."""
-    return (slice(None),) * (dim % x.ndim) + (index,) if x.ndim else absent("a tensor of rank 0")
 
 
 def cells(index: Any, dim: int) -> tuple[Any, ...]:

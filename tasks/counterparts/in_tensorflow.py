@@ -10,6 +10,7 @@ import tensorflow as tf
 from tasks.counterparts.arguments import (
     absent,
     align_off,
+    divide_windows,
     named,
     output_sizes,
     paddings,
@@ -75,10 +76,6 @@ def variance(x: Any, dim: Any, correction: float, keepdim: bool) -> Any:
     over = range(len(x.shape)) if dim is None else [dim] if isinstance(dim, int) else dim
     n = math.prod(int(x.shape[i]) for i in over)
     return found * (n / (n - correction)) if n > correction else absent(f"{n} elements with correction={correction}")
-
-
-def affine(product: Any, bias: Any) -> Any:
-    return product if bias is None else product + bias
 
 
 def channels_last(x: Any) -> Any:
@@ -152,11 +149,7 @@ def average_pool(x: Any, kernel: Any, stride: Any, padding: Any, count_padding: 
 
 def adaptive_average_pool(x: Any, output_size: Any, n: int) -> Any:
     """Windows that divide the input evenly."""
-    to = windows(output_size, n)
-    rank(x, n + 2)
-    if any(a % b for a, b in zip(x.shape[2:], to)):
-        absent("windows of different sizes")
-    size = [a // b for a, b in zip(x.shape[2:], to)]
+    size = divide_windows(x, output_size, n)
     return average_pool(x, size, size, 0, True, n)
 
 

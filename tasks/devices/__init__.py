@@ -1,4 +1,4 @@
-"""Devices, one file per vendor with all that is known of its: how they are found, described and restricted, their drivers, what runtimes call them.
+"""Devices, one file per vendor with all that is known of it: how they are found, described and restricted, their drivers, what runtimes call them; and the processor.
 
 Backends (which device do I need?), nodes (what do I offer?) and supervisors (which device was I given?) share them.
 Detection itself is `farm.fleet.detect_vendors`.

@@ -1,4 +1,4 @@
-"""Why a result is wrong: the case computed again under error models (formulas, sums, casts that lose digits); the first that gives the very result is the cause.
+"""Why a result is wrong: the case computed again under error models (formulas; sums in other orders and narrow accumulators; roundings to coarser formats, cuts, flushes; casts that lose digits); the first that gives the very result is the cause.
 
 What an op computes is told from its numbers, not from its name: a formula that gives the exact result of these inputs
 is the op's (`tasks.diagnose.formulas`), and then so are the ways in which it is known to go wrong. On numpy and nothing

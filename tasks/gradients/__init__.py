@@ -1,1 +1,1 @@
-"""Gradients: by autograd, by formula (`derive_gelu`), by slopes and differences along lines in float64, by a library of the user's own; and whether two of these agree."""
+"""Gradients: by autograd (of which arguments and outputs, what it saves), by formula (`derive_gelu`), by slopes and differences along lines in float64, by a library of the user's own; how far a derivative is off in float64 (its floor); and whether two of these agree."""

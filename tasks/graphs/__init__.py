@@ -1,1 +1,1 @@
-"""Whole ONNX graphs, torch modules and traced programs: nodes read, cut into parts, evaluated in float64, moved by noise. onnx is imported inside functions."""
+"""Whole ONNX graphs, torch modules and traced programs: nodes and operations read and classed, cut into parts, evaluated in float64, and the floors of graphs. onnx is imported inside functions."""

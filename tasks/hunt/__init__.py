@@ -1,4 +1,4 @@
-"""The searches of the hunt, and what they share: programs that can be cut into pieces, cases with their references, the talk with a backend.
+"""The searches of the hunt, in a device process, and what they share: programs that can be cut into pieces, searched cases with their references, the talk with a backend.
 
 A `Program` is read: its nodes, what they make in float64, pieces of it. A `Case` is changed and run: it has a reference
 of its own.

@@ -11,6 +11,7 @@ import numpy as np
 
 from tasks import catalogs
 from tasks.arrays import layouts
+from tasks.arrays.layouts import make_array_contiguous
 from tasks.arrays.tree import (
     TensorSpec,
     encode_tensor_spec,
@@ -164,4 +165,4 @@ def _store_hunted_array(x: np.ndarray, like: TensorSpec) -> tuple[np.ndarray, Te
     """The storage of an array that lies in memory as a view does, and the view of it."""
     if like.strides is not None and like.shape is not None and len(like.shape) == x.ndim:
         return layouts.lay_out_like(x, like)
-    return np.ascontiguousarray(x).reshape(x.shape), TensorSpec(like.id)
+    return make_array_contiguous(x), TensorSpec(like.id)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays import torch_tree
+from tasks.arrays.layouts import make_array_contiguous
 from tasks.arrays.training import TrainingStep
 from tasks.arrays.tree import TensorSpec, encode_argument_tree
 from tasks.catalogs.base import Sample
@@ -53,7 +54,7 @@ class TracedCase:
         return TorchProgram(traced_program.decode_program(self.program), self.arrays, self.group.dtype)
 
     def with_arrays(self, arrays: Mapping[str, np.ndarray]) -> TracedCase:
-        made = {name: np.ascontiguousarray(x).reshape(x.shape) for name, x in arrays.items()}
+        made = {name: make_array_contiguous(x) for name, x in arrays.items()}
         return replace(self, arrays={**self.arrays, **made})
 
     @property
@@ -150,12 +151,7 @@ class TracedCase:
         return cases.build_hunted_group("torch", self.ops, self.group.dtype), sample
 
     def _leaf(self, name: str, y: np.ndarray, floor: np.ndarray) -> Leaf:
-        return Leaf(
-            self._operations.tensors[name],
-            y.shape,
-            np.ascontiguousarray(y).reshape(y.shape),
-            floor if floor.any() else None,
-        )
+        return Leaf(self._operations.tensors[name], y.shape, make_array_contiguous(y), floor if floor.any() else None)
 
     def key(self) -> Any:
         return cases.digest_hunted_case(self.program, self.arrays)

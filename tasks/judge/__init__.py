@@ -1,1 +1,1 @@
-"""The judge: from outputs to errors, metrics, the worst element and broken promises, by class and definition of an op; from metrics and a policy's limits to a status."""
+"""What the judge's steps ask: errors, metrics, the worst element and broken promises, by class and definition of an op; phases of a training; whether a constant would pass; from metrics and a policy's limits to a status. The steps by themselves: `tasks.judging`."""

@@ -1,4 +1,4 @@
-"""The vocabulary of the farm: statuses, dtypes, groups, cases, forms, leaves, rows and their flags, and the errors a backend may raise."""
+"""The vocabulary of the farm: statuses, culprits, dtypes and numbers rounded to them, groups, cases, forms, programs and their sessions, decoders and requests, leaves and their floors, rows and their flags, traces, and the errors a backend may raise."""
 
 from tasks.model.backend_info import UNASKED, BackendInfo
 from tasks.model.case import (

@@ -1,4 +1,4 @@
-"""The arithmetic of a device, read from outside by masks and sums of chosen terms: in what order (a tree) it adds, in how many bits, and what follows from that to the bit.
+"""The arithmetic of a device, read from outside by masks and sums of chosen terms: in what order (a tree, which is revealed, encoded and drawn) it adds, in how many bits, and what follows from that to the bit, for composites too.
 
 It asks one thing of a device: the sum of some terms. It knows no runtime and no catalog.
 """

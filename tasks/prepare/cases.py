@@ -32,7 +32,7 @@ from tasks.catalogs.user_definitions import USER
 from tasks.graphs import traced_program
 from tasks.judge import policy_files
 from tasks.judge.policy import GROSS
-from tasks.judge.prepared import (
+from tasks.judge.weak_samples import (
     bfloat16_would_pass,
     compare_two_oracles,
     constant_would_pass,

@@ -89,7 +89,7 @@ class LeafRecord:
 
 @dataclass(frozen=True)
 class OracleRecord:
-    """A `tasks.model.Oracle`, with its distance to the first one (`tasks.judge.prepared.compare_two_oracles`)."""
+    """A `tasks.model.Oracle`, with its distance to the first one (`tasks.judge.weak_samples.compare_two_oracles`)."""
 
     name: str
     references: Sequence[int]

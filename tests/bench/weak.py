@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import tasks.catalogs as catalogs
-from tasks.judge.prepared import constant_would_pass, find_weak_threshold, zero_would_pass
+from tasks.judge.weak_samples import constant_would_pass, find_weak_threshold, zero_would_pass
 from tasks.model import Group
 from tasks.prepare.cases import PreparedSample, prepare_group
 

@@ -16,7 +16,8 @@ from farm.commands import run as launch
 from farm.exits import BAD_INPUT
 from farm.lake import minimal
 from farm.reproduction import finding_requirements
-from tasks.catalogs.user import kernel_sources, load_kernels
+from tasks import user_sources
+from tasks.catalogs.user import load_kernels
 from tasks.catalogs.user.declaration_schema import list_declaration_mistakes
 from tasks.catalogs.user.load_kernels import DeclaredKernel
 from tasks.catalogs.user.ops import UserOp
@@ -62,7 +63,7 @@ def test_a_dimension_of_an_expression_is_searched_and_sizes_are_told_as_they_wer
 def test_a_finding_takes_what_the_kernels_file_imports(tmp_path: Path) -> None:
     (tmp_path / "beside.py").write_text("import hypothesis\n")
     (tmp_path / "k.py").write_text("import beside, os, numpy, rich.table\ndef f(x): return x\n")
-    assert kernel_sources.list_imports_outside(tmp_path / "k.py", str(tmp_path)) == {"os", "numpy", "rich"}
+    assert user_sources.list_imports_outside(tmp_path / "k.py", str(tmp_path)) == {"os", "numpy", "rich"}
     op = UserOp("f", f"{tmp_path}/k.py:f", reference=np.sin, inputs={"x": [3]}, dims={})
     one = DeclaredKernel(op, (), str(tmp_path))
     assert one.outside() == {"os", "numpy", "rich", "hypothesis"}

@@ -9,6 +9,7 @@ import pytest
 
 from tasks.backends import BackendSpec, inductor
 from tasks.backends.shared import artefacts
+from tasks.devices import processor
 from tasks.stranger.proxy import LINKED, StrangerRooms
 
 
@@ -49,10 +50,10 @@ def test_a_change_of_the_backends_code_forgets(folder: Path, monkeypatch: pytest
 def test_features_tell_processors_of_one_name_apart(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = set()
     for features in ("sse avx512f", "sse avx512f avx512_fp16"):
-        monkeypatch.setattr(artefacts, "_read_cpuinfo", {"model name": "Xeon", "flags": features}.get)
-        artefacts.describe_processor.cache_clear()
-        found |= {artefacts.describe_processor(), artefacts.name_inductor_cache(folder)}
-    artefacts.describe_processor.cache_clear()
+        monkeypatch.setattr(processor, "read_processor_entry", {"model name": "Xeon", "flags": features}.get)
+        processor.describe_processor.cache_clear()
+        found |= {processor.describe_processor(), artefacts.name_inductor_cache(folder)}
+    processor.describe_processor.cache_clear()
     assert len(found) == 4
 
 

@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as hnp
 
 from tasks.judge.error_metrics import BLOCK, USUAL_UNITS, Metrics, bound_by_limit, compare_outputs
 from tasks.judge.policy_files import judge_by_policy, load_policy
-from tasks.judge.prepared import compare_two_oracles, constant_would_pass
+from tasks.judge.weak_samples import compare_two_oracles, constant_would_pass
 from tasks.judge.worst_element import describe_worst_element, find_worst_element
 from tasks.model import EPS, LARGEST, SMALLEST_NORMAL, WITHOUT_NOISE, Leaf, OpClass, Status, get_numpy_dtype
 from tasks.model.dtypes import CLASSIC

@@ -13,7 +13,7 @@ from tasks.judge import policy_files
 from tasks.judge.error_metrics import Metrics, compare_outputs
 from tasks.judge.model_meaning import ModelMeaning, interpret_meaning, parse_output_meaning
 from tasks.judge.policy import judge_by_policy
-from tasks.judge.prepared import (
+from tasks.judge.weak_samples import (
     bfloat16_would_pass,
     constant_would_pass,
     measure_excused_share,

@@ -11,17 +11,12 @@ import numpy as np
 import pytest
 from ml_dtypes import bfloat16, float4_e2m1fn, float8_e4m3fn, float8_e5m2, float8_e5m2fnuz, int2, int4, uint4
 
+from tasks.arrays.low_bits import pack_low_bits, unpack_low_bits
 from tasks.arrays.tree import TensorSpec, encode_argument_tree
 from tasks.backends import openvino as openvino_backend
 from tasks.backends.onnxruntime import OnnxRuntime
 from tasks.backends.openvino import OpenVino
-from tasks.backends.shared.onnx_form import (
-    PROBE_MODEL,
-    list_onnx_input_values,
-    name_onnx_inputs,
-    pack_low_bits,
-    unpack_low_bits,
-)
+from tasks.backends.shared.onnx_form import PROBE_MODEL, list_onnx_input_values, name_onnx_inputs
 from tasks.model import Fallback, Form, Program, Unavailable, Unsupported
 
 onnx = pytest.importorskip("onnx")

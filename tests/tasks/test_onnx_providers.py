@@ -14,10 +14,10 @@ from ml_dtypes import bfloat16, int4
 from packaging.requirements import Requirement
 
 from farm.fleet.envs import Environment
+from tasks.arrays.low_bits import pack_low_bits
 from tasks.backends import onnxruntime as module
 from tasks.backends.onnxruntime import PROVIDERS, OnnxRuntime
 from tasks.backends.shared import artefacts, ort_providers, ort_timings
-from tasks.backends.shared.onnx_form import pack_low_bits
 from tasks.devices import BY_LABEL, cuda_driver
 from tasks.model import Fallback, Form, Program, Unavailable
 

@@ -19,7 +19,7 @@ from tasks.catalogs.base import ROUNDING, Catalog, Entry, Oracle, Sample
 from tasks.catalogs.torch.opinfo import TorchOpInfo, _load_op_db
 from tasks.catalogs.torch.reference import _far_airy_ai
 from tasks.judge import policy_files
-from tasks.judge.prepared import compare_two_oracles
+from tasks.judge.weak_samples import compare_two_oracles
 from tasks.model import Form, Group, Leaf, OpClass, Program, RuntimeInfo
 from tasks.prepare.cases import prepare_group
 from tasks.runner import Runner, make_item_of_whole_group

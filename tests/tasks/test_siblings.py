@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from farm.fleet.child_process import link_tasks_folder
+from tasks import user_sources
 from tasks.catalogs.base import CatalogError
-from tasks.catalogs.user import kernel_sources
 from tasks.catalogs.user.load_kernels import resolve_user_name
 from tests.conftest import here
 
@@ -91,9 +91,9 @@ def test_a_package_between_a_kernel_and_its_root_hides_nothing_installed(tmp_pat
     mine, lacks = (tmp_path / "kernels" / x for x in ("torch/mine.py", "cuda/lacks.py"))
     for name in ("torch/mine.py", "cuda/other.py"):
         assert resolve_user_name(f"kernels/{name}:kernel", str(tmp_path))().__name__ == "relu"
-    assert kernel_sources.list_imported_files(mine, str(tmp_path)) == [mine]
-    assert kernel_sources.list_imports_outside(mine, str(tmp_path)) == {"torch"}
-    assert kernel_sources.find_first_lacking_import(lacks, str(tmp_path)) == (1, "lacking_package")
+    assert user_sources.list_imported_files(mine, str(tmp_path)) == [mine]
+    assert user_sources.list_imports_outside(mine, str(tmp_path)) == {"torch"}
+    assert user_sources.find_first_lacking_import(lacks, str(tmp_path)) == (1, "lacking_package")
     with pytest.raises(CatalogError) as raised:
         resolve_user_name("kernels/cuda/lacks.py:kernel", str(tmp_path))
     assert raised.value.lacks == "lacking_package"
@@ -111,7 +111,7 @@ def test_a_submission_finds_in_its_tasks_folder_what_is_nowhere_else(tmp_path: P
         "import numpy, shared_by_tasks, types_of_mine\n"
         "def kernel():\n    return types_of_mine.WHERE, shared_by_tasks.WHERE, hasattr(numpy, 'WHERE')\n"
     )
-    assert kernel_sources.find_first_lacking_import(file, str(tmp_path)) is None
+    assert user_sources.find_first_lacking_import(file, str(tmp_path)) is None
     assert resolve_user_name(f"{file}:kernel", str(tmp_path))() == ("task", "root", False)
 
 

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tasks import catalogs
+from tasks import catalogs, user_sources
 from tasks.backends import BackendSpec
 from tasks.catalogs import user_definitions
 from tasks.catalogs.base import CatalogError
-from tasks.catalogs.user import kernel_samples, kernel_sources, reference_scripts
+from tasks.catalogs.user import kernel_samples, reference_scripts
 from tasks.catalogs.user.declaration_schema import list_declaration_mistakes
 from tasks.catalogs.user.ops import UserOp
 from tasks.gradients.autograd import DeclaredOnce
@@ -1009,13 +1009,13 @@ def test_modules_are_found_without_being_imported(tmp_path: Path) -> None:
     (package / "ops.py").write_text("from ..near import f\nfrom . import nothing\nimport far, os, numpy\n")
     root = str(tmp_path)
     assert (
-        kernel_sources.locate_module_source("pkg.sub.ops", root) == package / "ops.py"
-        and kernel_sources.locate_module_source("pkg.sub", root) == package / "__init__.py"
+        user_sources.locate_module_source("pkg.sub.ops", root) == package / "ops.py"
+        and user_sources.locate_module_source("pkg.sub", root) == package / "__init__.py"
     )
-    assert kernel_sources.locate_module_source(
-        "tasks.zoo.nowhere", root
-    ) is None and kernel_sources.locate_module_source("json", root) == Path(json.__file__)
-    assert {p.name for p in kernel_sources.list_imported_files(package / "ops.py", root)} == {
+    assert user_sources.locate_module_source("tasks.zoo.nowhere", root) is None and user_sources.locate_module_source(
+        "json", root
+    ) == Path(json.__file__)
+    assert {p.name for p in user_sources.list_imported_files(package / "ops.py", root)} == {
         "ops.py",
         "near.py",
         "far.py",
@@ -1029,10 +1029,10 @@ def test_a_module_of_a_folder_without_init_is_found_on_the_path(
     for name in ("holder/__init__.py", "holder/plain/ops.py"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("")
-    assert kernel_sources.locate_module_source("holder.plain.ops", "/") == tmp_path / "holder" / "plain" / "ops.py"
+    assert user_sources.locate_module_source("holder.plain.ops", "/") == tmp_path / "holder" / "plain" / "ops.py"
     assert (
-        kernel_sources.locate_module_source("holder.plain.none", "/") is None
-        and kernel_sources.locate_module_source("holder.plain", "/") is None
+        user_sources.locate_module_source("holder.plain.none", "/") is None
+        and user_sources.locate_module_source("holder.plain", "/") is None
     )
 
 

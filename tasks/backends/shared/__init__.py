@@ -1,1 +1,1 @@
-"""What several backends need: ONNX forms, graphs and their protobuf, torch devices, modes, switches and placing, ORT, TensorRT networks and engines, ranks, artefacts, clocks and caches."""
+"""What several backends need: ONNX forms and values, graphs and their protobuf, functions of frameworks, torch devices, modes, switches and placing, ORT, TensorRT networks and engines, ranks, artefacts kept for a processor, clocks and caches, whose code a file is."""

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 import os
-import platform
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 from tasks import sources
+from tasks.devices.processor import describe_processor
 
 #: Variable that names the folder; without it nothing is kept.
 FOLDER = "FARM_ARTEFACTS"
@@ -73,29 +72,6 @@ def _locate_artefact(kind: str, parts: tuple[bytes | str, ...]) -> Path | None:
         digest.update(len(data).to_bytes(8, "little") + data)
     name = digest.hexdigest()[:40]
     return Path(folder) / kind / name[:2] / name
-
-
-@functools.cache
-def describe_processor() -> str:
-    """The processor's name and features: code for "this machine" runs, and computes the same, on no other. A hypervisor
-    may give several generations one name."""
-    features = _read_cpuinfo("flags") or _read_cpuinfo("Features")
-    return f"{platform.machine()} {read_processor_name()} {hashlib.sha256(features.encode()).hexdigest()[:12]}"
-
-
-def read_processor_name() -> str:
-    """The processor's name for people."""
-    return _read_cpuinfo("model name") or platform.processor() or platform.machine()
-
-
-def _read_cpuinfo(name: str) -> str:
-    """The first processor's entry of a name; "" if there is none."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            key, _, value = line.partition(":")
-            if key.strip() == name:
-                return value.strip()
-    return ""
 
 
 def name_inductor_cache(cache: Path) -> str:

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from tasks.arrays.layouts import make_array_contiguous
+from tasks.arrays.low_bits import pack_low_bits, unpack_low_bits
 from tasks.arrays.tree import TensorSpec, read_tensor_spec
 from tasks.backends.shared import onnx_graph
 from tasks.model import Form, Unsupported
@@ -110,38 +112,8 @@ def put_onnx_constants(model: bytes, values: dict[str, np.ndarray]) -> bytes:
     return model + onnx_graph.encode_onnx_message(7, tensors)
 
 
-def make_array_contiguous(array: np.ndarray) -> np.ndarray:
-    """``array`` itself if it is C-contiguous, else a copy (np.ascontiguousarray would make a scalar 1-d)."""
-    return array if array.flags.c_contiguous else array.copy(order="C")
-
-
-def pack_low_bits(array: np.ndarray) -> np.ndarray:
-    """Bytes of a low-bit array (any shape, one element to a byte) as ONNX packs them: 1-d uint8."""
-    bits = PACKED_BITS[array.dtype.name]
-    per_byte = 8 // bits
-    flat = array.reshape(-1).view(np.uint8) & ((1 << bits) - 1)
-    padded = np.zeros(-(-flat.size // per_byte) * per_byte, dtype=np.uint8)
-    padded[: flat.size] = flat
-    shifts = np.arange(per_byte, dtype=np.uint8) * bits
-    return np.bitwise_or.reduce(padded.reshape(-1, per_byte) << shifts, axis=1).astype(np.uint8)
-
-
-def unpack_low_bits(raw: np.ndarray, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
-    """Inverse of `pack_low_bits`: ``raw`` is 1-d uint8; returns an ml_dtypes array of ``shape``."""
-    bits = PACKED_BITS[dtype]
-    shifts = np.arange(8 // bits, dtype=np.uint8) * bits
-    size = int(np.prod(shape, dtype=np.int64))
-    codes = ((raw[:, None] >> shifts) & ((1 << bits) - 1)).reshape(-1)[:size]
-    return codes.view(get_numpy_dtype(dtype)).reshape(shape)
-
-
 def read_onnx_tensor_bytes(raw: np.ndarray, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
     """A tensor's bytes (1-d uint8, as ONNX stores them) as an array of ``dtype`` and ``shape``."""
     if dtype in PACKED_BITS:
         return unpack_low_bits(raw, dtype, shape)
     return raw.view(get_numpy_dtype(dtype)).reshape(shape)
-
-
-def flatten_nested_lists(value: Any) -> list[Any]:
-    """Nested lists as one flat list."""
-    return [y for x in value for y in flatten_nested_lists(x)] if isinstance(value, (list, tuple)) else [value]

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tasks import user_sources
 from tasks.arrays import module_state, torch_tree
 from tasks.catalogs import user_definitions
 from tasks.catalogs.models import drawn_inputs, exporting, of_file, wheels
 from tasks.catalogs.models.inputs import Arrays
-from tasks.catalogs.user import kernel_sources
 from tasks.graphs import given_model
 from tasks.graphs.given_model import GivenError
 from tasks.model.errors import format_error_essence
@@ -137,10 +137,10 @@ class OwnModelFile:
         files = [path, *sorted(path.parent.glob(f"{path.name}*"))] if path.is_file() else sorted(path.rglob("*"))
         if self.is_module:
             module = self.source.rpartition(":")[0]
-            found = kernel_sources.locate_module_source(module, self.root)
-            files = kernel_sources.list_imported_files(found, self.root) if found else []
+            found = user_sources.locate_module_source(module, self.root)
+            files = user_sources.list_imported_files(found, self.root) if found else []
         return " ".join(
-            [kernel_sources.digest_source_files(dict.fromkeys([*files, *map(Path, self.files)])), *self.drawn]
+            [user_sources.digest_source_files(dict.fromkeys([*files, *map(Path, self.files)])), *self.drawn]
         )
 
     @property

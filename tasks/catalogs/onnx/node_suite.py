@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from tasks.arrays.layouts import make_array_contiguous
 from tasks.arrays.pack import name_numpy_dtype
-from tasks.arrays.tree import TensorSpec
+from tasks.arrays.tree import TensorSpec, flatten_nested_lists
 from tasks.catalogs.base import Catalog, Entry, Failure, Sample, spread_sample_indices
 from tasks.catalogs.onnx import every_input, pooling, structured_samples
 from tasks.catalogs.onnx import float64 as onnx_float64
@@ -124,7 +125,7 @@ def _make_suite_sample(op: str, case: Any, index: int, inputs: list[Any], output
     arrays: list[np.ndarray] = []
     args = tuple(_encode_suite_argument(x, arrays) for x in inputs)
     transform = any(operators.find_operator(node.op_type).sums == "transform" for node in case.model.graph.node)
-    expected = [_make_suite_leaf(x, case.rtol, case.atol, transform) for x in _flatten_suite_values(outputs)]
+    expected = [_make_suite_leaf(x, case.rtol, case.atol, transform) for x in flatten_nested_lists(outputs)]
     random = _is_suite_case_random(case.model.graph, dict(zip(names, inputs)))
     op_class = (
         OpClass.RANDOM
@@ -193,12 +194,6 @@ def _make_suite_leaf(value: Any, rtol: float, atol: float, transform: bool) -> L
     return Leaf(dtype, array.shape, reference, None, rtol, atol)
 
 
-def _flatten_suite_values(values: Any) -> list[Any]:
-    if isinstance(values, (list, tuple)):
-        return [y for x in values for y in _flatten_suite_values(x)]
-    return [values]
-
-
 def _to_dense_array(value: Any) -> np.ndarray:
     """A numpy scalar, array or TensorProto as a contiguous array of a dtype of the farm; text as objects of str.
 
@@ -217,18 +212,18 @@ def _to_dense_array(value: Any) -> np.ndarray:
         filled[:] = text
         return filled.reshape(array.shape)
     get_numpy_dtype(name_numpy_dtype(array.dtype))
-    return array if array.flags.c_contiguous else array.copy(order="C")
+    return make_array_contiguous(array)
 
 
 def _find_case_dtype(case: Any) -> str:
     """Dtype name of the first floating input, else of the first input, else of the first output."""
     inputs, outputs = case.data_sets[0]
-    first = [_find_value_dtype(x) for x in _flatten_suite_values(inputs) if x is not None]
+    first = [_find_value_dtype(x) for x in flatten_nested_lists(inputs) if x is not None]
     floating = [x for x in first if get_wide_dtype(x) != x or x in ("float64", "complex128")]
     return (
         floating
         or first
-        or [_find_value_dtype(x) for x in _flatten_suite_values(outputs) if x is not None]
+        or [_find_value_dtype(x) for x in flatten_nested_lists(outputs) if x is not None]
         or ["float32"]
     )[0]
 

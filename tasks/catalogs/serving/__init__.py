@@ -1,1 +1,1 @@
-"""What engines compute beside plain attention: paged, latent, capped attention, rotary positions, routing, each operation by itself (`paged_attention`)."""
+"""What engines compute beside plain attention: paged, latent, capped attention, rotary positions, routing, probabilities of tokens, each operation by itself, in NumPy (`paged_attention`) and in torch (`make_alibi_attention`)."""

@@ -25,6 +25,7 @@ from tasks.catalogs.torch.differentiable import PROCESS, has_op_gradient, make_d
 from tasks.catalogs.torch.gradient_samples import GradientSampleMaker
 from tasks.catalogs.torch.samples import OpInfoSampleMaker, is_op_seeded, unwrap_seeded_op
 from tasks.devices import TORCH_DEVICES
+from tasks.devices.processor import read_processor_entry
 from tasks.importing import pause_garbage_collector
 from tasks.model import EXHAUSTIVE, STRUCTURED, Group
 
@@ -267,11 +268,7 @@ def _derive_opinfo_seed(group: Group) -> int:
 
 
 def _find_cpu_capability() -> str:
-    try:
-        with open("/proc/cpuinfo") as file:
-            flags = next((line for line in file if line.startswith("flags")), "").split()
-    except OSError:
-        return platform.machine()
+    flags = read_processor_entry("flags").split()
     return "avx512" if "avx512f" in flags else "avx2" if "avx2" in flags else platform.machine()
 
 

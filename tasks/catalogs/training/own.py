@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from tasks import user_sources
 from tasks.arrays import module_state
 from tasks.catalogs import user_definitions
 from tasks.catalogs.base import CatalogError
-from tasks.catalogs.user import kernel_sources, load_kernels
+from tasks.catalogs.user import load_kernels
 from tasks.graphs.given_model import GivenError
 from tasks.model import errors
 from tasks.training.networks.base import Network
@@ -37,8 +38,8 @@ class OwnTraining:
 
     def digest(self) -> str:
         """Digest of the files that decide its samples."""
-        found = kernel_sources.locate_module_source(self.source.rpartition(":")[0], self.root)
-        return kernel_sources.digest_source_files(kernel_sources.list_imported_files(found, self.root) if found else [])
+        found = user_sources.locate_module_source(self.source.rpartition(":")[0], self.root)
+        return user_sources.digest_source_files(user_sources.list_imported_files(found, self.root) if found else [])
 
     def network(self) -> Network:
         """What is trained, and how. Batches are those of the data, in its order: each network that this returns begins

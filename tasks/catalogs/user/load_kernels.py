@@ -22,9 +22,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from tasks import user_sources
 from tasks.arrays import module_state
 from tasks.catalogs.base import CatalogError
-from tasks.catalogs.user import declaration_keys, declaring, functions, kernel_sessions, kernel_sources, siblings
+from tasks.catalogs.user import declaration_keys, declaring, functions, kernel_sessions, siblings
 from tasks.catalogs.user.declaration_schema import list_declaration_mistakes
 from tasks.catalogs.user.ops import BASELINES, FUNCTIONS, DeclarationError, UserOp
 from tasks.catalogs.user_definitions import get_announced_definitions, list_other_submissions, read_definitions
@@ -125,26 +126,26 @@ class DeclaredKernel:
         """Digest of the definition and of every source file that kernel and reference are made of."""
         if self.lent:
             return f"lent {os.getpid()} {self.lent} {format_declaration(self.op)}"
-        files = kernel_sources.digest_source_files(sorted(self._files(*FUNCTIONS)))
+        files = user_sources.digest_source_files(sorted(self._files(*FUNCTIONS)))
         return hashlib.sha256(f"{format_declaration(self.op)} {files}".encode()).hexdigest()[:32]
 
     def outside(self) -> set[str]:
         """Modules that the kernel is of, or that its files import, and that are not among these files."""
         files, given = self._files("kernel"), self.op.kernel
         if callable(given) and (file := inspect.getsourcefile(inspect.unwrap(given))):
-            files |= set(kernel_sources.list_imported_files(Path(file), self._root))
+            files |= set(user_sources.list_imported_files(Path(file), self._root))
         module = given.rpartition(":")[0] if isinstance(given, str) and not self.file else ""
         own = {module.partition(".")[0]} if module and not module.endswith(".py") else set()
-        return own | {name for file in files for name in kernel_sources.list_imports_outside(file, self._root)}
+        return own | {name for file in files for name in user_sources.list_imports_outside(file, self._root)}
 
     def _files(self, *what: str) -> set[Path]:
         """The source files that the op's functions are made of, as far as they are found."""
-        files: set[Path] = set(kernel_sources.list_imported_files(Path(self.file), self.root)) if self.file else set()
+        files: set[Path] = set(user_sources.list_imported_files(Path(self.file), self.root)) if self.file else set()
         for given in (getattr(self.op, x) for x in what):
             module = "" if not isinstance(given, str) else given if given.endswith(".py") else given.rpartition(":")[0]
             if module:
-                found = kernel_sources.locate_module_source(module, self._root)
-                files |= set(kernel_sources.list_imported_files(found, self._root)) if found else set()
+                found = user_sources.locate_module_source(module, self._root)
+                files |= set(user_sources.list_imported_files(found, self._root)) if found else set()
         return files
 
 
@@ -174,7 +175,7 @@ def digest_user_listing() -> str:
 
 def _digest_user_sources(text: str) -> str:
     """Of an announcement, that of its definitions and their files: read again only where a file has changed."""
-    if (kept := _digested.get(text)) is None or kernel_sources.sign_source_files(kept.files) != kept.signature:
+    if (kept := _digested.get(text)) is None or user_sources.sign_source_files(kept.files) != kept.signature:
         files: set[Path] = set()
         told = read_definitions().get("sources", [])
         for source in told:
@@ -186,13 +187,13 @@ def _digest_user_sources(text: str) -> str:
             ]
             for name in (*source["modules"], *given):
                 module = name if name.endswith(".py") else name.rpartition(":")[0] or name
-                found = kernel_sources.locate_module_source(module, source["root"])
-                files |= set(kernel_sources.list_imported_files(found, source["root"])) if found else set()
+                found = user_sources.locate_module_source(module, source["root"])
+                files |= set(user_sources.list_imported_files(found, source["root"])) if found else set()
         ordered = sorted(files)
-        signature = kernel_sources.sign_source_files(
+        signature = user_sources.sign_source_files(
             ordered
         )  # before they are read: what changes meanwhile is seen next time
-        digest = f"{json.dumps(told, sort_keys=True)} {kernel_sources.digest_source_files(ordered)}"
+        digest = f"{json.dumps(told, sort_keys=True)} {user_sources.digest_source_files(ordered)}"
         _digested.clear()
         _digested[text] = kept = LoadedDeclarations(tuple(ordered), signature, digest)
     return str(kept.made)
@@ -343,9 +344,9 @@ def load_user_module(name: str, root: str, key: tuple[Any, ...]) -> ModuleType:
     A file is imported anew when its content has changed, under a name that no other module has.
     """
     kept = _modules.get((name, root))
-    if kept is not None and kernel_sources.sign_source_files(kept.files) == kept.signature:
+    if kept is not None and user_sources.sign_source_files(kept.files) == kept.signature:
         return kept.made
-    file = kernel_sources.locate_module_source(name, root)
+    file = user_sources.locate_module_source(name, root)
     if file is None or not file.is_file():
         raise CatalogError(
             f"no module {name!r} in {root} or on Python's path" if file is None else f"no such file {file}",
@@ -359,12 +360,12 @@ def load_user_module(name: str, root: str, key: tuple[Any, ...]) -> ModuleType:
     others = {Path(x).parent for x in list_other_submissions(read_definitions())} - {Path(root)}
     folders = [root, *([] if file.parent in others else [str(file.parent)])]
     sys.path += [folder for folder in dict.fromkeys(folders) if folder not in sys.path]
-    files = tuple(kernel_sources.list_imported_files(file, root))
-    signature = kernel_sources.sign_source_files(files)
+    files = tuple(user_sources.list_imported_files(file, root))
+    signature = user_sources.sign_source_files(files)
     try:
         with module_state.seed_rng():  # what a module draws when it is imported is the same in every process
             module = _load_module_from_file(file, root) if name.endswith(".py") else importlib.import_module(name)
-        _loaded[str(file)] = kernel_sources.digest_source_files(files)
+        _loaded[str(file)] = user_sources.digest_source_files(files)
         if name.endswith(".py"):
             _modules[name, root] = LoadedDeclarations(files, signature, module)
         return module
@@ -382,8 +383,8 @@ def _find_lacking_package(error: BaseException, root: str, file: Path) -> str:
     """The package whose lack, or whose version, failed an import; "" where it was something else, or lies beside the
     kernels."""
     package = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
-    beside = kernel_sources.is_package_beside(package, kernel_sources.list_import_folders(file, root))
-    found = package and kernel_sources.find_module_file(package, kernel_sources.list_last_folders(file, root))
+    beside = user_sources.is_package_beside(package, user_sources.list_import_folders(file, root))
+    found = package and user_sources.find_module_file(package, user_sources.list_last_folders(file, root))
     return "" if beside or found else package
 
 
@@ -414,7 +415,7 @@ def _load_module_from_file(file: Path, root: str) -> ModuleType:
     content = hashlib.sha256(
         str(file).encode()
         + b"\0"
-        + kernel_sources.digest_source_files(kernel_sources.list_imported_files(file, str(file.parent))).encode()
+        + user_sources.digest_source_files(user_sources.list_imported_files(file, str(file.parent))).encode()
     )
     name = f"{file.stem}_{content.hexdigest()[:10]}"
     if name in sys.modules:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays import noise, torch_tree, widened
+from tasks.arrays.layouts import make_array_contiguous
 from tasks.gradients import autograd
 from tasks.graphs import torch_module
 from tasks.graphs.cast_roundings import Read, Round
@@ -135,7 +136,7 @@ def _default_to_float64() -> Iterator[None]:
 
 
 def _make_reference_tensor(x: Any) -> Any:
-    return torch_tree.tensor_from_numpy(np.ascontiguousarray(x).reshape(x.shape)) if isinstance(x, np.ndarray) else x
+    return torch_tree.tensor_from_numpy(make_array_contiguous(x)) if isinstance(x, np.ndarray) else x
 
 
 def compute_reference_gradients(

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tasks.catalogs.user import kernel_sources
+from tasks import user_sources
 from tasks.catalogs.user_definitions import USER, parse_definitions
 from tasks.packages import list_library_folders
 
@@ -111,7 +111,7 @@ def _list_files_of_definition(source: Mapping[str, Any], given: Any) -> set[Path
     return {
         x
         for file in _find_file_of_definition(source, given)
-        for x in kernel_sources.list_imported_files(file, source["root"])
+        for x in user_sources.list_imported_files(file, source["root"])
     }
 
 
@@ -120,10 +120,10 @@ def _list_needed_files(source: Mapping[str, Any], given: Any) -> set[Path]:
     these are a submission's only as far as the task declares them for both: else it need only name what is hidden."""
     found, root = set[Path](), source["root"]
     for file in _find_file_of_definition(source, given):
-        found.update(kernel_sources.list_imported_files(file, root, late=False))
-        declared = {x / kernel_sources.TASK_TYPES for x in kernel_sources.list_last_folders(file, root)}
-        for x in declared.intersection(kernel_sources.list_imported_files(file, root)):
-            found.update(kernel_sources.list_imported_files(x, root))
+        found.update(user_sources.list_imported_files(file, root, late=False))
+        declared = {x / user_sources.TASK_TYPES for x in user_sources.list_last_folders(file, root)}
+        for x in declared.intersection(user_sources.list_imported_files(file, root)):
+            found.update(user_sources.list_imported_files(x, root))
     return found
 
 
@@ -132,5 +132,5 @@ def _find_file_of_definition(source: Mapping[str, Any], given: Any) -> set[Path]
     if not isinstance(given, str) or not given:
         return set()
     name = given if given.endswith(".py") else given.rpartition(":")[0] or given
-    file = kernel_sources.locate_module_source(name, source["root"])
+    file = user_sources.locate_module_source(name, source["root"])
     return {file.resolve()} if file else set()

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tasks.catalogs.user import kernel_sources
+from tasks import user_sources
 from tasks.catalogs.user.submission_finder import FinderWithoutSubmissions, is_submission
 
 #: Begins the names of packages that stand for folders.
@@ -70,7 +70,7 @@ class _SiblingFinder(MetaPathFinder):
         """Whether a module of this name lies here and the usual way leads to another one. The standard library's come
         first, as everywhere in the process that has imported them."""
         own, late = (
-            kernel_sources.find_module_file(first, [x for x in folders if not is_submission(x, first)])
+            user_sources.find_module_file(first, [x for x in folders if not is_submission(x, first)])
             for folders in (self._first, self._last)
         )
         if not (own or late) or first in _OF_PYTHON:
@@ -101,7 +101,7 @@ class _SiblingLoader(SourceFileLoader):
 
 def make_sibling_loader(name: str, file: Path, root: str) -> SourceFileLoader:
     """The loader of a file whose modules are looked up in its folders, of which ``root`` is one."""
-    first, last = (kernel_sources.list_import_folders(file, root), kernel_sources.list_last_folders(file, root))
+    first, last = (user_sources.list_import_folders(file, root), user_sources.list_last_folders(file, root))
     return _SiblingLoader(_make_sibling_finder(tuple(map(str, first)), tuple(map(str, last))).builtins, name, str(file))
 
 

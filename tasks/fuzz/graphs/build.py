@@ -11,7 +11,7 @@ from tasks.draw.choices import DrawnChoices
 from tasks.fuzz import values
 from tasks.fuzz.graphs.grown import GrownGraph, GrownTensor, Refused
 from tasks.fuzz.graphs.rewrites import rewrite_grown_steps
-from tasks.fuzz.onnx.generate import find_ir_version, list_declared_dims
+from tasks.fuzz.onnx.generate import list_declared_dims
 from tasks.fuzz.onnx.spec import OPSETS
 from tasks.fuzz.table import SPECS, STEPS, FuzzSpec, find_first_fuzz_opset
 from tasks.fuzz.values import ValueDomain
@@ -157,10 +157,11 @@ def _encode_grown_model(
     outputs = [value(t.name, t.dtype, t.value) for t in ends]
     taken = grown.find_read_tensors()
     weights = [numpy_helper.from_array(x, name) for name, x in grown.weights.items() if name in taken]
+    imports = [helper.make_opsetid("", grown.opset)]
     made = helper.make_model(
         helper.make_graph(nodes, "graph", inputs, outputs, weights),
-        opset_imports=[helper.make_opsetid("", grown.opset)],
-        ir_version=find_ir_version(grown.opset),
+        opset_imports=imports,
+        ir_version=helper.find_min_ir_version_for(imports),
         producer_name="farm",
     )
     return bytes(made.SerializeToString(deterministic=True))

@@ -151,14 +151,10 @@ def encode_generated_node(one: GeneratedNode, outputs: list[np.ndarray]) -> byte
         for name, kind, y in zip(ends, list_generated_dtypes(one), outputs)
     ]
     graph = helper.make_graph([node], one.op, inputs, values, constants)
-    opset = helper.make_opsetid("", one.opset)
-    made = helper.make_model(graph, opset_imports=[opset], ir_version=find_ir_version(one.opset), producer_name="farm")
+    imports = [helper.make_opsetid("", one.opset)]
+    version = helper.find_min_ir_version_for(imports)
+    made = helper.make_model(graph, opset_imports=imports, ir_version=version, producer_name="farm")
     return bytes(made.SerializeToString(deterministic=True))
-
-
-def find_ir_version(opset: int) -> int:
-    """The IR version that came with an operator set."""
-    return {13: 7, 14: 7, 15: 8, 16: 8, 17: 8, 18: 8, 19: 9, 20: 9, 21: 10, 22: 10, 23: 11}[opset]
 
 
 def list_declared_dims(array: np.ndarray, name: str, symbolic: bool) -> list[Any]:

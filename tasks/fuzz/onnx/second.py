@@ -16,7 +16,7 @@ from tasks.fuzz.onnx.generate import GeneratedNode
 from tasks.fuzz.table import SPECS
 from tasks.graphs.evaluate_graph import EvaluatedGraph
 from tasks.graphs.widening import NoOracle
-from tasks.judge.prepared import compare_two_oracles
+from tasks.judge.weak_samples import compare_two_oracles
 from tasks.model import Leaf, OpClass, Oracle
 
 #: Output elements up to which onnx's evaluator is asked.

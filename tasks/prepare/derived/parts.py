@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from tasks.arrays.tree import make_contiguous_tensor
+from tasks.arrays.tree import flatten_nested_lists, make_contiguous_tensor
 from tasks.catalogs.base import Sample
-from tasks.judge.prepared import compare_two_oracles
+from tasks.judge.weak_samples import compare_two_oracles
 from tasks.model import OpClass
 from tasks.older_python import zip_equal
 
@@ -66,7 +66,7 @@ def explain_model_differs(model: bytes, base: Sample) -> str | None:
 
 def explain_graphs_differ(left: Mapping[str, Any], right: Mapping[str, Any]) -> str:
     """How the float64 outputs of two graphs differ beyond float64's own rounding; "" where they do not."""
-    pairs = [[np.asarray(x) for x in _flatten_sample_lists(list(side.values()))] for side in (left, right)]
+    pairs = [[np.asarray(x) for x in flatten_nested_lists(list(side.values()))] for side in (left, right)]
     if len(pairs[0]) != len(pairs[1]):
         return f"{len(pairs[1])} outputs instead of {len(pairs[0])}"
     for number, (a, b) in enumerate(zip(*pairs)):
@@ -84,7 +84,3 @@ def explain_graphs_differ(left: Mapping[str, Any], right: Mapping[str, Any]) -> 
             with np.errstate(invalid="ignore"):
                 return f"output {number} differs by {np.nanmax(np.abs(a - b)):.3g} of at most {scale:.3g}"
     return ""
-
-
-def _flatten_sample_lists(value: Any) -> list[Any]:
-    return [y for x in value for y in _flatten_sample_lists(x)] if isinstance(value, list) else [value]

@@ -12,7 +12,7 @@ import numpy as np
 from tasks import catalogs
 from tasks.catalogs.base import Sample
 from tasks.checks.roundtrip import AGAIN
-from tasks.judge.prepared import compare_two_oracles
+from tasks.judge.weak_samples import compare_two_oracles
 from tasks.model import Group, Unsupported, Vacuous
 from tasks.model.errors import find_error_text
 from tasks.prepare.derived.parts import SAME, Spoilt, explain_graphs_differ, list_part_feeds

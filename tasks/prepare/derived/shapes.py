@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from tasks.arrays.layouts import make_array_contiguous
 from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Sample
-from tasks.judge.prepared import compare_two_oracles
+from tasks.judge.weak_samples import compare_two_oracles
 from tasks.model import Group, Leaf, OpClass, Vacuous, is_inexact_dtype
 from tasks.older_python import zip_equal
 from tasks.prepare.derived.parts import list_part_feeds, list_part_inputs
@@ -68,7 +69,7 @@ def resize_sample_inputs(
                 wanted = change(size)
                 places = np.r_[np.arange(size), np.arange(size)[::-1]][:wanted] if wanted > size else np.arange(size)
                 array = np.take(array, places[-wanted:], axis=axis)
-        made[name] = np.ascontiguousarray(array).reshape(array.shape)
+        made[name] = make_array_contiguous(array)
     return made
 
 

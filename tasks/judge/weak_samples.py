@@ -1,4 +1,4 @@
-"""What preparing asks of the judge: how far two oracles are apart, whether a constant would pass, what noise excuses."""
+"""Whether a sample tells anything: how far two oracles are apart, whether a constant would pass, what noise excuses."""
 
 from __future__ import annotations
 

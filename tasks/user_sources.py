@@ -1,4 +1,4 @@
-"""Source files of kernels: finding a module's without importing it, and all files of the user's that one depends on."""
+"""Source files of the user's: finding a module's without importing it, and all files that one depends on."""
 
 from __future__ import annotations
 
