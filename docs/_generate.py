@@ -119,9 +119,9 @@ def declared(of: str) -> str:
 
     rows = (
         [
-            f"`{declaration_keys.name_config_key(one)}`",
+            f"`{declaration_keys.name_declared_key(one)}`",
             one.metadata["about"],
-            declaration_keys.describe_key_default(one),
+            declaration_keys.describe_declared_default(one),
         ]
         for one in fields(getattr(ops, of, None) or getattr(tensors, of))
     )

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from farm.report.tables.passports import load_passport_readings, select_newest_readings
+from farm.report.tables.passports import select_newest_readings, table_passport_readings
 from tasks.matrix_units.accumulators import UnitAccumulator
 from tasks.matrix_units.table import find_matrix_unit
 from tasks.model.dtypes import get_numpy_dtype
@@ -232,7 +232,7 @@ def draw_recorded(x: float, y: float) -> list[str]:
 
 def main(arguments: Sequence[str]) -> None:
     results, *releases = arguments
-    readings = select_newest_readings(load_passport_readings(results))
+    readings = select_newest_readings(table_passport_readings(results))
     draw_backends(readings)
     if len(releases) == 2:
         draw_releases(readings, *releases)

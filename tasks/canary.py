@@ -9,7 +9,7 @@ import numpy as np
 from tasks.backends.base import Backend
 from tasks.model import Form, Program
 from tasks.model.dtypes import get_numpy_dtype
-from tasks.screen.forms import find_screen_form_kind, make_call_form
+from tasks.screen.forms import find_screen_form_kind, make_exercise_form
 
 #: Dtypes it is asked in, where the backend computes them.
 DTYPES = ("float32", "float16", "bfloat16", "float64", "int32")
@@ -66,7 +66,7 @@ class Canary:
 def build_canary_form(kind: str, dtype: str) -> Form:
     """A @ B + C as a form of a kind of `tasks.screen.forms.KINDS`; arrays of [SIZE, SIZE]."""
     arrays = [x.astype(get_numpy_dtype(dtype)) for x in _draw_canary_factors()]
-    return make_call_form(kind, "canary", dtype, arrays, lambda a, b, c: a @ b + c, ("MatMul", "Add"), (SIZE, SIZE))
+    return make_exercise_form(kind, "canary", dtype, arrays, lambda a, b, c: a @ b + c, ("MatMul", "Add"), (SIZE, SIZE))
 
 
 def _draw_canary_factors() -> tuple[np.ndarray, ...]:

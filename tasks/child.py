@@ -250,13 +250,13 @@ class Child:
     def _screen(self, command: wire.Screen) -> Steps:
         from tasks.runner import RUN
         from tasks.screen.passes import screen_device
-        from tasks.screen.probe import probe_device_features
+        from tasks.screen.probe import screen_device_features
 
         self.page.write(-1, 1)
         runner = self._runner_of("screen")
         backend = runner.backend
         if command.probe:
-            yield wire.Probed(dict(probe_device_features(backend)))
+            yield wire.Probed(dict(screen_device_features(backend)))
             return wire.Finished()
 
         def tick(number: int) -> None:

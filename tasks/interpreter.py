@@ -26,7 +26,7 @@ LINE_S, FILE_S = 15.0, 15.0
 IMAGE = "FARM_IMAGE_DIGEST"
 
 
-def packages():
+def list_package_versions():
     """Versions by normalised name."""
     try:
         from importlib import metadata
@@ -36,7 +36,7 @@ def packages():
     return {re.sub("[-_.]+", "-", name).lower(): version for name, version in named}
 
 
-def lacking(modules):
+def list_lacking_modules(modules):
     """Those modules that this interpreter does not have."""
     try:
         from importlib.util import find_spec
@@ -45,7 +45,7 @@ def lacking(modules):
     return [name for name in modules if find_spec(name) is None]
 
 
-def line():
+def read_stdin_line():
     """The line on stdin; "" where none comes."""
     ready, _, _ = select.select([0], [], [], LINE_S)
     found = b""
@@ -57,7 +57,7 @@ def line():
     return found.decode("utf-8").strip()
 
 
-def comes(path):
+def wait_for_file(path):
     """Whether a file is there, or comes."""
     until = time.time() + FILE_S
     while not os.path.exists(path):
@@ -71,7 +71,7 @@ def comes(path):
     return True
 
 
-def writes():
+def has_temporary_folder():
     """Whether there is a folder for temporary files."""
     try:
         return bool(tempfile.gettempdir())
@@ -81,19 +81,19 @@ def writes():
 
 def main():
     """Entry point. Arguments: modules that it may lack; "-" before them: a line is to be read."""
-    asked = line() if sys.argv[1:2] == ["-"] else None
+    asked = read_stdin_line() if sys.argv[1:2] == ["-"] else None
     told = {
         "python": ".".join(map(str, sys.version_info[:2])),
         "implementation": platform.python_implementation(),
         "system": platform.system(),
         "machine": platform.machine(),
         "libc": platform.libc_ver()[0],
-        "versions": packages(),
-        "lacking": lacking([name for name in sys.argv[1:] if name != "-"]),
+        "versions": list_package_versions(),
+        "lacking": list_lacking_modules([name for name in sys.argv[1:] if name != "-"]),
         "image": os.environ.get(IMAGE, ""),
         "stdin": bool(asked),
-        "shared": bool(asked) and comes(asked),
-        "temporary": writes(),
+        "shared": bool(asked) and wait_for_file(asked),
+        "temporary": has_temporary_folder(),
     }
     sys.stdout.write("\n" + MARK + json.dumps(told) + "\n")
     sys.stdout.flush()

@@ -301,7 +301,7 @@ def judge_steps(
     ]
 
 
-def first_of_worst(stages: Sequence[Observation], found: Sequence[Judgement]) -> Judgement:
+def choose_worst_step(stages: Sequence[Observation], found: Sequence[Judgement]) -> Judgement:
     """Of the judgements of the steps of a check that of the first of the worst, which is to blame if another is better.
 
     Where all fare alike it is that of the one furthest off, and none of them is to blame. Steps of one name are runs of

@@ -36,7 +36,7 @@ def list_library_folders() -> tuple[Path, ...]:
 INDEX = "--extra-index-url="
 
 
-def make_index_url(url: str) -> str:
+def make_index_option(url: str) -> str:
     return INDEX + url
 
 
@@ -47,16 +47,16 @@ ONNX = "onnx==1.23.2"
 #: alone.
 TORCH_CATALOG = ("expecttest", "scipy", "setuptools")
 #: TensorRT's wheels on PyPI fetch the real ones from here.
-NVIDIA = make_index_url("https://pypi.nvidia.com")
+NVIDIA = make_index_option("https://pypi.nvidia.com")
 
 
 #: Below it, builds of torch for kinds of devices have an index each (https://pytorch.org/get-started/locally/).
 TORCH_BUILDS = "https://download.pytorch.org/whl/"
 
 
-def name_torch_build(build: str, release: str = "2.13.0") -> tuple[str, str]:
+def pin_torch_build(build: str, release: str = "2.13.0") -> tuple[str, str]:
     """torch for one kind of device: its index and the requirement."""
-    return make_index_url(TORCH_BUILDS + build), f"torch=={release}+{build}"
+    return make_index_option(TORCH_BUILDS + build), f"torch=={release}+{build}"
 
 
 def pin_package(name: str, version: str) -> tuple[str, ...]:
@@ -64,7 +64,7 @@ def pin_package(name: str, version: str) -> tuple[str, ...]:
     all else without a build's own suffix (PyPI has no "+cpu")."""
     release, _, build = version.partition("+")
     if name == "torch" and re.fullmatch(r"cu\d+|rocm[\d.]+|xpu", build):
-        return name_torch_build(build, release)
+        return pin_torch_build(build, release)
     return (f"{name}=={release}",)
 
 

@@ -28,7 +28,7 @@ from tasks.catalogs.user_definitions import USER
 from tasks.judge import worst_element
 from tasks.judge.error_metrics import Metrics
 from tasks.judge.policy import Policy
-from tasks.judging import Judgement, first_of_worst, judge_outputs, judge_steps
+from tasks.judging import Judgement, choose_worst_step, judge_outputs, judge_steps
 from tasks.model import (
     FILES,
     RACE_S,
@@ -51,7 +51,7 @@ from tasks.model.row import EMULATED, NAMES, Row
 from tasks.model.trace import TraceStep
 from tasks.passport.known_passports import Passport
 from tasks.passport.own_arithmetic import OwnArithmetic
-from tasks.prepare.cases import PreparedGroup, PreparedSample, list_sample_columns
+from tasks.prepare.cases import PreparedGroup, PreparedSample, list_prepared_columns
 from tasks.relay import STAGES
 from tasks.twin import TwinProcesses
 from tasks.wire import Done, ToRun
@@ -149,7 +149,7 @@ class Spending:
 
     def __init__(self, runner: Runner, case: CaseRun, check: checks.Check) -> None:
         self._runner, self._case, self._check = runner, case, check
-        self._beside = ThreadPoolExecutor(1, "judge") if variables.count_processors() > 1 else None
+        self._beside = ThreadPoolExecutor(1, "judge") if variables.count_usable_processors() > 1 else None
         self._waiting: list[tuple[int, Future[list[Judgement]]]] = []
 
     def take(self, place: int) -> None:
@@ -336,7 +336,7 @@ class Runner:
             return done
         if case.refused:
             return replace(done, row=row.with_values({"refused_layout": case.refused}))
-        inputs = contiguous.find_laid_out_inputs(case.form)
+        inputs = contiguous.find_strided_inputs(case.form)
         if contiguous.has_empty_input(
             case.form
         ):  # which a kernel may refuse as well, and nothing is to be compared then
@@ -362,13 +362,13 @@ class Runner:
         for number, which in inputs.items() if len(inputs) > 1 else ():
             alone = self._with(case, contiguous.dense(case.form, number)).row
             if (alone.status, alone.kind) == (row.status, row.kind):
-                return replace(done, row=contiguous.attribute_to_layout(alone, which))
-        return replace(done, row=contiguous.attribute_to_layout(row, "; ".join(inputs.values())))
+                return replace(done, row=contiguous.blame_input_layout(alone, which))
+        return replace(done, row=contiguous.blame_input_layout(row, "; ".join(inputs.values())))
 
     def _ask_eagerly(self, case: CaseRun) -> None:
         """Give a case that is to be compiled with others contiguous inputs if its kernel refuses them as they lie: it
         would end the compilation of all of them, and each would be compiled alone."""
-        if case.sample.record.takes or not contiguous.find_laid_out_inputs(case.form):
+        if case.sample.record.takes or not contiguous.find_strided_inputs(case.form):
             return
         assert case.form is not None
         try:
@@ -422,9 +422,9 @@ class Runner:
                 judge = functools.partial(self._judge_other, case)
                 form = replace(form, fresh=case.sample.draw_inputs, judge=judge, race_s=self._race_s)
             if case.item.asked.part:
-                from tasks.graphs.traced_program import cut_program_of_form
+                from tasks.graphs.traced_program import cut_traced_program
 
-                form = cut_program_of_form(form, ArrayPack(case.item.asked.part))
+                form = cut_traced_program(form, ArrayPack(case.item.asked.part))
             return form
         if case.raises:  # and the backend takes nothing that it could be asked with
             raise Invalid(str(reason))
@@ -538,7 +538,7 @@ class Runner:
         held = [k for k, x in enumerate(stages) if not x.noted]
         noted = dict.fromkeys(x.noted for x, y in zip(stages, of_steps) if x.noted and y.status is Status.WRONG)
         promised = [stages[k] for k in held], [of_steps[k] for k in held]
-        found = first_of_worst(*promised)
+        found = choose_worst_step(*promised)
         if found.status is Status.WRONG:
             found = self._name_fault(case, *promised, found)
         return found.flag(wrong_at=",".join(noted)) if noted else found
@@ -630,7 +630,7 @@ class Runner:
 
     def _row(self, case: CaseRun, found: Judgement | None, run_ms: float | None) -> Row:
         """The row of a case by its judgement, or by what it raised; of a case that is only built there is neither."""
-        row = list_sample_columns(case.sample)
+        row = list_prepared_columns(case.sample)
         program, metrics = case.program, found.metrics if found else None
         status, kind, stage, error_type, text = Status.PASS, "", "", "", ""
         if case.error is not None:

@@ -17,7 +17,7 @@ import numpy as np
 from tasks import checks, wire
 from tasks.arrays.pack import ArrayPack
 from tasks.backends import BackendSpec
-from tasks.catalogs.user_definitions import drop_isolation, get_announced_definitions
+from tasks.catalogs.user_definitions import drop_definitions_isolation, get_announced_definitions
 from tasks.importing import make_module_command
 from tasks.model import Ended, Unsupported
 from tasks.variables import make_thread_variables
@@ -60,7 +60,7 @@ class TwinProcess:
             os.close(fd)
         self._lines = os.fdopen(self._answers, "r", encoding="utf-8")
         # A tool in front watches this process, and not those that it would start.
-        definitions = drop_isolation(get_announced_definitions()) if front else get_announced_definitions()
+        definitions = drop_definitions_isolation(get_announced_definitions()) if front else get_announced_definitions()
         (ready,) = self.ask(wire.Hello(spec, None, definitions))
         if isinstance(ready, wire.Refused):
             self.close()

@@ -41,7 +41,7 @@ def count_compute_threads() -> int:
     return int(os.environ.get(THREADS, "1"))
 
 
-def count_processors() -> int:
+def count_usable_processors() -> int:
     """Those that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 

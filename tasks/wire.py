@@ -58,7 +58,7 @@ class ToRun:
 
     exported: path of the exported forms, "" where none is needed; keep: a file that the outputs of the last case are
     kept in, as a pack ("" = not kept); setting: of the backend (`tasks.backends.base.Backend.at`); part: a pack that
-    names the part of a torch program to be run instead of the whole, with its inputs (`tasks.graphs.traced_program.cut_program_of_form`);
+    names the part of a torch program to be run instead of the whole, with its inputs (`tasks.graphs.traced_program.cut_traced_program`);
     explained: whether a program that says why its outputs are off is asked (`tasks.model.Program.explain`).
     """
 

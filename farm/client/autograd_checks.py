@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from farm.client.judging import assert_correct
-from farm.client.kernels import ClientError, find_kernel, refuse_negative, split_kernel_arguments
-from farm.client.process import isolate_torch_settings
+from farm.client.kernels import ClientError, find_kernel, refuse_negative, split_given_inputs
+from farm.client.process import isolate_client_settings
 from tasks.arrays import torch_tree
 from tasks.catalogs.user import functions, interpreted, kernel_promises
 from tasks.catalogs.user.load_kernels import DeclaredKernel
@@ -81,7 +81,7 @@ class GradientVerdict:
         return "\n".join(map(str, self.checks))
 
 
-@isolate_torch_settings()
+@isolate_client_settings()
 def check_autograd(
     function: Callable[..., Any] | None = None,
     inputs: Sequence[Any] | Any = (),
@@ -130,7 +130,7 @@ def _as_tensor_function(
             raise ClientError("backward: it is for a function of NumPy arrays, and no input is one")
         own: Any = function
         return own.apply if functions.find_callable_function(own) is not own else own, args
-    arrays, others = split_kernel_arguments(function, args)
+    arrays, others = split_given_inputs(function, args)
     specs = {name: {"shape": list(x.shape), "dtype": x.dtype.name} for name, x in arrays.items()}
     kernel = find_kernel(function, function, specs, backward=backward or True, framework="numpy", kwargs=others)
     one = DeclaredKernel(kernel.op, (), kernel.root)
@@ -317,7 +317,7 @@ class GradientCase:
         pairs = (pair for _ in range(8) for pair in zip(first, self.outputs()))
         return (
             ""
-            if all(torch_tree.have_same_bits(x, y) for x, y in pairs if autograd.is_argument_differentiable(x))
+            if all(torch_tree.have_same_tensor_bits(x, y) for x, y in pairs if autograd.is_argument_differentiable(x))
             else RANDOM
         )
 
@@ -408,7 +408,7 @@ def _is_float32(y: Any, tiny: float) -> bool | None:
     return torch.equal(fractions, fractions.float().double()) if fractions.numel() else None
 
 
-@isolate_torch_settings()
+@isolate_client_settings()
 def validate_autograd_function(
     function: Any, inputs: Sequence[Any], reference: Callable[..., Any] | None = None, **settings: Any
 ) -> GradientVerdict:
@@ -455,6 +455,6 @@ def _check_forward_function(
 def _run_both_twice(case: GradientCase) -> Check:
     """Both passes twice on the same inputs."""
     runs = [case.again().run_both() for _ in range(2)]
-    same = all(torch_tree.have_same_bits(a, b) for a, b in zip(*runs))
+    same = all(torch_tree.have_same_tensor_bits(a, b) for a, b in zip(*runs))
     words = "the same bytes twice" if same else "two runs on the same inputs gave different bytes"
     return Check("repeats", same, None, words)

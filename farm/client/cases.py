@@ -11,8 +11,8 @@ import numpy as np
 from farm.client.judging import refuse_less_than_one
 from farm.client.keeping import RowKeeper
 from farm.client.kernels import ClientError, Kernel, find_kernel
-from farm.client.one_sample import have_computed, judge_kernel_sample, row_passes
-from farm.client.process import isolate_torch_settings, move_to_process_device, name_backend_here, tell_kernel_row
+from farm.client.one_sample import judge_kernel_sample, row_passes, start_computed_backend
+from farm.client.process import describe_client_row, isolate_client_settings, move_to_client_device, name_backend_here
 from farm.client.running import KernelRunOptions
 from farm.client.validating import collect_validated_outputs
 from farm.program import write_results_option
@@ -58,7 +58,7 @@ class Case:
         self.dims, self.arrays = made.dims, made.plain if structured is None else structured.arrays
         self.places = made.lay(structured=made.structured is not None)(self.arrays)
         self.places = {**self.places, **input_layouts.build_declared_places(op, self.arrays, self.dims)}
-        _, _, self.arrays = input_layouts.build_input_storages(self.arrays, self.places)
+        _, _, self.arrays = input_layouts.build_kernel_storages(self.arrays, self.places)
         self._inputs: dict[str, Any] | None = None
 
     def __repr__(self) -> str:
@@ -105,7 +105,7 @@ class Case:
                 self.keep(self.cases.kernel, self.cases.settings, row)
             if not row_passes(row, self.cases.imprecise) and row.status != Status.VACUOUS:
                 bad.append(
-                    f"{row.case_id} [{row.shapes}] {tell_kernel_row(row.values())}"
+                    f"{row.case_id} [{row.shapes}] {describe_client_row(row.values())}"
                     + f"; seed {self.seed}" * self.seeded
                 )
         if bad:
@@ -117,14 +117,14 @@ class Case:
 
     def _judge_output(self, check: str, output: Any) -> Row:
         kernel, cases, group = self.cases.kernel, self.cases, self._group(check)
-        with isolate_torch_settings(), load_kernels.lend_op(kernel.op, kernel.root) as one:
+        with isolate_client_settings(), load_kernels.lend_op(kernel.op, kernel.root) as one:
             made: Sample = catalog.make_sample_of_inputs(
                 one, self.dims, lambda: dict(self.arrays), group, self.index, DRAWS, lambda _: self.places
             )
             made.columns["choices"] = self.choices.taken
             if self.structure:
                 made.columns["structure"] = self.structure
-            given = have_computed(lambda form: collect_validated_outputs(form, kernel, self.inputs, output))
+            given = start_computed_backend(lambda form: collect_validated_outputs(form, kernel, self.inputs, output))
             return judge_kernel_sample(group, replace(made, repeats=1), given, cases.policy).row
 
 
@@ -137,7 +137,7 @@ def _lay_argument(x: np.ndarray, place: TensorSpec | None, framework: str) -> An
     )
     if framework == "numpy":
         return spec.view(storage, writeable=True)
-    made = move_to_process_device(torch_tree.tensor_from_numpy(storage))
+    made = move_to_client_device(torch_tree.tensor_from_numpy(storage))
     return made if place is None else made.as_strided(spec.shape, spec.strides, spec.offset)
 
 
@@ -207,7 +207,8 @@ class Kept:
     def add(self, kernel: Kernel, settings: dict[str, Any], row: Row) -> None:
         if self._keeper is None:
             self._keeper = RowKeeper(
-                KernelRunOptions(name_backend_here(), results=self.results), have_computed(lambda form: []).info
+                KernelRunOptions(name_backend_here(), results=self.results),
+                start_computed_backend(lambda form: []).info,
             )
         self._keeper.add(kernel, settings, row)
 

@@ -12,11 +12,11 @@ from farm.client.kernels import (
     ClientError,
     Kernel,
     describe_inputs_as_data,
+    find_given_declaration,
     find_kernel,
-    find_kernel_declaration,
     find_tensor_place,
-    name_kernel_inputs,
-    split_kernel_arguments,
+    name_given_inputs,
+    split_given_inputs,
 )
 from farm.client.results import Result
 from farm.client.running import KernelRunOptions, run
@@ -110,7 +110,7 @@ def _find_memory_layouts(
 ) -> dict[str, TensorSpec]:
     """How the tensors and arrays that are given lie in memory, by name, where they are not contiguous; torch has no
     negative strides."""
-    places = {name: find_tensor_place(x) for name, x in name_kernel_inputs(function, inputs).items() if name in arrays}
+    places = {name: find_tensor_place(x) for name, x in name_given_inputs(function, inputs).items() if name in arrays}
     found = {name: spec for name, spec in places.items() if spec.strides is not None}
     lacked = [name for name, spec in found.items() if framework == "torch" and min(spec.strides or (), default=0) < 0]
     for name in lacked:
@@ -153,10 +153,10 @@ def build_given_kernel(
 ) -> Kernel:
     """The op whose inputs are given: its one sample has their values. settings: as of `find_kernel`."""
     _refuse_imported_script()
-    declared = find_kernel_declaration(function)
+    declared = find_given_declaration(function)
     plain = function if callable(function) else find_kernel(function).op.kernel
     assert callable(plain)
-    arrays, kwargs = split_kernel_arguments(plain, inputs)
+    arrays, kwargs = split_given_inputs(plain, inputs)
     if declared and isinstance(inputs, Mapping):
         # What a call does not say is as declared.
         told = {k: v for k, v in declared.op.kwargs.items() if k not in arrays}

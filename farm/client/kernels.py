@@ -57,13 +57,13 @@ class Kernel:
 
     def config(self) -> dict[str, Any]:
         """The catalog of a config that has this op alone."""
-        named = self.op.with_functions(lambda _, function: name_kernel_function(function)[0])
+        named = self.op.with_functions(lambda _, function: name_given_function(function)[0])
         return {"name": "user", "root": self.root, "kernels": [declaration_keys.write_declaration(named)]}
 
     def hindrance(self, script: bool = False) -> str:
         """Why another process cannot have the functions; "" if it can. script: that process may import the script that
         runs."""
-        whys = ((what, name_kernel_function(getattr(self.op, what), script)[1]) for what in FUNCTIONS)
+        whys = ((what, name_given_function(getattr(self.op, what), script)[1]) for what in FUNCTIONS)
         return next((f"{what}: {why}" for what, why in whys if why), "")
 
 
@@ -86,7 +86,7 @@ def find_kernel(
     declared, else the dtype's classic one. Raises ClientError, with every mistake's key.
     """
     refuse_negative(atol=atol, rtol=rtol)
-    declared = find_kernel_declaration(function)
+    declared = find_given_declaration(function)
     changes = {k: v for k, v in settings.items() if v is not None}
     valid = [f.name for f in fields(UserOp)]
     for key in changes:
@@ -121,7 +121,7 @@ def find_kernel(
             raise ClientError(
                 f"dims: no shape has the dimension {name!r}{suggest_nearest_names(name, sorted(op.dims.keys() & told))}"
             )
-    return Kernel(op, declared.root if declared else name_kernel_function(op.kernel)[2], bool(double))
+    return Kernel(op, declared.root if declared else name_given_function(op.kernel)[2], bool(double))
 
 
 def _list_differentiated(op: UserOp, backward: Backward, double: bool) -> Sequence[str]:
@@ -192,7 +192,7 @@ def _make_identifier(name: str) -> str:
     return made or "kernel"
 
 
-def find_kernel_declaration(function: Callable[..., Any] | str) -> DeclaredKernel | None:
+def find_given_declaration(function: Callable[..., Any] | str) -> DeclaredKernel | None:
     """The declaration of a function: by @farm.op, or of a config of the working directory. Raises ClientError."""
     if isinstance(function, str):
         if ":" not in function.removeprefix("user:"):
@@ -202,7 +202,7 @@ def find_kernel_declaration(function: Callable[..., Any] | str) -> DeclaredKerne
         named = ""
     ops = getattr(function, "__farm_ops__", None)
     if ops:
-        return DeclaredKernel(ops[0], (), name_kernel_function(function)[2])
+        return DeclaredKernel(ops[0], (), name_given_function(function)[2])
     if named:
         raise ClientError(f"{named} is not declared: put @farm.op before it, or pass the function with reference=")
     return None
@@ -281,7 +281,7 @@ def _check_kernel_declaration(op: UserOp) -> None:
         raise ClientError(f"{op.name}: {error}") from None
 
 
-def name_kernel_function(function: Callable[..., Any] | str, script: bool = False) -> tuple[str, str, str]:
+def name_given_function(function: Callable[..., Any] | str, script: bool = False) -> tuple[str, str, str]:
     """(the name of a function in a config, why another process cannot import it or "", the folder modules are looked up
     in).
 
@@ -375,7 +375,7 @@ def _write_values_file(x: np.ndarray) -> Any:
     return str(path)
 
 
-def name_kernel_inputs(function: Callable[..., Any], inputs: Any) -> dict[str, Any]:
+def name_given_inputs(function: Callable[..., Any], inputs: Any) -> dict[str, Any]:
     """The arguments of a call by name: of a mapping, or of a tuple in the function's order. Raises ClientError."""
     if isinstance(inputs, Mapping):
         return dict(inputs)
@@ -386,9 +386,9 @@ def name_kernel_inputs(function: Callable[..., Any], inputs: Any) -> dict[str, A
         raise ClientError(f"{getattr(function, '__name__', function)}: its inputs do not fit: {error}") from None
 
 
-def split_kernel_arguments(function: Callable[..., Any], inputs: Any) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+def split_given_inputs(function: Callable[..., Any], inputs: Any) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """(arrays, other arguments) by name, of the arguments of a call."""
-    named = name_kernel_inputs(function, inputs)
+    named = name_given_inputs(function, inputs)
     arrays = {}
     for name, x in named.items():
         if is_tensor_or_array(x):

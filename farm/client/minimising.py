@@ -15,7 +15,7 @@ import numpy as np
 
 from farm.client.kernels import ClientError
 from farm.client.one_sample import judge_kernel_sample
-from farm.client.process import tell_kernel_row
+from farm.client.process import describe_client_row
 from farm.client.reproducing import KernelCase, open_kernel_case, start_backend_here
 from farm.hunt.minimise_search import choose_step_limit_s, make_row_of_minimal
 from farm.lake.key import RowKey
@@ -102,7 +102,7 @@ def minimise(
         {k: tuple(x.shape) for k, x in before.items()},
         found.row.status,
         found.row.kind,
-        tell_kernel_row(found.row.values()),
+        describe_client_row(found.row.values()),
         found.runs,
         found.row.status in (Status.PASS, Status.IMPRECISE) and status is not Status.IMPRECISE,
         found.flaky,

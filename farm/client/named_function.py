@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from farm.client.kernels import ClientError, Kernel, find_kernel, find_kernel_declaration, load_function
-from farm.client.process import isolate_torch_settings
+from farm.client.kernels import ClientError, Kernel, find_given_declaration, find_kernel, load_function
+from farm.client.process import isolate_client_settings
 from tasks.arrays import torch_tree
 from tasks.catalogs.models import drawn_inputs
 from tasks.catalogs.user import functions, kernel_samples, load_kernels, of_torch
@@ -45,7 +45,7 @@ def lend_function(name: str, inputs: Sequence[str] = (), dtype: str = "") -> Ite
     """
     given = _parse_named_inputs(inputs)
     function = load_function(name) if ":" in name.removeprefix("user:") else name
-    declared = find_kernel_declaration(function)
+    declared = find_given_declaration(function)
     floating = [one.dtype for one in given.values() if is_inexact_dtype(one.dtype)]
     known = list(declared.op.dtypes) if declared else []
     dtype = dtype or next((d for d in [*floating, *known] if d in EPS), "float64")
@@ -60,7 +60,7 @@ def lend_function(name: str, inputs: Sequence[str] = (), dtype: str = "") -> Ite
     else:
         assert not isinstance(function, str)
         kernel, why = _make_unreferenced_op(name, function, given, dtype)
-    with isolate_torch_settings(), load_kernels.lend_op(kernel.op, kernel.root):
+    with isolate_client_settings(), load_kernels.lend_op(kernel.op, kernel.root):
         yield NamedFunction(f"user:{kernel.op.name}", dtype, why)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from farm.fleet import scratch_folders
-from farm.reproduction.run_again import Started, read_outputs
+from farm.reproduction.run_again import Started, read_kept_outputs
 from tasks.backends.base import Backend
 from tasks.catalogs.base import Sample
 from tasks.judge.policy import Policy
@@ -49,10 +49,12 @@ def judge_prepared_sample(
     """Run the sample at a place of a prepared group. folder: where its outputs are kept for a moment."""
     asked = replace(make_item_of_whole_group(prepared), positions=(place,), keep=str(folder / "outputs.pack"))
     (done,) = here.run(asked, policy)
-    return TriedSample(done.row, prepared.samples[place].on(here.backend.torch_device).expected(), read_outputs(asked))
+    return TriedSample(
+        done.row, prepared.samples[place].on(here.backend.torch_device).expected(), read_kept_outputs(asked)
+    )
 
 
-def have_computed(outputs: Callable[[Form], list[Any]], execution: str = "") -> Started:
+def start_computed_backend(outputs: Callable[[Form], list[Any]], execution: str = "") -> Started:
     """A backend of outputs that somebody has computed already: all that is left is to judge them. outputs: of a form,
     raises what they do; execution: how they were computed (`tasks.model.row`), as far as that is known."""
     backend = _Computed(outputs, execution)

@@ -42,14 +42,14 @@ def name_backend_of_tensors(tensors: Iterable[Any]) -> str:
     return "torch-cpu" if types == {"cpu"} else name_backend_here()
 
 
-def move_to_process_device(tensor: Any) -> Any:
+def move_to_client_device(tensor: Any) -> Any:
     """A tensor on the device that this process has."""
     name = name_backend_here().removeprefix("torch-")
     return tensor if name == "cpu" else tensor.to(torch_devices.find_torch_device(name).target or name)
 
 
 @functools.cache
-def make_passing_cache() -> Path:
+def make_client_cache() -> Path:
     """A cache that lives as long as this process: what is made with functions of its own, nobody else can use. What
     backends answered is that of the lasting one."""
     path = scratch_folders.make_scratch_folder() / "client"
@@ -61,7 +61,7 @@ def make_passing_cache() -> Path:
 
 
 @contextlib.contextmanager
-def isolate_torch_settings() -> Iterator[None]:
+def isolate_client_settings() -> Iterator[None]:
     """One thread, as in every process that computes: a runtime that was imported before the farm has taken them all.
     What a run sets in this process is put back: threads, precision, the definitions that children are told."""
     before = user_definitions.get_announced_definitions()
@@ -111,7 +111,7 @@ def _read_torch_settings(torch: Any) -> list[tuple[Any, Any]]:
     return kept
 
 
-def tell_kernel_row(row: Mapping[str, Any]) -> str:
+def describe_client_row(row: Mapping[str, Any]) -> str:
     """What happened to a case, in a line."""
     said = " ".join([str(row["status"]), *([str(row["kind"])] if row.get("kind") else [])])
     units, limit, diff = ((x if x == x else None) for x in map(row.get, ("error_units", "limit", "max_diff")))

@@ -13,7 +13,7 @@ import numpy as np
 from farm import lake as lakes
 from farm.client.kernels import ClientError, Kernel
 from farm.client.one_sample import judge_kernel_sample
-from farm.client.process import LIVE, isolate_torch_settings, tell_kernel_row
+from farm.client.process import LIVE, describe_client_row, isolate_client_settings
 from farm.lake.key import RowKey
 from farm.plan import kernels
 from farm.plan.config import Config
@@ -107,7 +107,7 @@ def reproduce(
         row.error_units,
         row.status,
         row.kind,
-        tell_kernel_row(row.values()),
+        describe_client_row(row.values()),
         row.status == case.row["status"],
         row,
         case.describe_version_change(here.info),
@@ -146,9 +146,9 @@ def open_kernel_case(key: str, seed: int | None, results: str | Path, dtype: str
         else policy_files.load_policy(config.policy)
     )
     kernel = LIVE.get(place.run_id)
-    with isolate_torch_settings():
+    with isolate_client_settings():
         kernels.announce_config_kernels(config)
-        with load_kernels.lend_op(kernel.op, kernel.root) if kernel else isolate_torch_settings():
+        with load_kernels.lend_op(kernel.op, kernel.root) if kernel else isolate_client_settings():
             group, sample, names = _remake_case(row)
             yield KernelCase(row, kernel, group, sample, policy, names)
 

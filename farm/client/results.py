@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from farm.client.kernels import ClientError
 from farm.client.minimising import SmallerCase, minimise
-from farm.client.process import tell_kernel_row
+from farm.client.process import describe_client_row
 from farm.lake.key import RowKey
 from farm.plan.config_schema import Config
 from farm.plan.match_known import drop_known_rows
@@ -168,7 +168,7 @@ def _format_finding(row: dict[str, Any], results: str, only_here: str, count: in
         str(row["status"]),
         str(row["kind"] or ""),
         f"{row['check']}: " * (row["check"] != "forward")
-        + tell_kernel_row(row)
+        + describe_client_row(row)
         + f"; {row['status']} {only}" * bool(only),
         None if units is None or units != units else float(units),
         count,

@@ -13,14 +13,14 @@ import pydantic
 
 from farm import lake as lakes
 from farm.client.kernels import ClientError, Kernel
-from farm.client.process import LIVE, isolate_torch_settings, make_passing_cache, name_backend_here
+from farm.client.process import LIVE, isolate_client_settings, make_client_cache, name_backend_here
 from farm.client.results import Result, make_kernel_result
 from farm.fleet import scratch_folders
 from farm.plan import config as configs
 from farm.plan.config_schema import Config
 from farm.plan.request import RunRequest
 from farm.work.launch import launch_request
-from farm.work.progress import show_on_terminal
+from farm.work.progress import show_run_progress
 from tasks.cache import default_cache
 from tasks.catalogs.user import load_kernels
 from tasks.judge import policy_files
@@ -69,7 +69,7 @@ def run(kernel: Kernel, options: KernelRunOptions, **plan: Any) -> Result:
     if isolate and (why := kernel.hindrance()):
         raise ClientError(f"isolate: a child process cannot import the functions: {why}")
     with contextlib.ExitStack() as end:
-        end.enter_context(isolate_torch_settings())
+        end.enter_context(isolate_client_settings())
         place = (
             str(results)
             if results is not None
@@ -80,7 +80,7 @@ def run(kernel: Kernel, options: KernelRunOptions, **plan: Any) -> Result:
             lakes.check_lake_writable(lake)
         except lakes.LakeError as error:
             raise ClientError(str(error)) from None
-        cache = default_cache() if isolate else make_passing_cache()
+        cache = default_cache() if isolate else make_client_cache()
         request = RunRequest(
             config,
             policy_files.load_policy(config.policy),
@@ -92,7 +92,7 @@ def run(kernel: Kernel, options: KernelRunOptions, **plan: Any) -> Result:
         if not isolate:
             end.enter_context(load_kernels.lend_op(kernel.op, kernel.root))
         try:
-            with show_on_terminal() as tell:
+            with show_run_progress() as tell:
                 rows, record, missing = launch_request(
                     request, lambda run_id: _print_interrupted(run_id, results), tell
                 )

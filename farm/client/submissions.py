@@ -13,8 +13,8 @@ from typing import Any
 
 import pandas as pd
 
-from farm.client.kernels import ClientError, find_kernel_declaration, name_kernel_function
-from farm.client.process import isolate_torch_settings
+from farm.client.kernels import ClientError, find_given_declaration, name_given_function
+from farm.client.process import isolate_client_settings
 from farm.fleet import detect_vendors, scratch_folders
 from farm.plan import config as configs
 from farm.plan import kernels, submissions
@@ -26,7 +26,7 @@ from farm.work import catalog_lists
 from farm.work.child_pool import POOL
 from farm.work.job import Job
 from farm.work.state import make_child_limits
-from farm.work.supervisor import CannotRun, run_batch_rows, run_supervised_job_items
+from farm.work.supervisor import CannotRun, run_batch_here, run_supervised_job_items
 from tasks import checks, wire
 from tasks.cache import default_cache
 from tasks.catalogs.user.ops import FUNCTIONS, UserOp
@@ -81,10 +81,12 @@ def judge(task: Task, source: str | Path, *, backend: str = "", samples: int = 0
     if (size := file.stat().st_size) > submissions.MOST_BYTES:
         return _refuse_submission(f"{file}: {size:,} bytes, more than {submissions.MOST_BYTES:,} are allowed")
     try:
-        with _one_at_a_time, isolate_torch_settings():
+        with _one_at_a_time, isolate_client_settings():
             config, others, place = _find_submission_config(task, backend, samples)
             kernels.announce_config_kernels(config, refused=others, declaration=place)
-            return _prepare_task_once(config.model_dump_json(), catalog_lists.find_list_version("user")).judge(file)
+            return _prepare_task_once(config.model_dump_json(), catalog_lists.find_catalog_list_version("user")).judge(
+                file
+            )
     except (ConfigError, CannotRun) as error:
         raise ClientError(str(error)) from None
 
@@ -130,12 +132,12 @@ def _plan_submission_op(task: UserOp | Callable[..., Any] | str, asked: Mapping[
     if isinstance(task, UserOp):
         op, root = task, str(Path.cwd())
     else:
-        declared = find_kernel_declaration(task)
+        declared = find_given_declaration(task)
         if declared is None:
             raise ClientError(f"{task!r} is no task: put @farm.op before it, or give a farm.UserOp or a task.yaml")
         op, root = declared.op, declared.root
     op = replace(op, kernel=op.function_name)
-    found = {what: name_kernel_function(getattr(op, what), script=True) for what in FUNCTIONS}
+    found = {what: name_given_function(getattr(op, what), script=True) for what in FUNCTIONS}
     if why := next((f"{what}: {why}" for what, (_, why, _) in found.items() if why), ""):
         raise ClientError(f"{op.name}: another process cannot import its functions: {why}")
     place = found["reference"][2] if callable(op.reference) else root
@@ -169,7 +171,7 @@ class _PreparedTask:
             for timed in (False, True):  # nobody asks how fast a wrong one is
                 run = tuple(x for x in self.run if checks.get_check_or_default(x.group.check).timed is timed)
                 if run and not any(Status(row["status"]).failed for row in rows):
-                    rows += run_batch_rows(replace(job, run=run))
+                    rows += run_batch_here(replace(job, run=run))
         finally:
             POOL.forget(job)  # the next one finds nothing that this one left
         if wrong := next((row for row in rows if row["kind"] == KIND_BASELINE), None):

@@ -17,7 +17,7 @@ from farm.client import process
 from farm.client.judging import build_given_kernel
 from farm.client.keeping import RowKeeper
 from farm.client.kernels import ClientError, Kernel, copy_to_array, is_tensor_or_array
-from farm.client.one_sample import TriedSample, have_computed, judge_prepared_sample, row_passes
+from farm.client.one_sample import TriedSample, judge_prepared_sample, row_passes, start_computed_backend
 from farm.client.running import KernelRunOptions
 from farm.fleet import scratch_folders
 from farm.fleet.child_process import Limits
@@ -50,7 +50,7 @@ class ValidationOutcome:
 
     @classmethod
     def of(cls, row: Row) -> ValidationOutcome:
-        return cls(row.status, row.kind, row.error_units, row.max_diff, process.tell_kernel_row(row.values()), row)
+        return cls(row.status, row.kind, row.error_units, row.max_diff, process.describe_client_row(row.values()), row)
 
     @property
     def passed(self) -> bool:
@@ -124,14 +124,14 @@ def validate(
     plain = named.values() if named is not None else inputs if isinstance(inputs, tuple | list) else [inputs]
     options = KernelRunOptions(process.name_backend_of_tensors(plain), policy, results, deadline_s)
     rows = []
-    with process.isolate_torch_settings(), load_kernels.lend_op(kernel.op, kernel.root):
+    with process.isolate_client_settings(), load_kernels.lend_op(kernel.op, kernel.root):
         kernels.announce_config_kernels(options.config(kernel, samples=1))
         for check in kernel.checks:
             group = Group(f"user:{kernel.op.name}", "", kernel.op.dtypes[0], 1, 0, check)
             rows.append(_judge_validated_group(kernel, group, named or {}, found.output, options, watch).row)
     if results is not None:
         try:
-            keeper = RowKeeper(options, have_computed(lambda form: []).info)
+            keeper = RowKeeper(options, start_computed_backend(lambda form: []).info)
             keeper.add(kernel, {"samples": 1}, *rows)
             found.run_id = keeper.write()
         except (lakes.LakeError, OSError) as error:
@@ -158,7 +158,7 @@ def _judge_validated_group(
 
     with tempfile.TemporaryDirectory(dir=scratch_folders.make_scratch_folder()) as folder:
         prepared = _prepare_validated_reference(kernel, group, Path(folder), options.deadline_s)
-        given = have_computed(outputs, watch.execution)
+        given = start_computed_backend(outputs, watch.execution)
         return judge_prepared_sample(prepared, 0, given, policy_files.load_policy(options.policy), Path(folder))
 
 

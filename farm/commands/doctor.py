@@ -19,7 +19,7 @@ from farm.fitting import TableHead, fit_table, make_console
 from farm.fleet import envs
 from farm.fleet.detect_vendors import detect_vendors
 from farm.fleet.inventory import BackendOffer, join_node_offers
-from farm.fleet.roster import RosterLine, keep_backends_of_machine, list_every_backend, list_roster_lines
+from farm.fleet.roster import RosterLine, keep_backends_of_machine, list_roster_backends, list_roster_lines
 from farm.options.doctor import make_parser
 from farm.plan.config import is_config_path, read_config_backends
 from farm.program import name_farm_program
@@ -29,7 +29,7 @@ from tasks.backends import BackendSpec
 from tasks.backends.needs import write_install_line
 from tasks.cache import default_cache
 from tasks.confine import LACKS
-from tasks.stranger.nursery import try_out_confining
+from tasks.stranger.nursery import try_stranger_confinement
 
 #: The colours of states in the list.
 _STYLES = {"available": "green", "unavailable": "yellow"}
@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; 0 whatever is missing, or 2 for bad input."""
     args = make_parser().parse_args(argv)
     cache = default_cache()
-    specs = read_config_backends(args.what, "farm doctor") or list_every_backend()
+    specs = read_config_backends(args.what, "farm doctor") or list_roster_backends()
     if args.list or args.json or args.no_probe or args.address:
         _print_doctor_list(_ask_doctor_lines(specs, args, cache), args.json)
         return OK
@@ -143,7 +143,7 @@ def _describe_isolation() -> list[str]:
     if sys.platform != "linux":
         return ["  run in the process that judges them: only Linux can shut a process in"]
     try:
-        lacks = try_out_confining()
+        lacks = try_stranger_confinement()
     except OSError as error:
         return [f"  cannot be run in a process of their own: {error}"]
     had = [name for name in LACKS if name not in lacks]

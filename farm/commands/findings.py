@@ -26,7 +26,7 @@ from farm.plan.known_failure import KnownFailure
 from farm.program import name_farm_program, write_results_option
 from farm.report.faces import terminal
 from farm.report.tables.causes import count_with_noun
-from farm.report.tables.coverage import keep_distinct_rows, list_table_lines
+from farm.report.tables.coverage import keep_distinct_rows, list_frame_lines
 from farm.report.tables.defects import (
     BACKENDS,
     WHOSE,
@@ -105,7 +105,7 @@ def _minimise_groups_for_findings(
     left = list_rows_without_minimal(minimal.read_minimal_cases(results, list(runs)), rows)
     left = sort_defects_by_worth(left[left["backend"] == args.backend] if args.backend else left, rows, runs)
     cache, made = args.cache, 0
-    for line in list_table_lines(left):
+    for line in list_frame_lines(left):
         if made == args.minimise:
             break
         key = RowKey(line["run_id"], line["case_id"], line["backend"])
@@ -161,7 +161,7 @@ def _write_finding_bundles(
     others = table["fault"] != BACKENDS
     biased = (table["kind"] == KIND_BIASED) & ~others
     mine = table[~others & ~biased]
-    for line in list_table_lines(mine):
+    for line in list_frame_lines(mine):
         record = by_folder[line["folder"]]
         ops = line["ops"].replace(" + ", "-").replace("/", "_")
         here = folder / f"{line['backend']}-{ops}-{line['finding']}"

@@ -23,8 +23,8 @@ from farm.report.faces import terminal
 from farm.report.tables.passports import (
     SUM,
     compare_two_passports,
-    load_passport_readings,
     select_newest_readings,
+    table_passport_readings,
     view_passport,
     view_passport_differences,
 )
@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         run_id, code = _ask_readings(args, backends, lake)
         if code != OK:
             return code
-        readings = load_passport_readings(lake, run_id)
+        readings = table_passport_readings(lake, run_id)
     if args.json:
         _print_fingerprint_json(readings)
         return OK
@@ -175,7 +175,7 @@ def _choose_catalogs_to_read(ops: Sequence[str], dtypes: Sequence[str]) -> list[
 def _find_asked_readings(lake: lakes.Lake, name: str) -> pd.DataFrame:
     """The newest readings of BACKEND, or those of RUN_ID:BACKEND. Raises Refusal."""
     run_id, _, backend = name.rpartition(":")
-    found = load_passport_readings(lake, run_id or None)
+    found = table_passport_readings(lake, run_id or None)
     mine = found[found["backend"] == backend]
     if mine.empty:
         known = sorted(set(found["backend"]))

@@ -124,9 +124,9 @@ def _conclude_fuzz_command(
     from farm.report.tables.causes import count_with_noun
     from farm.report.tables.generated import (
         list_generated_findings,
-        list_left_open_ops,
         list_suspect_references,
-        list_undrawn_cases,
+        table_left_open_ops,
+        table_undrawn_cases,
     )
 
     report = Report.of(rows, fuzzing.run.record)
@@ -152,8 +152,8 @@ def _conclude_fuzz_command(
         say(f"the first one again: {name_farm_program()} reproduce '{found['key'].iloc[0]}'{elsewhere}")
     for name, table in (
         ("suspect references (nobody is blamed)", list_suspect_references(rows)),
-        ("left open by the specification", list_left_open_ops(rows)),
-        ("not made, by a fault of the generator", list_undrawn_cases(rows)),
+        ("left open by the specification", table_left_open_ops(rows)),
+        ("not made, by a fault of the generator", table_undrawn_cases(rows)),
     ):
         if len(table):
             say(f"{name}: {count_with_noun(int(table['rows'].sum()), 'row')}")

@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     with named_function.lend_function(args.op, args.input, args.dtype) as own:
         question = replace(question, op=own.op, dtype=own.dtype)
-        return _print_gradcheck_answer(question, args.plot, process.make_passing_cache(), own.why)
+        return _print_gradcheck_answer(question, args.plot, process.make_client_cache(), own.why)
 
 
 def _name_function_in_file(name: str) -> str:

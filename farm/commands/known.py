@@ -131,7 +131,7 @@ def _mark_known_seen(args: argparse.Namespace) -> int:
         files.setdefault(at.file, {})[at] = (entry, names)
         print(f"{at}: {entry.op} on {entry.backend}: seen on {', '.join(names)}")
     for file, those in files.items():
-        known_lists.add_backends_seen(file, those)
+        known_lists.add_seen_to_known(file, those)
     print(f"{count_with_noun(len(news), 'known failure')} of run {run.get('run_id')} seen on another backend")
     return OK
 

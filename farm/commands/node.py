@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from farm.commandline import print_folded, refuse_in_a_line
 from farm.exits import FOUND, OK
 from farm.fleet import node, visible_devices
-from farm.fleet.detect_vendors import VENDOR_LABEL, VendorFinding, check_vendor, detect_vendors
+from farm.fleet.detect_vendors import VENDOR_LABEL, VendorFinding, detect_vendors, get_vendor_of_label
 from farm.options.node import make_parser
 from farm.program import name_farm_program
 from farm.work import monitoring
@@ -29,7 +29,7 @@ def _parse_node_labels(text: Sequence[str]) -> dict[str, str]:
         if not equals or not key:
             raise ValueError(f"--labels {pair}: NAME=VALUE")
         if key == VENDOR_LABEL:
-            check_vendor(value, "--labels vendor")
+            get_vendor_of_label(value, "--labels vendor")
         made[key] = value
     return made
 
@@ -102,7 +102,7 @@ def _probe_node_command(args: argparse.Namespace) -> int:
     """How every device computes; FOUND where one differs from its equals."""
     from farm import lake as lakes  # what starts a node needs none of it
     from farm.plan.config import read_config_backends
-    from farm.screening.probing import print_probed_devices, probe_device_arithmetic
+    from farm.screening.probing import print_screened_devices, probe_device_arithmetic
     from farm.screening.run import find_device_backends, make_screening_request
 
     specs = read_config_backends(args.backends or (), "farm node detect") or [
@@ -116,7 +116,7 @@ def _probe_node_command(args: argparse.Namespace) -> int:
         raise Refusal(
             f"none of {', '.join(s.name for s in specs)} is available here: {name_farm_program()} doctor says why"
         )
-    return FOUND if print_probed_devices(devices) else OK
+    return FOUND if print_screened_devices(devices) else OK
 
 
 def _set_node_variables(variables: Mapping[str, str]) -> list[str]:

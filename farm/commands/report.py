@@ -19,14 +19,14 @@ from farm.fitting import make_console
 from farm.lake.key import RowKey
 from farm.lake.store import find_run_by_word, hold_text_in_python
 from farm.options.report import make_parser
-from farm.report.faces.files import describe_written_report, write, write_checklist, write_diff
+from farm.report.faces.files import describe_report_files, write, write_checklist, write_diff
 from farm.report.faces.inputs import draw_inputs_picture
 from farm.report.faces.plot import draw_plot
 from farm.report.faces.terminal import (
     print_case_agreement,
-    print_conclusion,
     print_coverage,
     print_diff,
+    print_report_conclusion,
     print_verdict,
     print_view,
 )
@@ -86,7 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         print_coverage(report, run)
         _tell_report_paths(write(report, run, _choose_output_folder(args, _find_asked_run_id(run, args))), args.files)
-        print_conclusion(report, console)
+        print_report_conclusion(report, console)
         return 0
     except OSError as problem:
         raise Refusal(
@@ -126,7 +126,7 @@ def _draw_all_inputs(rows: pd.DataFrame, args: argparse.Namespace) -> int:
     from farm.reproduction import every_input  # all that runs a case, for this alone
 
     keys = every_input.find_exhaustive_cases(rows, args.inputs, args.dtype)
-    found = list(every_input.compute_errors_of_inputs(keys, lake.open_lake(args.results), default_cache()))
+    found = list(every_input.compute_input_errors(keys, lake.open_lake(args.results), default_cache()))
     if not found:
         raise Refusal(f"--every-input: no backend gives results of {args.inputs} in {args.dtype} here")
     name = found[0].op
@@ -201,7 +201,7 @@ def _choose_output_folder(args: argparse.Namespace, run_id: str) -> Path:
 
 def _tell_report_paths(paths: Mapping[str, Path], every: bool) -> None:
     if not every:
-        print(describe_written_report(paths))
+        print(describe_report_files(paths))
         return
     for name, path in paths.items():
         print(f"{name:18} {path}")

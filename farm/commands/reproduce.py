@@ -100,7 +100,7 @@ def _reproduce_command_case(args: argparse.Namespace) -> int:
         try:
             if outcome.row["status"] == Status.UNAVAILABLE:
                 raise NoProgram(f"no folder: {case.spec.name} is unavailable here: {outcome.row['error']}")
-            write = write_finding.write_in_fork if args.child else write_finding.write_finding
+            write = write_finding.write_finding_in_fork if args.child else write_finding.write_finding
             shown = write(case, outcome, Path(args.out))
         except NoProgram as error:
             refused = error

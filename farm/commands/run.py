@@ -331,11 +331,11 @@ def _conclude_run(
         return FOUND if report.verdict.has_findings or run.record.get("refused") else OK
     if request.config.gate is None:
         return _print_run_verdict(report, console)
-    from farm.report.faces.terminal import print_conclusion
+    from farm.report.faces.terminal import print_report_conclusion
     from farm.report.tables.gate import judge_run_gate
 
     found = judge_run_gate(report, request.config.gate)
-    print_conclusion(report, console)
+    print_report_conclusion(report, console)
     say(f"{found.sentence} (exit code {found.code})")
     return found.code
 
@@ -343,19 +343,19 @@ def _conclude_run(
 def _load_report() -> None:
     """Import and compile what the end of a run needs, which takes a while, as long as the first children start."""
     from farm.report import exports  # noqa: F401
-    from farm.report.faces.html import compile_templates
+    from farm.report.faces.html import compile_page_templates
     from farm.report.tables.view import import_tables
 
     import_tables()
-    compile_templates()
+    compile_page_templates()
 
 
 def _print_run_verdict(report: Report, console: Console) -> int:
     """Print the verdict on a complete run; its exit code."""
-    from farm.report.faces.terminal import print_conclusion
+    from farm.report.faces.terminal import print_report_conclusion
 
     code = FOUND if report.verdict.has_findings else OK
-    print_conclusion(report, console, f" (exit code {FOUND})" * (code == FOUND))
+    print_report_conclusion(report, console, f" (exit code {FOUND})" * (code == FOUND))
     return code
 
 
@@ -374,7 +374,7 @@ def _print_run_leaderboard(run: LaunchedRun, report: Report, say: Callable[[str]
 
 def _print_run_report(run: LaunchedRun, report: Report, say: Callable[[str], None]) -> None:
     from farm.report.exports import is_broken, print_coverage, write
-    from farm.report.faces.files import describe_written_report
+    from farm.report.faces.files import describe_report_files
     from farm.report.runs import choose_report_folder
 
     brief = report.rows["label"].nunique() <= FEW
@@ -384,7 +384,7 @@ def _print_run_report(run: LaunchedRun, report: Report, say: Callable[[str], Non
         say(f"all tables: {name_farm_program()} report --run {run.run_id}{elsewhere}")
     where = choose_report_folder(run.request.lake.uri, run.run_id)
     try:
-        say(describe_written_report(write(report, run.record, where)))
+        say(describe_report_files(write(report, run.record, where)))
     except OSError as error:
         print(f"warning: the report could not be written to {where}: {error}", file=sys.stderr)
     models = report.rows[(report.rows["catalog"] == "models") & (report.rows["status"] == "invalid")]

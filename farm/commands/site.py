@@ -106,7 +106,7 @@ def _summarise_runs_for_site(
             warn_in_a_line(f"{folder} holds run {said}, which is also in {had[said]}; those rows are shown")
             continue
         had[said] = folder
-        if words := lakes.explain_other_run(folder, said):
+        if words := lakes.explain_misnamed_run(folder, said):
             warn_in_a_line(words)
         if rows is not None:
             told = summarise_run_rows(rows, record)

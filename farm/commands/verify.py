@@ -18,7 +18,7 @@ from farm.lake.store import find_run_by_word
 from farm.options.verify import make_parser
 from farm.report.faces import terminal
 from farm.report.runs import load_rows_and_record
-from farm.report.tables.coverage import JUDGED_STATUSES, keep_distinct_rows, list_table_lines
+from farm.report.tables.coverage import JUDGED_STATUSES, keep_distinct_rows, list_frame_lines
 from farm.report.tables.view import View, build_number_column, make_text_column
 from farm.reproduction.find_case import ReproduceError, load_stored_case
 from farm.reproduction.run_again import run_case_in_child
@@ -72,7 +72,7 @@ def _rerun_asked_rows(args: argparse.Namespace) -> int:
     chance = random.Random(args.seed)
     told = []
     for backend, some in rows.groupby("backend", sort=True):
-        lines = list_table_lines(some.sort_values("case_id"))
+        lines = list_frame_lines(some.sort_values("case_id"))
         for line in chance.sample(lines, min(args.sample or 5, len(lines))):
             told.append({"backend": backend, **_rerun_asked_row(RowKey.of(line), args)})
             print(f"{told[-1]['key']}: {told[-1]['said']}", flush=True)

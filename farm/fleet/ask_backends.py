@@ -78,7 +78,7 @@ class BackendAsking:
                 self.answers[spec.name] = wire.Refused(reason, absent=find_absent_vendor(spec, labels))
                 continue
             built = environment.label if environment else ""
-            key: tuple[str, ...] = (spec.runtime, built, str(visible_devices.build_variables_for_child(spec)))
+            key: tuple[str, ...] = (spec.runtime, built, str(visible_devices.build_child_variables(spec)))
             families.setdefault(key, []).append(spec)
             unbuilt |= {key} if missing else set()
         self._left: queue.SimpleQueue[list[BackendSpec]] = queue.SimpleQueue()
@@ -138,7 +138,7 @@ class BackendAsking:
             return {spec.name: wire.Refused(str(error)) for spec in specs}
         finally:
             self._building.discard(threading.current_thread())
-        vendor = visible_devices.build_variables_for_child(specs[0])[DEVICE_VENDOR]
+        vendor = visible_devices.build_child_variables(specs[0])[DEVICE_VENDOR]
         with self._alone if detect_vendors.allows_one_process(vendor) else contextlib.nullcontext():
             return self._ask_child(specs, python)
 
@@ -155,9 +155,7 @@ class BackendAsking:
                 began = time.monotonic()
                 # What it compiles to be tried, the child that runs cases need not compile again.
                 env = (
-                    name_compiler_caches(self._cache)
-                    | visible_devices.build_variables_for_child(spec)
-                    | (self._env or {})
+                    name_compiler_caches(self._cache) | visible_devices.build_child_variables(spec) | (self._env or {})
                 )
                 imports = fork_server.list_early_imports(spec)
                 child, said = ChildProcess.start_and_ask(

@@ -219,7 +219,7 @@ def _search_vendor(vendor: Device, root: Path) -> VendorFinding:
     )
 
 
-def list_devices(labels: Mapping[str, str] | None = None) -> dict[str, list[str]]:
+def list_node_devices(labels: Mapping[str, str] | None = None) -> dict[str, list[str]]:
     """Vendor label → one model name a device ("" unknown) of what this node has; vendors it has none of are left out.
 
     $FARM_VENDORS or the node's Ray ``labels`` override what the machine shows. A device on the bus without a driver
@@ -234,13 +234,13 @@ def list_devices(labels: Mapping[str, str] | None = None) -> dict[str, list[str]
 
 def find_eager_backend() -> str:
     """The backend of eager torch on the device that this machine has; on the CPU where it has none."""
-    there = list_devices()
+    there = list_node_devices()
     return next((f"torch-{name}" for name, (_, label) in TORCH_DEVICES.items() if label in there), "torch-cpu")
 
 
 def explain_missing_vendor(label: str, labels: Mapping[str, str] | None = None) -> str:
     """Why this node has no device of a vendor; "" if it has one or nobody looks for that vendor's."""
-    if label not in BY_LABEL or label in list_devices(labels):
+    if label not in BY_LABEL or label in list_node_devices(labels):
         return ""
     told = _list_declared_vendors(labels or {})
     finding = VendorFinding(BY_LABEL[label]) if told is not None else detect_this_machine().get(label)
@@ -251,7 +251,7 @@ def explain_missing_vendor(label: str, labels: Mapping[str, str] | None = None) 
 
 def has_no_trace_of_vendor(label: str, labels: Mapping[str, str] | None = None) -> bool:
     """Whether there is no trace of a vendor's devices on this node: none is there that cannot be opened, either."""
-    if label not in BY_LABEL or label in list_devices(labels):
+    if label not in BY_LABEL or label in list_node_devices(labels):
         return False
     finding = detect_this_machine().get(label)
     return _list_declared_vendors(labels or {}) is not None or finding is None or not finding.shut
@@ -268,13 +268,13 @@ def _list_declared_vendors(labels: Mapping[str, str]) -> list[str] | None:
     """Vendors that $FARM_VENDORS or a node's labels name; None if they say nothing."""
     if OVERRIDE in os.environ:
         names = (name.partition("=")[0].strip() for name in os.environ[OVERRIDE].split(","))
-        return [check_vendor(name, f"${OVERRIDE}").label for name in names if name]
+        return [get_vendor_of_label(name, f"${OVERRIDE}").label for name in names if name]
     named = [labels[VENDOR_LABEL]] if labels.get(VENDOR_LABEL) else []
     named += [key.removeprefix(COUNT_LABEL) for key in labels if key.startswith(COUNT_LABEL)]
     return list(dict.fromkeys(named)) or None
 
 
-def check_vendor(label: str, where: str) -> Device:
+def get_vendor_of_label(label: str, where: str) -> Device:
     """The vendor of a label. Raises UnknownVendor, which names the labels there are."""
     if label not in BY_LABEL:
         raise UnknownVendor(f"{where}: unknown vendor {label!r}; known: {', '.join(BY_LABEL)}")

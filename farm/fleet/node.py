@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from farm.fleet import detect_vendors, visible_devices
-from farm.fleet.detect_vendors import COUNT_LABEL, OVERRIDE, VENDOR_LABEL, VendorFinding, check_vendor
+from farm.fleet.detect_vendors import COUNT_LABEL, OVERRIDE, VENDOR_LABEL, VendorFinding, get_vendor_of_label
 from tasks.devices import DEVICES, Device
 from tasks.model import Refusal
 from tasks.relay import read_cpu_quota
@@ -107,7 +107,7 @@ def parse_devices_by_hand(values: Sequence[str], where: str = "--vendor") -> dic
     made: dict[str, int | None] = {}
     for value in values:
         label, equals, number = value.partition("=")
-        check_vendor(label, where)
+        get_vendor_of_label(label, where)
         if equals and not number.isdigit():
             raise ValueError(f"{where} {value}: the number of devices is a whole number, not {number!r}")
         made[label] = int(number) if equals else None
@@ -131,7 +131,7 @@ def find_devices_here(values: Sequence[str], findings: Mapping[str, VendorFindin
         named = dict.fromkeys(have)
     made: dict[str, NodeDevices] = {}
     for label, number in named.items():
-        vendor, found = check_vendor(label, "--vendor"), have.get(label)
+        vendor, found = get_vendor_of_label(label, "--vendor"), have.get(label)
         # A number that was given knows more than what was found.
         limit = visible_devices.count_visible_devices(
             vendor, there=found.count if found and number is None else sys.maxsize

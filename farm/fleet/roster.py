@@ -34,7 +34,7 @@ class RosterLine:
     oldest: str = ""
 
 
-def list_every_backend() -> list[BackendSpec]:
+def list_roster_backends() -> list[BackendSpec]:
     """Every device of every runtime that is known; a runtime that cannot be imported once, as "<runtime>-?"."""
     found = []
     for runtime, part in sorted(backends.list_backends().items()):

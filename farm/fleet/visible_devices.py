@@ -159,7 +159,7 @@ def build_visible_variables(label: str, numbers: Sequence[str]) -> dict[str, str
     return build_vendor_variable(label, numbers) | ({DEVICE_NUMBER: numbers[0]} if numbers else {})
 
 
-def build_variables_for_child(spec: BackendSpec | None) -> dict[str, str]:
+def build_child_variables(spec: BackendSpec | None) -> dict[str, str]:
     """Variables of a child: the devices that are not its backend's are hidden.
 
     What is prepared must not depend on a GPU beside it, and no process of the CPU's opens one. A variable of another's

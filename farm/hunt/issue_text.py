@@ -10,7 +10,7 @@ from farm.hunt.show_minimal import describe_failure_trigger, is_exact_record
 from farm.report.tables.agreement import name_row_units
 from farm.report.words import format_report_number
 from farm.reproduction.finding_folder import CALL
-from tasks.hunt.minimise.specification import quote_specification
+from tasks.hunt.minimise.specification import quote_fuzz_specification
 from tasks.model import FAILED, Status, is_inexact_dtype, name_statuses
 from tasks.model.kind import KIND_BIASED, OF_NUMBERS
 
@@ -228,7 +228,7 @@ def _describe_toggle_for_issue(one: Mapping[str, Any]) -> str:
 
 
 def _quote_specification_for_issue(record: Mapping[str, Any]) -> str:
-    found = quote_specification(record["op"], record["finding"]["ops"], list(record["finding"]["attributes"]))
+    found = quote_fuzz_specification(record["op"], record["finding"]["ops"], list(record["finding"]["attributes"]))
     return "## What the specification says\n\n" + "\n>\n".join(f"> {x}" for x in found) if found else ""
 
 

@@ -15,7 +15,7 @@ from farm.fleet.envs import Environment
 from farm.hunt import issue_text
 from farm.reproduction import find_case, finding_trial
 from farm.reproduction.find_case import RowKey, StoredCase
-from farm.reproduction.finding_folder import CALL, RUN, round_exact_leaf, write_finding_folder
+from farm.reproduction.finding_folder import CALL, RUN, round_finding_leaf, write_finding_folder
 from farm.reproduction.finding_requirements import (
     describe_interpreter_of_case,
     list_finding_requirements,
@@ -71,7 +71,7 @@ def _describe_minimal_values(minimal: StoredCase, outcome: ReproducedOutcome) ->
     many those that are furthest off."""
     leaves, actual = minimal.sample.expected(), outcome.actual or []
     places = [_find_furthest_elements(a, leaf, minimal) for a, leaf in zip(actual, leaves)] + [None] * len(leaves)
-    expected = [_format_minimal_values(round_exact_leaf(leaf), at, leaf.dtype) for leaf, at in zip(leaves, places)]
+    expected = [_format_minimal_values(round_finding_leaf(leaf), at, leaf.dtype) for leaf, at in zip(leaves, places)]
     return "; ".join(expected), "; ".join(
         _format_minimal_values(a, at) for a, at in itertools.zip_longest(actual, places[: len(actual)])
     )
@@ -129,7 +129,7 @@ def _write_finding_folder(
             python = envs.build_interpreter(Environment(tuple(packages), launcher=minimal.spec.launcher), minimal.cache)
     except envs.EnvError as error:
         return {}, f"none: cannot build its clean environment ({listed}): {error}"
-    with finding_trial.write_temporary_script(files) as folder:
+    with finding_trial.write_trial_script(files) as folder:
         patience_s = minimal.config.deadline_s * (1 if outcome.row["status"] == Status.TIMEOUT or times > 1 else 4)
         good, what = finding_trial.try_finding(folder, outcome.row, patience_s, python, times)
     said = f"run in a clean environment ({listed}): it {what}"

@@ -16,7 +16,7 @@ from farm.reproduction.run_again import ask_backend_of_case, make_job_of_case
 from farm.work.child_pool import POOL
 from farm.work.conversation import Ended, run_last_in_child, search_in_child
 from farm.work.job import Job
-from farm.work.supervisor import CannotRun, run_batch_rows
+from farm.work.supervisor import CannotRun, run_batch_here
 from tasks import wire
 from tasks.model import Status
 from tasks.model.row import NAMES, Row
@@ -74,7 +74,7 @@ class MinimiseRunner:
     def _alone(self, job: Job, item: ToRun) -> Row:
         """A crash counts if it is one in a process that has run nothing before (`farm.work.supervisor`)."""
         try:
-            return make_row_of_minimal(list(run_batch_rows(replace(job, run=(item,))))[-1])
+            return make_row_of_minimal(list(run_batch_here(replace(job, run=(item,))))[-1])
         except CannotRun as error:
             raise ReproduceError(f"the backend no longer runs: {error}") from None
 

@@ -11,7 +11,7 @@ from farm.lake.store import (
     Where,
     append_part,
     check_lake_writable,
-    explain_other_run,
+    explain_misnamed_run,
     list_known_runs,
     make_row_batch,
     make_row_stream,

@@ -299,7 +299,7 @@ def find_run_by_word(results: AnyLake, name: str) -> str:
     return known[place]
 
 
-def explain_other_run(path: str, said: str) -> str:
+def explain_misnamed_run(path: str, said: str) -> str:
     """What is wrong with a folder that is called as a run is, but not as the run ``said`` of its rows; "" for
     nothing."""
     name = path.rpartition("/run=")[2]
@@ -397,7 +397,7 @@ def _read_part_table(lake: Lake, path: str, schema: pa.Schema, where: Where) -> 
         if not where.keys() <= present:
             return schema.empty_table()
         names = [name for name in {**dict.fromkeys(schema.names), **where} if name in present]
-        names += [name for name in upgrade.list_needed_columns(schema.names, present) if name not in names]
+        names += [name for name in upgrade.list_columns_to_upgrade(schema.names, present) if name not in names]
         # Who asks for few rows asks many parts, each in a thread of its own.
         table = part.read_row_groups(_select_row_groups(part.metadata, where), names, use_threads=not where)
     for name, some in where.items():
@@ -490,15 +490,15 @@ def read(results: AnyLake, run_id: str | None = None, where: Where | None = None
     lake = open_lake(results)
     if run_id is not None and run_id not in run_ids(lake):
         raise LakeError(f"no run {run_id!r} in {lake.uri!r}{_name_nearest_runs(lake, run_id)}")
-    frame = make_frame(keep_unique_rows(read_table(lake, run_id, where=where)))
+    frame = make_lake_frame(keep_unique_rows(read_table(lake, run_id, where=where)))
     for said in frame["run_id"].unique() if run_id is not None else ():
-        if words := explain_other_run(lake.path(str(run_id)), said):
+        if words := explain_misnamed_run(lake.path(str(run_id)), said):
             warnings.warn(words, CopyWarning, stacklevel=2)
     frame.attrs["results"] = lake.uri  # so that a report can say where its rows are
     return frame
 
 
-def make_frame(table: pa.Table) -> pd.DataFrame:
+def make_lake_frame(table: pa.Table) -> pd.DataFrame:
     """A table as a DataFrame. The type of its text is pandas's own, whatever holds it: Python where rows are few (`SMALL`),
     else what pandas is set to."""
     import pandas as pd  # what reads tables alone has no need of it
@@ -515,7 +515,7 @@ def make_frame(table: pa.Table) -> pd.DataFrame:
 
 @contextlib.contextmanager
 def hold_text_in_python() -> Iterator[None]:
-    """Meanwhile, text that is put beside that of a small frame is held as the frame's own (`make_frame`): each step that
+    """Meanwhile, text that is put beside that of a small frame is held as the frame's own (`make_lake_frame`): each step that
     mixes the two converts one of them. For a command that reports; a library leaves pandas as its caller set it."""
     import pandas as pd
 
@@ -536,7 +536,7 @@ def keep_unique_rows(table: pa.Table) -> pa.Table:
 
 def find_kept_rows(table: pa.Table) -> pa.Array | None:
     """The rows that `keep_unique_rows` keeps; None for all."""
-    keys = make_frame(table.select([*KEY, "attempts"]))
+    keys = make_lake_frame(table.select([*KEY, "attempts"]))
     if not keys.duplicated(KEY).any():
         return None
     order = keys.sort_values("attempts", kind="stable", na_position="first")

@@ -126,7 +126,7 @@ UPGRADES = (
 )
 
 
-def list_needed_columns(asked: Collection[str], present: Collection[str]) -> list[str]:
+def list_columns_to_upgrade(asked: Collection[str], present: Collection[str]) -> list[str]:
     """What is to be read of a part beside the columns ``asked`` for, so that `upgrade_lake_rows` can fill those."""
     older = [x for x in UPGRADES if x.since not in present and not set(x.fills).isdisjoint(asked)]
     return [name for x in older for name in x.reads if name in present and name not in asked]

@@ -44,14 +44,14 @@ def write_known_entry(
             for name in ("status", "kind", "stage", "error_type")
             if (text := getattr(how, name))
         },
-        "error": quote_common_start([line.get("error") or "" for line in alike]) if how.words else "",
+        "error": quote_known_error([line.get("error") or "" for line in alike]) if how.words else "",
         "cause": glob.escape(causes.pop()) if len(causes) == 1 else "",
         **told,
     }
     return {name: value for name, value in said.items() if value}
 
 
-def quote_common_start(errors: Sequence[str]) -> str:
+def quote_known_error(errors: Sequence[str]) -> str:
     """The beginning of an error, as far as others that are alike have it too; "" where nothing tells."""
     said, others = shorten_error_gist(errors[0]).split(), [mask_error_details(error) for error in errors]
     while said:
@@ -156,7 +156,7 @@ def append_known_entry(file: Path, known: KnownFailure) -> None:
         raise Refusal(f"{file}: cannot be written ({error.strerror}); choose another with --file") from None
 
 
-def add_backends_seen(file: Path, seen: Mapping[EntryPlace, tuple[KnownFailure, Sequence[str]]]) -> None:
+def add_seen_to_known(file: Path, seen: Mapping[EntryPlace, tuple[KnownFailure, Sequence[str]]]) -> None:
     """Add backends to the key ``seen`` of entries of a file, which have one; all else in it stays as it is. Raises
     ConfigError."""
     text, there = file.read_text(), load_known_failures(file)

@@ -33,7 +33,7 @@ COLUMNS = {
     **{"status": "", "kind": "", "stage": "", "error_type": "", "error": "", "cause": "", "culprit": ""},
     **{"runtime_version": "", "started_at": "", "error_units": 0.0},
 }
-#: The column of the ops of a row's minimal case, sorted, if the rows are asked about them (`ask_for_reduced_ops`).
+#: The column of the ops of a row's minimal case, sorted, if the rows are asked about them (`do_known_name_reduced`).
 REDUCED = "reduced_ops"
 
 
@@ -86,7 +86,7 @@ def find_day_of_time(time: Any) -> str:
     return "" if time is None or time != time else str(time)[:10]
 
 
-def ask_for_reduced_ops(entries: Sequence[KnownFailure]) -> bool:
+def do_known_name_reduced(entries: Sequence[KnownFailure]) -> bool:
     """Whether some of them name the ops of a case made small, which the rows are to have as `REDUCED`."""
     return any(k.reduced for k in entries)
 
@@ -227,12 +227,12 @@ def _match_known_version(specifiers: str, told: str) -> bool:
         version = Version(found[0]) if found else None
     except InvalidVersion:
         return False
-    if version is not None and is_own_build(version):
+    if version is not None and is_version_own_build(version):
         version = Version(version.base_version)
     return version is not None and SpecifierSet(specifiers).contains(version, prereleases=True)
 
 
-def is_own_build(version: Version) -> bool:
+def is_version_own_build(version: Version) -> bool:
     """Whether a version is that of somebody's build from source and not a release that an index has:
     "2.9.0a0+git1234abc", a vendor's "2.6.0a0+ecf3bae40a.nv25.09". PEP 440 has it before its release, of which it is
     neither `<` nor `>=`; its code is that of the release."""

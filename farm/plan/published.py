@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from farm.plan.config import ConfigError, read_config_yaml
-from farm.plan.task_files import ANY_TASK, TaskFiles, find_task_files, list_files_of_others, list_submission_files
+from farm.plan.task_files import ANY_TASK, TaskFiles, find_task_files, list_submission_files, list_task_submissions
 from tasks.cache import default_cache
 from tasks.catalogs.user.ops import UserOp
 from tasks.catalogs.user.published import SIZES
@@ -119,7 +119,7 @@ def _ask_published_problem(
 def _read_kernelbench(problem: Path, problems: list[Path]) -> Published:
     folder = problem.parent
     own = find_task_files(folder, problems, str(folder))
-    (told,) = _ask_published_problem("kernelbench", problem, others=list_files_of_others(folder, own.own))
+    (told,) = _ask_published_problem("kernelbench", problem, others=list_task_submissions(folder, own.own))
     made = _build_published_ops([told], problem.stem, f"{problem.resolve()}:Model", "ModelNew", folder, own)
     if len(problems) == 1:
         return made
@@ -153,7 +153,7 @@ def _read_gpumode(folder: Path) -> Published:
     root = folder if (folder / "utils.py").is_file() or not (folder.parent / "utils.py").is_file() else folder.parent
     known = [folder / x for x in ("reference.py", "utils.py", TASK_TYPES, "eval.py", "template.py")]
     own = find_task_files(folder, known, str(root))
-    told = _ask_published_problem("gpumode", reference, tests[:TESTS], list_files_of_others(folder, own.own))
+    told = _ask_published_problem("gpumode", reference, tests[:TESTS], list_task_submissions(folder, own.own))
     name = folder.resolve().name
     return _build_published_ops(told, name, f"{reference.resolve()}:ref_kernel", "custom_kernel", root, own)
 

@@ -201,7 +201,7 @@ def _read_task_config(file: Path, asked: Mapping[str, Any]) -> dict[str, Any]:
     """The config of a task, without submissions."""
     _, data = configs.read_config_yaml(file)
     op_keys = {
-        name for one in declaration_keys.fields(UserOp) for name in (one.name, declaration_keys.name_config_key(one))
+        name for one in declaration_keys.fields(UserOp) for name in (one.name, declaration_keys.name_declared_key(one))
     }
     own = {"samples", "distributions"}
     of_run = {*Config.model_fields} - op_keys - {"include", "catalogs", "known_failures", "gate", "skip"}

@@ -68,7 +68,7 @@ def list_submission_files(folder: Path, own: Collection[Path]) -> list[tuple[str
     return files + [(name, path) for name, path in others if name not in names]
 
 
-def list_files_of_others(folder: Path, own: Collection[Path]) -> list[Path]:
+def list_task_submissions(folder: Path, own: Collection[Path]) -> list[Path]:
     """The files of Python in a task's folder that are not the task's."""
     if (folder / SUBMISSIONS).is_dir():
         return []

@@ -26,7 +26,7 @@ from tasks.judge.policy import has_stored_oracle_only
 from tasks.judge.policy_files import Policy
 from tasks.model import MEASURED, OpClass, Status, label_op, name_statuses
 from tasks.model.kind import KIND_CAST, KIND_TOLERANCE, OF_NUMBERS
-from tasks.model.row import declared_precision, has_own_tolerance
+from tasks.model.row import get_declared_precision, has_own_tolerance
 
 #: Statuses that a policy decides; all others say that there were no numbers to judge.
 DECIDED = tuple(name_statuses(MEASURED))
@@ -124,7 +124,7 @@ def _rejudge_row(row: Mapping[str, Any], policy: Policy) -> tuple[str, tuple[str
     if limit is not None and apart is not None and apart > limit:
         reason = f"its oracles are further apart ({apart:.3g}) than the limit ({limit:g})"
         return f"{reason}, and rows do not tell whether the second one only rounds as its dtype does", None
-    precision = declared_precision(row)
+    precision = get_declared_precision(row)
     limit = policy.limit_value(label, name, dtype, precision)
     nonfinite = row["nonfinite"]
     if nonfinite is None:  # an older schema: only the kind tells

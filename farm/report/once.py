@@ -17,20 +17,20 @@ Frame = TypeVar("Frame", bound=pd.DataFrame)
 _SETTLED: weakref.WeakValueDictionary[int, pd.DataFrame] = weakref.WeakValueDictionary()
 
 
-def settle(rows: Frame) -> Frame:
+def freeze_frame(rows: Frame) -> Frame:
     """Remember that nobody changes a frame in place from now on."""
     _SETTLED[id(rows)] = rows
     return rows
 
 
-def is_settled(rows: pd.DataFrame) -> bool:
+def is_frame_frozen(rows: pd.DataFrame) -> bool:
     """Whether nobody changes a frame in place."""
     return _SETTLED.get(id(rows)) is rows
 
 
 def once(make: Callable[..., Answer]) -> Callable[..., Answer]:
     """A function of one thing and of hashable arguments that works out once what is asked of the same thing again. The
-    answers go with the thing, and nobody changes them. A frame that went through no `settle` is asked anew every
+    answers go with the thing, and nobody changes them. A frame that went through no `freeze_frame` is asked anew every
     time.
 
     What is asked is what it comes to: an argument by its name, or left to its default, is the same one."""
@@ -42,7 +42,7 @@ def once(make: Callable[..., Answer]) -> Callable[..., Answer]:
         bound = signature.bind(whose, *given, **named)
         bound.apply_defaults()
         asked = bound.args[1:]
-        if isinstance(whose, pd.DataFrame) and not is_settled(whose):
+        if isinstance(whose, pd.DataFrame) and not is_frame_frozen(whose):
             return make(whose, *asked)
         if id(whose) not in kept:
             kept[id(whose)] = {}

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from farm import lake
 from farm.commandline import warn_in_a_line
-from farm.lake.store import RUN_WORDS, find_run_by_word, keep_unique_rows, make_frame
+from farm.lake.store import RUN_WORDS, find_run_by_word, keep_unique_rows, make_lake_frame
 from farm.report.tables import changes
 from farm.report.tables.coverage import list_inventory_backends, select_latest_rows
 
@@ -136,7 +136,7 @@ def find_run_before(results: str, run: Mapping[str, Any]) -> tuple[pd.DataFrame,
                 continue
             table = lake.read_table(opened, earlier, [*changes.READ, "farm_version"])
             if len(rows := keep_unique_rows(table.filter(pc.is_in(table["case_id"], now)))):
-                return make_frame(rows), record
+                return make_lake_frame(rows), record
     return None
 
 

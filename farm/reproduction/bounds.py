@@ -13,7 +13,7 @@ from tasks.judge.policy import Policy, has_stored_oracle_only
 from tasks.model import EPS, Leaf, OpClass, flags, is_complex_dtype, is_inexact_dtype
 from tasks.model.dtypes import LARGEST, SMALLEST_NORMAL, round_to_dtype
 from tasks.model.kind import KIND_BIASED
-from tasks.model.row import declared_precision, has_own_tolerance
+from tasks.model.row import get_declared_precision, has_own_tolerance
 
 
 def list_expected_arrays(
@@ -22,7 +22,7 @@ def list_expected_arrays(
     """Arrays of each output, by name and place: its ``dtype``, the ``exact`` result, the largest difference that is
     ``allowed``, or of a kind of bias its unit, and the ``largest`` number, which an overflow at the border stands for.
     Raises NoProgram."""
-    found, precision = dict[str, np.ndarray](), declared_precision(row)
+    found, precision = dict[str, np.ndarray](), get_declared_precision(row)
     for k, leaf in enumerate(leaves):
         if leaf.reference is None:
             raise NoProgram("no folder: an output is defined only by its shape")
@@ -42,7 +42,7 @@ def compute_allowed_difference(leaf: Leaf, row: Mapping[str, Any], policy: Polic
     tolerance where a stored result is all there is, by the case's own tolerance, or by the rule of a policy without
     limits. Raises NoProgram."""
     op_class, oracle = OpClass(row["op_class"] or OpClass.COMPOSITE), str(row.get("oracle") or "")
-    precision = declared_precision(row)
+    precision = get_declared_precision(row)
     if row["limit"] is None:
         return _compute_rule_bound(leaf, op_class, precision, policy)
     if leaf.dtype == "str":

@@ -50,7 +50,7 @@ def find_exhaustive_cases(rows: pd.DataFrame, op: str, dtype: str) -> list[str]:
     return [":".join(map(str, key)) for key in zip(first["run_id"], first["case_id"], first["backend"])]
 
 
-def compute_errors_of_inputs(keys: list[str], lake: Lake, cache: Path) -> Iterator[InputErrors]:
+def compute_input_errors(keys: list[str], lake: Lake, cache: Path) -> Iterator[InputErrors]:
     """What each backend gives now. One that gives nothing here is left out."""
     for key in keys:
         case = load_stored_case(parse_row_key(key, lake), lake, None, cache)

@@ -171,7 +171,7 @@ class _FindingFolder:
 
     def _call(self, recipe: ProgramRecipe, arrays: Sequence[np.ndarray]) -> str:
         """The text of call.py: what a maintainer would type; "" where that is more than a screen."""
-        rounded = [round_exact_leaf(leaf) for leaf in self.case.expected]
+        rounded = [round_finding_leaf(leaf) for leaf in self.case.expected]
         results = {
             "expected": [x for x in rounded if x is not None] if all(x is not None for x in rounded) else None,
             "got": self.case.actual,
@@ -352,7 +352,7 @@ class _FindingFolder:
         return _FindingCheck(function, [got, "case", *more], arrays, before, uses)
 
 
-def round_exact_leaf(leaf: Leaf) -> np.ndarray | None:
+def round_finding_leaf(leaf: Leaf) -> np.ndarray | None:
     """The exact result as a number of its dtype; None where it is defined by its shape alone."""
     if leaf.reference is None or not is_inexact_dtype(leaf.dtype):
         return leaf.reference

@@ -123,7 +123,7 @@ def _wait_for_script(process: subprocess.Popen[bytes], timeout_s: float) -> bool
 
 
 @contextlib.contextmanager
-def write_temporary_script(files: Mapping[str, bytes]) -> Iterator[Path]:
+def write_trial_script(files: Mapping[str, bytes]) -> Iterator[Path]:
     """The files of a finding in a folder that goes at the end."""
     with tempfile.TemporaryDirectory(prefix="finding-", dir=scratch_folders.make_scratch_folder()) as folder:
         write_finding_files(files, Path(folder))
@@ -177,7 +177,7 @@ def _measure_import_s(folder: Path, python: str | Interpreter) -> float:
     kinds = (ast.Import, ast.ImportFrom)
     found = [ast.unparse(x) for tree in trees for x in ast.walk(tree) if isinstance(x, kinds)]
     lines = [f"try: {line}\nexcept ImportError: pass" for line in dict.fromkeys(found) if "__future__" not in line]
-    with write_temporary_script({RUN: "\n".join(lines).encode()}) as imports:
+    with write_trial_script({RUN: "\n".join(lines).encode()}) as imports:
         run_finding_alone(imports, _IMPORTS_S, python)
         begun = time.monotonic()
         run_finding_alone(imports, _IMPORTS_S, python)

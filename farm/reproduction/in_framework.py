@@ -46,19 +46,19 @@ def write_framework_program(form: Form) -> tuple[list[str], dict[str, np.ndarray
     )
     body = [f"    {line}" for line in (*calls.lines, f"return {found}")]
     program = "\n".join(["def program(*x):", *body])
-    return [_MODULE[form.kind], *define_framework_words(calls.called), program], calls.held
+    return [_MODULE[form.kind], *write_framework_words(calls.called), program], calls.held
 
 
 def _write_framework_call(form: Form, calls: FrameworkCalls, arrays: Sequence[np.ndarray]) -> str:
     """What one function returns. Raises NoProgram."""
     if not isinstance(form.call, Counterpart):
         raise NoProgram("no folder: it is no call of one function")
-    given = iter([NamedTensor(f"x[{k}]", calls) for k, _ in enumerate(arrays)])
+    given = iter([WrittenTensor(f"x[{k}]", calls) for k, _ in enumerate(arrays)])
 
     def leaf(kind: str, node: dict[str, Any]) -> Any:
         if kind == "torch.dtype":
             name = "bool_" if node["name"] == "bool" and form.kind in ("jax", "mlx") else node["name"]
-            return NamedTensor(_DTYPE[form.kind].format(name), calls)
+            return WrittenTensor(_DTYPE[form.kind].format(name), calls)
         return next(given) if kind == "tensor" else None  # layouts and devices say where a tensor is, not what
 
     return calls.call(
@@ -84,18 +84,18 @@ def _write_framework_graph(form: Form, calls: FrameworkCalls, arrays: Sequence[n
         return call
 
     def tensor(x: Any) -> Any:
-        if isinstance(x, NamedTensor):
+        if isinstance(x, WrittenTensor):
             return x
         made = calls.line(f"{'.'.join(TENSOR[form.kind])}({calls.source(x)})")
         return made.also(torch.from_numpy(np.array(x)))
 
-    given = [NamedTensor(f"x[{k}]", calls, torch.from_numpy(np.array(x))) for k, x in enumerate(arrays)]
+    given = [WrittenTensor(f"x[{k}]", calls, torch.from_numpy(np.array(x))) for k, x in enumerate(arrays)]
     return calls.source(read_onnx_network(form.kind, form.model).by(find_framework_call, tensor, given))
 
 
 def _restore_torch_tensors(x: Any) -> Any:
     """Arguments with torch's own tensors in them."""
-    if isinstance(x, NamedTensor):
+    if isinstance(x, WrittenTensor):
         return x.known
     if isinstance(x, dict):
         return {key: _restore_torch_tensors(y) for key, y in x.items()}
@@ -112,7 +112,7 @@ class FrameworkCalls:
     called: dict[str, Counterpart] = field(default_factory=dict)
     held: dict[str, np.ndarray] = field(default_factory=dict)
 
-    def call(self, counterpart: Counterpart, args: Sequence[Any], kwargs: Mapping[str, Any]) -> NamedTensor:
+    def call(self, counterpart: Counterpart, args: Sequence[Any], kwargs: Mapping[str, Any]) -> WrittenTensor:
         """What a counterpart returns. Raises Unsupported for an argument that it does not take."""
         counterpart.bind_arguments(args, kwargs)
         name = "op_" + counterpart.label.removeprefix("nn.functional.").replace(".", "_").replace(":", "_")
@@ -121,14 +121,14 @@ class FrameworkCalls:
         given = [*map(self.source, args), *(f"{key}={self.source(x)}" for key, x in heeded.items())]
         return self.line(f"{name}({', '.join(given)})")
 
-    def line(self, text: str) -> NamedTensor:
+    def line(self, text: str) -> WrittenTensor:
         name = f"v{len(self.lines)}"
         self.lines.append(f"{name} = {text}")
-        return NamedTensor(name, self)
+        return WrittenTensor(name, self)
 
     def source(self, x: Any) -> str:
         """Source of an argument. Raises NoProgram for what has none."""
-        if isinstance(x, NamedTensor):
+        if isinstance(x, WrittenTensor):
             return x.text
         if isinstance(x, list):
             return f"[{', '.join(map(self.source, x))}]"
@@ -151,7 +151,7 @@ class FrameworkCalls:
         raise NoProgram(f"no folder: an argument of type {type(x).__name__} cannot be written down")
 
 
-class NamedTensor:
+class WrittenTensor:
     """Something of a framework by its source; known: torch's tensor in its place, where there is one."""
 
     def __init__(self, text: str, calls: FrameworkCalls, known: Any = None) -> None:
@@ -160,8 +160,8 @@ class NamedTensor:
     def also(self, known: Any) -> Any:
         """The same, or its parts, with what torch made of the same."""
         if isinstance(known, (list, tuple)):
-            return [NamedTensor(f"{self.text}[{k}]", self.calls, x) for k, x in enumerate(known)]
-        return NamedTensor(self.text, self.calls, known)
+            return [WrittenTensor(f"{self.text}[{k}]", self.calls, x) for k, x in enumerate(known)]
+        return WrittenTensor(self.text, self.calls, known)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -173,17 +173,17 @@ class NamedTensor:
 
     @property
     def dtype(self) -> Any:
-        return NamedTensor(f"{self.text}.dtype", self.calls, self.known.dtype)
+        return WrittenTensor(f"{self.text}.dtype", self.calls, self.known.dtype)
 
-    def __getitem__(self, key: Any) -> NamedTensor:
+    def __getitem__(self, key: Any) -> WrittenTensor:
         found = self.calls.line(f"{self.text}[{self.calls.source(key)}]")
-        return NamedTensor(found.text, self.calls, None if self.known is None else self.known[key])
+        return WrittenTensor(found.text, self.calls, None if self.known is None else self.known[key])
 
     def __str__(self) -> str:
         return self.text if self.known is None else str(self.known)
 
 
-def define_framework_words(calls: Mapping[str, Counterpart]) -> list[str]:
+def write_framework_words(calls: Mapping[str, Counterpart]) -> list[str]:
     """Parts of a text: imports and definitions of what the expressions of counterparts of one framework name, then each
     of these as a function of its name. Raises NoProgram."""
     imports, made = dict[str, None](), dict[str, str]()

@@ -14,7 +14,7 @@ from farm.plan.patterns import list_pattern_names
 from farm.report.runs import load_rows_and_record
 from farm.report.tables.coverage import FAILED_STATUSES
 from farm.report.tables.gradient_oracles import AGREE, MEANING, WORST_FIRST, compare_gradient_oracles, table_two_oracles
-from farm.reproduction.run_again import NotHere, run_samples
+from farm.reproduction.run_again import NotHere, run_samples_again
 from tasks import catalogs
 from tasks.backends import BackendSpec
 from tasks.cache import default_cache
@@ -97,7 +97,7 @@ def check_op_gradients(question: OpGradientQuestion, cache: Path | None = None) 
         )
     asked = replace(make_item_of_whole_group(prepared), positions=tuple(places))
     try:
-        judged = list(run_samples(asked, spec, policy_files.load_policy("error_units"), cache))
+        judged = list(run_samples_again(asked, spec, policy_files.load_policy("error_units"), cache))
     except NotHere as error:
         raise GradcheckError(f"--backend: {spec.name} is unavailable: {error}") from None
     rows = pd.DataFrame(judged).reindex(columns=_COLUMNS)

@@ -12,7 +12,7 @@ from importlib import metadata
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from farm.plan.match_known import is_own_build
+from farm.plan.match_known import is_version_own_build
 from farm.reproduction.find_case import StoredCase
 from tasks.backends.shared import torch_switches
 from tasks.devices import DEVICES
@@ -66,7 +66,7 @@ def _read_row_versions(stored: str, first: str) -> dict[str, str]:
             continue
         name = name or first
         with contextlib.suppress(InvalidVersion):
-            if is_own_build(Version(version)):
+            if is_version_own_build(Version(version)):
                 continue
         found[canonicalize_name(MODULES.get(name, name))] = version
     return found

@@ -18,7 +18,7 @@ from farm.reproduction.find_case import ReproduceError, StoredCase
 from farm.work.child_pool import POOL
 from farm.work.job import Job
 from farm.work.state import make_child_limits
-from farm.work.supervisor import CannotRun, run_batch_rows
+from farm.work.supervisor import CannotRun, run_batch_here
 from tasks import wire
 from tasks.arrays.pack import ArrayPack
 from tasks.backends import BackendSpec
@@ -71,7 +71,7 @@ def start_here(spec: BackendSpec) -> Started:
         raise NotHere(str(error)) from None
 
 
-def run_samples(asked: ToRun, spec: BackendSpec, policy: Policy, cache: Path) -> Iterator[dict[str, Any]]:
+def run_samples_again(asked: ToRun, spec: BackendSpec, policy: Policy, cache: Path) -> Iterator[dict[str, Any]]:
     """The rows of samples of a group, by column: from this process, or from a child with the Python of the backend's
     environment, if it has one. Raises NotHere, and as `start_here` does."""
     if not envs.find_environment(spec):
@@ -79,7 +79,7 @@ def run_samples(asked: ToRun, spec: BackendSpec, policy: Policy, cache: Path) ->
         return
     job = Job(name=f"again {spec.name}", cache=str(cache), limits=Limits(), run=(asked,), backend=spec, policy=policy)
     try:
-        yield from run_batch_rows(job)
+        yield from run_batch_here(job)
     except CannotRun as error:
         raise NotHere(str(error)) from None
     finally:
@@ -95,7 +95,7 @@ def run_case_here(case: StoredCase) -> ReproducedOutcome:
         return _make_unavailable_outcome(str(error) or type(error).__name__)
     with _keep_case_outputs(case) as asked:
         (done,) = here.run(asked, case.policy, alone=True)
-        return ReproducedOutcome(done.row.values(), here.info, here.backend, read_outputs(asked), done.trace)
+        return ReproducedOutcome(done.row.values(), here.info, here.backend, read_kept_outputs(asked), done.trace)
 
 
 def make_job_of_case(case: StoredCase, *run: ToRun, **bounds: Any) -> Job:
@@ -129,11 +129,11 @@ def run_case_in_child(case: StoredCase) -> ReproducedOutcome:
     with _keep_case_outputs(case) as asked:
         job = make_job_of_case(case, asked)
         try:
-            row = list(run_batch_rows(job))[-1]
+            row = list(run_batch_here(job))[-1]
         except CannotRun as error:
             return _make_unavailable_outcome(str(error))
         info = RuntimeInfo(row["runtime_version"], row["device"], row["driver_version"])
-        return ReproducedOutcome(row, info if row["runtime_version"] else None, actual=read_outputs(asked))
+        return ReproducedOutcome(row, info if row["runtime_version"] else None, actual=read_kept_outputs(asked))
 
 
 def _make_unavailable_outcome(why: str) -> ReproducedOutcome:
@@ -149,7 +149,7 @@ def _keep_case_outputs(case: StoredCase) -> Iterator[ToRun]:
         yield replace(case.asked, keep=f"{folder}/outputs.pack")
 
 
-def read_outputs(asked: ToRun) -> list[np.ndarray] | None:
+def read_kept_outputs(asked: ToRun) -> list[np.ndarray] | None:
     """The outputs that a run has kept of a case; None where it gave none."""
     if not Path(asked.keep).exists():
         return None

@@ -21,7 +21,7 @@ from tasks.arrays.pack import name_numpy_dtype
 from tasks.arrays.tree import TensorSpec
 from tasks.judge.worst_element import describe_worst_element, find_worst_element
 from tasks.model import EXHAUSTIVE, OpClass, Status, get_wide_dtype, trace
-from tasks.model.row import COLUMNS, declared_precision, has_own_tolerance
+from tasks.model.row import COLUMNS, get_declared_precision, has_own_tolerance
 from tasks.model.trace import TraceStep
 from tasks.prepare.cases import PreparedSample
 
@@ -54,7 +54,7 @@ def print_reproduced_case(case: StoredCase) -> None:
         )
     limit = ""
     if case.policy.rule == "error_units":
-        precision = declared_precision(case.row)
+        precision = get_declared_precision(case.row)
         limit = f", up to {case.policy.limit(group.label, case.sample.op_class.value, group.dtype, precision)}"
     record = case.sample.record
     own = ", within the case's own tolerance" * has_own_tolerance(record.columns)
@@ -148,7 +148,7 @@ def print_reproduced_outcome(case: StoredCase, outcome: ReproducedOutcome, devic
         if now != then:
             print_name_and_text("version", f"{name} {_describe_reproduced_change(then, now)}")
     if outcome.actual is not None and not case.sample.failure:
-        _print_reproduced_outputs(case, outcome.actual, declared_precision(row))
+        _print_reproduced_outputs(case, outcome.actual, get_declared_precision(row))
     if outcome.steps:
         print_name_and_text("trace", _describe_trace_of_case(outcome.steps))
     if row.get("error"):
@@ -249,7 +249,7 @@ def _strip_control_characters(text: str) -> str:
     return "".join(c if c.isprintable() else " " for c in text)
 
 
-def are_equal_values(a: Any, b: Any) -> bool:
+def are_columns_equal(a: Any, b: Any) -> bool:
     if isinstance(a, float) and isinstance(b, float):
         return a == b or (a != a and b != b)
     return (a if a != "" else None) == (b if b != "" else None)
@@ -258,7 +258,7 @@ def are_equal_values(a: Any, b: Any) -> bool:
 def list_different_columns(then: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """Columns in which two outcomes differ; a metric that an older lake does not have is none."""
     names = ("status", *VERDICT, *(name for name in METRICS if then.get(name) is not None))
-    return [name for name in names if not are_equal_values(then.get(name), now.get(name))]
+    return [name for name in names if not are_columns_equal(then.get(name), now.get(name))]
 
 
 def conclude_reproduction(case: StoredCase, now: dict[str, Any], device: str = "") -> tuple[bool, str]:

@@ -23,7 +23,7 @@ from tasks.backends.base import Backend
 from tasks.backends.shared.network import complete_torch_form
 from tasks.backends.shared.recipe import NoProgram
 from tasks.model import Form
-from tasks.model.row import declared_precision
+from tasks.model.row import get_declared_precision
 
 
 def make_finding_case(case: StoredCase, outcome: ReproducedOutcome, backend: Backend, title: str) -> FindingCase:
@@ -38,7 +38,7 @@ def make_finding_case(case: StoredCase, outcome: ReproducedOutcome, backend: Bac
         row=row,
         expected=case.sample.expected(),
         actual=outcome.actual,
-        derived=FindingDefinition.of(case.sample, declared_precision(row)),
+        derived=FindingDefinition.of(case.sample, get_declared_precision(row)),
         state=case.sample.state(),
     )
 
@@ -67,7 +67,7 @@ def write_finding(case: StoredCase, outcome: ReproducedOutcome, folder: Path) ->
     return shown
 
 
-def write_in_fork(case: StoredCase, outcome: ReproducedOutcome, folder: Path) -> bool:
+def write_finding_in_fork(case: StoredCase, outcome: ReproducedOutcome, folder: Path) -> bool:
     """`write_finding` in a process of its own: looking at a deadly case's form may be deadly too. Raises NoProgram."""
     sys.stdout.flush()
     child = os.fork()

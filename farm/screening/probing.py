@@ -93,7 +93,7 @@ def find_different_devices(devices: Sequence[ScreenedDevice]) -> dict[str, list[
     return found
 
 
-def print_probed_devices(devices: Sequence[ScreenedDevice]) -> bool:
+def print_screened_devices(devices: Sequence[ScreenedDevice]) -> bool:
     """A block for each group of devices that say the same, then those that differ from their equals; whether any
     does."""
     groups: dict[tuple[object, ...], list[ScreenedDevice]] = {}

@@ -28,7 +28,7 @@ from tasks.judge import policy_files
 from tasks.model import UNASKED, BackendInfo, Status
 from tasks.model.row import Row
 from tasks.model.trace import TraceStep
-from tasks.screen.decide import COMMON, DISSENT, WRONG, ScreenDecision, decide_devices, describe_wrong_output
+from tasks.screen.decide import COMMON, DISSENT, WRONG, ScreenDecision, decide_devices, describe_screened_output
 from tasks.screen.exercises import find_exercise_sizes, list_screen_exercises
 from tasks.screen.observed import ObservedExercise
 from tasks.wire import Place
@@ -319,7 +319,7 @@ def _make_dissenting_steps(decision: ScreenDecision, seen: ObservedExercise) -> 
     return [
         TraceStep(
             v.first, f"pass {v.first}", status if k in decision.at else Status.PASS.value, output_digest=v.digest,
-            error="; ".join(filter(None, [describe_wrong_output(v, seen) if v.wrong else decision.why, v.heat])),
+            error="; ".join(filter(None, [describe_screened_output(v, seen) if v.wrong else decision.why, v.heat])),
         )
         for k, v in sorted(enumerate(seen.variants), key=lambda x: x[1].first)
         if k in decision.at

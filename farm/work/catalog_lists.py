@@ -65,7 +65,7 @@ def _find_list_path(name: str, cache: Path, home: BackendSpec | None = None) -> 
     return cache / "lists" / f"{name}-{tag}.json"
 
 
-def find_list_version(name: str) -> str:
+def find_catalog_list_version(name: str) -> str:
     """What a catalog's list is made of: it changes with the files of the user's."""
     return catalogs.get_catalog(name).list_version()
 
@@ -141,7 +141,7 @@ def _ask_for_catalog_list(name: str, deadline_s: float, inline: bool = False, py
     command = wire.List(name, get_announced_definitions())
     if inline:
         return DirectChild().ask(command)
-    env, imports = visible_devices.build_variables_for_child(None), catalogs.get_catalog(name).imports
+    env, imports = visible_devices.build_child_variables(None), catalogs.get_catalog(name).imports
     child, answer = ChildProcess.start_and_ask(
         python or find_default_python(), Limits(), env, command, deadline_s, imports
     )

@@ -99,7 +99,7 @@ class ChildPool:
             job.backend, job.policy, put_kernel_in_definitions(job.kernels, kernel), job.limits.race_s, job.passports
         )
         python = envs.build_interpreter_of_backend(job.backend or job.home, cache)
-        env = name_compiler_caches(cache) | visible_devices.build_variables_for_child(job.backend) | job.env
+        env = name_compiler_caches(cache) | visible_devices.build_child_variables(job.backend) | job.env
         env |= envs.find_model_converter(job.kernels, cache) if job.prepare else {}
         deadline_s = max(HELLO_S, job.limits.deadline_s)
         child, answer = ChildProcess.start_and_ask(python, job.limits, env, hello, deadline_s, list_imports_of_job(job))

@@ -124,7 +124,7 @@ def _lend_device_to_gang(job: Job, vendor: str, token: str) -> Iterator[tuple[st
     start = envs.build_interpreter_of_backend(job.backend, cache)
     given = (
         name_compiler_caches(cache)
-        | visible_devices.build_variables_for_child(job.backend)
+        | visible_devices.build_child_variables(job.backend)
         | job.env
         | (visible_devices.build_visible_variables(vendor, devices) if vendor else {})
     )

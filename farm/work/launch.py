@@ -167,7 +167,7 @@ def _await_backend_answers(plan: RunPlan, asking: BackendAsking, awaits: Callabl
 
 def _make_executor_setup(request: RunRequest) -> Setup:
     devices = any(
-        b.labels or visible_devices.build_variables_for_child(b.spec())[DEVICE_VENDOR] for b in request.config.backends
+        b.labels or visible_devices.build_child_variables(b.spec())[DEVICE_VENDOR] for b in request.config.backends
     )
     return Setup(request.address, request.cpus, request.dashboard, devices)
 

@@ -13,7 +13,7 @@ from farm.work.state import JobFlight, group_planned_cases
 from tasks.catalogs.base import Failure
 from tasks.model import Status
 from tasks.model.row import NAMES
-from tasks.prepare.cases import PreparedGroup, list_sample_columns
+from tasks.prepare.cases import PreparedGroup, list_prepared_columns
 from tasks.wire import Failing
 
 #: Losses of a supervisor at which what was in flight is run in smaller and smaller jobs, and losses of one that had
@@ -116,7 +116,7 @@ class LostWork:
     def _write_lost_case_row(self, case: CaseRef, group: PreparedGroup, told: dict[str, Any]) -> None:
         """The row of a case that no process could report."""
         self._state.run_counts.uncount_replaced(case)
-        self._state.row_writer.write(case.backend, list_sample_columns(group.samples[case.position]) | told)
+        self._state.row_writer.write(case.backend, list_prepared_columns(group.samples[case.position]) | told)
 
     def fail_group(self, g: int, failure: Failure) -> None:
         """One row per backend of a group that could not be prepared at all; of one that is awaited, when it is

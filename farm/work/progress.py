@@ -152,7 +152,7 @@ class AwaitedJob:
 
 
 @contextlib.contextmanager
-def show_on_terminal() -> Iterator[Callable[[RunState], None]]:
+def show_run_progress() -> Iterator[Callable[[RunState], None]]:
     """What tells of a run that a function started: on a terminal as `RunProgress` does, once it takes longer than a
     moment; elsewhere nothing, for what is written there is the caller's."""
     console = Console(emoji=False)

@@ -24,7 +24,7 @@ from tasks.canary import EVERY_S
 from tasks.catalogs.base import Failure
 from tasks.model import FAILED, Status
 from tasks.model.row import Row
-from tasks.prepare.cases import PreparedGroup, list_sample_columns
+from tasks.prepare.cases import PreparedGroup, list_prepared_columns
 from tasks.wire import Bad, Done, ToRun
 
 #: Seconds and rows after which collected rows are handed on.
@@ -71,7 +71,7 @@ def run_supervised_job_items(job: Job, children: PooledChildren = POOL) -> Itera
     yield children.take_costs()
 
 
-def run_batch_rows(job: Job) -> Iterator[dict[str, Any]]:
+def run_batch_here(job: Job) -> Iterator[dict[str, Any]]:
     """The rows of a batch that is run here and now, as dicts by column. Raises CannotRun."""
     for message in run_supervised_job_items(job):
         if isinstance(message, (wire.Gone, wire.Sick, wire.Stopped)):
@@ -439,7 +439,7 @@ class _JobBatch:
         item, position = self.cases[number]
         sample = PreparedGroup(Path(item.pack), item.group.check).samples[position]
         own = {"status": status, "policy": self.job.policy.id if self.job.policy else "", "started_at": time.time()}
-        return Done(number, Row.of({**list_sample_columns(sample), **own, **told}))
+        return Done(number, Row.of({**list_prepared_columns(sample), **own, **told}))
 
     # --- rows that are handed on in chunks ------------------------------------------------------------------------
 

@@ -38,7 +38,7 @@ def estimate_run_left(run: RunState) -> tuple[float, str]:
     cases are done."""
     if sum(count.done for count in run.run_counts.counts.values()) >= sum(count_expected_cases(run)):
         return 0.0, "about"
-    left_s = max((estimate_left_s(*pool) for pool in measure_pools_left(run)), default=0.0)
+    left_s = max((estimate_left_s(*pool) for pool in measure_work_of_pools(run)), default=0.0)
     return left_s + END_S * run.slower, "at least" if _is_duration_guessed(run) else "about"
 
 
@@ -66,7 +66,7 @@ def _compute_pace(took: float, done: float, left: float, assumed: float, weight:
     return (took + assumed * weighs) / (done + weighs)
 
 
-def measure_pools_left(run: RunState) -> Iterator[tuple[list[WorkAmount], int]]:
+def measure_work_of_pools(run: RunState) -> Iterator[tuple[list[WorkAmount], int]]:
     """(what is done and left of each backend of a pool of devices and each kind of work, its slots); preparing and
     exporting are done by the CPUs."""
     awaited = [b for b, spec in enumerate(run.plan.matrix.backends) if run.plan.offers[spec.name].awaited]

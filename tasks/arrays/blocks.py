@@ -30,7 +30,7 @@ def map_in_threads(function: Callable[[S], T], items: Sequence[S]) -> list[T]:
         with np.errstate(all="ignore"):  # each thread has its own
             return function(item)
 
-    threads = min(variables.count_processors(), THREADS, len(items))
+    threads = min(variables.count_usable_processors(), THREADS, len(items))
     if threads < 2:
         return [take(x) for x in items]
     with ThreadPoolExecutor(threads, "judge") as pool:

@@ -19,7 +19,7 @@ ONLY_WHERE = "only where"
 REFUSED = (Status.ERROR, Status.UNSUPPORTED)
 
 
-def find_laid_out_inputs(form: Form | None) -> dict[int, str]:
+def find_strided_inputs(form: Form | None) -> dict[int, str]:
     """The inputs of a form that are not contiguous, by the number of their array: what they have otherwise, in words.
     Only a call of torch's tensors, or of NumPy arrays, is given any: others have no strides."""
     if form is None or form.kind != "torch":
@@ -114,7 +114,7 @@ def dense(form: Form, kept: int = -1) -> Form:
     )
 
 
-def attribute_to_layout(row: Row, which: str) -> Row:
+def blame_input_layout(row: Row, which: str) -> Row:
     """A row that fails because of how its inputs lie in memory, which is said first."""
     what = f"{ONLY_WHERE} {which}; the same values in contiguous inputs pass"
     return row.with_values({"error": what + (f": {row.error}" if row.error else "")})

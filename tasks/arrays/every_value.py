@@ -2,7 +2,7 @@
 
 A sweep has 2**20 values. Each of its (sign, exponent) pairs, zeros, subnormals, infinities and NaNs among them, has the
 mantissas around powers of two, in float64 every third of them, and random ones. Some places of the last exponent, whose
-patterns are all NaN but for one, are taken by the values around which kernels change their path (`list_landmark_values`).
+patterns are all NaN but for one, are taken by the values around which kernels change their path (`list_landmark_floats`).
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ def _sweep_values(dtype: str, seed: int) -> np.ndarray:
     tails[:, : len(chosen)] = chosen
     patterns = (np.arange(heads, dtype=unsigned)[:, None] << unsigned(width)) | tails
     swept = patterns.view(target)
-    near = list_landmark_values(dtype)
+    near = list_landmark_floats(dtype)
     swept[-1, 1 + len(chosen) :][: len(near)] = near[: each - 1 - len(chosen)]
-    hard = list_hard_values(dtype)
+    hard = list_hard_floats(dtype)
     rows = (hard.view(unsigned) >> unsigned(width)).astype(np.int64)
     order = np.argsort(rows, kind="stable")
     again = np.arange(len(hard)) - np.searchsorted(rows[order], rows[order])  # which of its sign and exponent it is
@@ -82,7 +82,7 @@ def pair_every_value(dtype: str, of: str = "") -> tuple[np.ndarray, np.ndarray]:
     return first.copy(), second.copy()
 
 
-def list_hard_values(dtype: str) -> np.ndarray:
+def list_hard_floats(dtype: str) -> np.ndarray:
     """(n,) values of float32 or float64 at which a function is hard to compute, by construction.
 
     Those nearest to a multiple of π/2, one of each exponent, where a sine or cosine is as small as it can be
@@ -136,7 +136,7 @@ def _compute_scaled_pi(bits: int) -> int:
     return (16 * arctan(5) - 4 * arctan(239)) >> 16
 
 
-def list_landmark_values(dtype: str) -> np.ndarray:
+def list_landmark_floats(dtype: str) -> np.ndarray:
     """(n,) values around which kernels change their path, with their neighbours on either side: ±1, halves, multiples
     of π/2, where exp, tanh, erf, sinh and sqrt overflow, underflow or saturate."""
     target = get_numpy_dtype(dtype)

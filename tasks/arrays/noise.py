@@ -255,7 +255,7 @@ def compute_noise_floor(
     total = _widen_noise_floor(references, evaluate(range(first)), first)
     wanted = count_draws_without_witness(op_class, draws, elements) if witness is None else first
     if witness is not None and first and op_class not in WITHOUT_NOISE and elements <= VERY_LARGE:
-        wanted = max(first, MORE_DRAWS if is_beyond_floor(witness, references, total) else 0)
+        wanted = max(first, MORE_DRAWS if is_beyond_noise_floor(witness, references, total) else 0)
     if wanted > first:
         further = _widen_noise_floor(references, evaluate(range(first, wanted)), wanted - first)
         total = [a if b is None else b if a is None else np.asarray(np.maximum(a, b)) for a, b in zip(total, further)]
@@ -339,7 +339,7 @@ def is_far_below(references: Arrays, floors: Sequence[np.ndarray | None], eps: f
     return False
 
 
-def is_beyond_floor(witness: Witness, references: Arrays, floors: Sequence[np.ndarray | None]) -> bool:
+def is_beyond_noise_floor(witness: Witness, references: Arrays, floors: Sequence[np.ndarray | None]) -> bool:
     """Whether a result lies so far off that it may be the noise floor that has been drawn too low."""
     with np.errstate(all="ignore"):
         for own, y, delta in zip(witness, references, floors):

@@ -63,7 +63,7 @@ def tensor_to_numpy(tensor: Any) -> np.ndarray:
     return tensor.numpy()
 
 
-def have_same_bits(a: Any, b: Any) -> bool:
+def have_same_tensor_bits(a: Any, b: Any) -> bool:
     """Whether two dense tensors are equal bit for bit."""
     import torch
 

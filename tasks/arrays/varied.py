@@ -30,11 +30,11 @@ def digest_outputs(outputs: Sequence[Any], before: str) -> str:
 
 
 def vary_inputs_by_digest(arrays: Sequence[Any], digest: str, moved: bool) -> list[Any]:
-    """The inputs of the call that follows one with some digest, as those of a turn (`vary_inputs`)."""
+    """The inputs of the call that follows one with some digest, as those of a turn (`vary_input_arrays`)."""
     return _turn_elements(arrays, int(digest[:13], 16) / 16**13, moved, int(digest[13:26], 16))
 
 
-def vary_inputs(arrays: Sequence[Any], turn: int, moved: bool) -> list[Any]:
+def vary_input_arrays(arrays: Sequence[Any], turn: int, moved: bool) -> list[Any]:
     """Inputs that no other turn has, of the same dtypes and shapes and as valid. If ``moved``, all elements are turned
     by some part of the whole, and each floating one is multiplied by a factor of its own from 1/2 to 1: what is only
     turned and scaled has the order, the sums and the spectrum of what was before, which a kernel could keep. Else they

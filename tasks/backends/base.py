@@ -26,7 +26,7 @@ from tasks.devices import (
     suggest_library_package,
 )
 from tasks.interpreter import IMAGE
-from tasks.model import FORWARD, Broken, Flushes, Form, Program, RuntimeInfo, Unavailable, Unsupported, call_one_by_one
+from tasks.model import FORWARD, Broken, Flushes, Form, Program, RuntimeInfo, Unavailable, Unsupported, build_one_by_one
 from tasks.nearest import find_near_names
 from tasks.run_queue import RunQueueClock
 
@@ -274,7 +274,7 @@ class Backend:
 
     def build_all(self, forms: Sequence[Form]) -> list[Program | Exception]:
         """Build several samples of one op; the default builds one after another."""
-        return call_one_by_one(self.build, forms)
+        return build_one_by_one(self.build, forms)
 
     def canary(self, form: Form) -> Program:
         """A program of a known answer (`tasks.canary`), which is run between cases to see whether the device still

@@ -45,7 +45,7 @@ class LoadedEngine:
     def step(self, inputs: Sequence[Any] | None = None) -> Sequence[Any]:
         if inputs is not None:
             raise Unsupported("an engine is given its requests by the form")
-        return [engine_relations.read_with_cache(self.engine, serving.read_engine_requests(self._form))]
+        return [engine_relations.read_logits_with_cache(self.engine, serving.read_engine_requests(self._form))]
 
     def state(self) -> Mapping[str, Any]:
         return {}

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from tasks.arrays import torch_tree
-from tasks.arrays.varied import vary_inputs
+from tasks.arrays.varied import vary_input_arrays
 from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.needs import ANY_C_COMPILER, CXX_COMPILER, PYTHON_HEADERS
 from tasks.backends.shared import inductor_settings, torch_run
@@ -305,7 +305,7 @@ class Inductor(TorchEager):
                 # Compiled on other values than those it is judged on: a number of theirs that became a constant would
                 # be right. Twice where the second compilation of a piece takes a number that has changed as a variable.
                 for turn in range(1 + alone):
-                    others = [replace(form, arrays=vary_inputs(form.arrays, turn, moved=False)) for form in forms]
+                    others = [replace(form, arrays=vary_input_arrays(form.arrays, turn, moved=False)) for form in forms]
                     with contextlib.suppress(Exception):
                         first(compiled, others)
                 first(compiled, forms)

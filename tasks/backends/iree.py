@@ -17,7 +17,7 @@ from tasks.arrays.low_bits import pack_low_bits
 from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.needs import VULKAN, Need, write_vulkan_lines
 from tasks.backends.shared import artefacts, onnx_graph
-from tasks.backends.shared.onnx_form import make_smallest_model, name_onnx_tensors, read_onnx_tensor_bytes
+from tasks.backends.shared.onnx_form import make_probe_form, name_onnx_tensors, read_onnx_tensor_bytes
 from tasks.backends.shared.recipe import ProgramRecipe, check_form_has_model
 from tasks.devices import amd, find_device_number, nvidia, processor
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
@@ -178,7 +178,7 @@ class Iree(Backend):
         self._flags = tuple(map(_rename_iree_flag, self._flags))
         if not self._target.driver:
             smoke_test(
-                f"IREE for {self.device}", lambda: [2.0] * bool(self._code(make_smallest_model())), "code of one Add"
+                f"IREE for {self.device}", lambda: [2.0] * bool(self._code(make_probe_form())), "code of one Add"
             )
             return RuntimeInfo(iree.compiler.version.VERSION, f"no device (compiles for {self.device})")
         drivers = iree.runtime.query_available_drivers()
@@ -196,7 +196,7 @@ class Iree(Backend):
             if at >= len(found):
                 raise Unavailable(f"IREE's driver {self._target.driver} finds {len(found)} devices, not number {at}")
             said.extend((driver.dump_device_info(found[at]["device_id"]), found[at]["name"]))
-            return self.build(make_smallest_model()).run()[0]
+            return self.build(make_probe_form()).run()[0]
 
         smoke_test(f"IREE's {self.device}", compute)
         adapter = _parse_vulkan_properties(said[0])

@@ -14,7 +14,7 @@ from tasks.arrays.pack import name_numpy_dtype
 from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.shared import onnx_graph
 from tasks.backends.shared.native_output import capture_native_output
-from tasks.backends.shared.onnx_form import make_smallest_model, name_onnx_tensors
+from tasks.backends.shared.onnx_form import make_probe_form, name_onnx_tensors
 from tasks.backends.shared.recipe import ProgramRecipe, check_form_has_model
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
 from tasks.packages import ONNX
@@ -72,7 +72,7 @@ class Mnn(Backend):
             with capture_native_output(said):
                 import _tools  # noqa: F401
                 import MNN
-        smoke_test("MNN", lambda: self.build(make_smallest_model()).run()[0])
+        smoke_test("MNN", lambda: self.build(make_probe_form()).run()[0])
         found = re.search(r"The device supports: (.*)", "".join(said))
         units = found[1].strip() if found else ""
         return RuntimeInfo(

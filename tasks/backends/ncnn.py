@@ -21,7 +21,7 @@ from tasks.arrays.pack import name_numpy_dtype
 from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.shared import artefacts, onnx_graph
 from tasks.backends.shared.native_output import capture_native_output
-from tasks.backends.shared.onnx_form import make_smallest_model, name_onnx_inputs
+from tasks.backends.shared.onnx_form import make_probe_form, name_onnx_inputs
 from tasks.backends.shared.recipe import ProgramRecipe, check_form_has_model
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported, Vacuous, errors
 from tasks.packages import ONNX
@@ -88,7 +88,7 @@ class Ncnn(Backend):
         if self._pnnx == Path():
             raise Unavailable("ncnn's converter pnnx is not installed")
         self._version = f"{ncnn.__version__} pnnx {importlib.metadata.version('pnnx')}"
-        smoke_test("ncnn", lambda: self.build(make_smallest_model()).run()[0])
+        smoke_test("ncnn", lambda: self.build(make_probe_form()).run()[0])
         return RuntimeInfo(str(ncnn.__version__), "cpu")
 
     def build(self, form: Form) -> Program:

@@ -20,7 +20,7 @@ from tasks.backends.base import FRACTION, TIMES_KERNELS, Backend, BaselineArm, i
 from tasks.backends.needs import VULKAN_FOR_WEBGPU, VULKAN_LOADER, Missing, find_software_vulkan, write_vulkan_lines
 from tasks.backends.shared import onnx_graph, ort_shapes, ort_timings
 from tasks.backends.shared.native_output import capture_native_output
-from tasks.backends.shared.onnx_form import make_smallest_model, name_onnx_inputs, read_onnx_tensor_bytes
+from tasks.backends.shared.onnx_form import make_probe_form, name_onnx_inputs, read_onnx_tensor_bytes
 from tasks.backends.shared.ort_passes import DISABLED, PASSES
 from tasks.backends.shared.ort_providers import CALLED, EMULATED_SOC, PROVIDERS, OrtProvider, is_provider_emulated
 from tasks.backends.shared.recipe import ProgramRecipe, check_form_has_model
@@ -170,7 +170,7 @@ class OnnxRuntime(Backend):
 
         def compute() -> Any:
             with capture_native_output(said):
-                program = self.build(make_smallest_model())
+                program = self.build(make_probe_form())
                 result = program.run()[0]
             if program.fallback:
                 raise Unavailable(f"{self._provider}: smoke test failed (one-Add model): {program.fallback}")

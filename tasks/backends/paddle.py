@@ -16,7 +16,7 @@ from tasks.backends.shared.function_form import describe_framework_call, invoke_
 from tasks.backends.shared.recipe import ProgramRecipe
 from tasks.devices import cuda_driver
 from tasks.model import Form, Program, RuntimeInfo, Unsupported, get_numpy_dtype
-from tasks.packages import make_index_url
+from tasks.packages import make_index_option
 from tasks.variables import count_compute_threads
 
 #: device → (its node label, what pip is asked for, Paddle's name of the device).
@@ -26,7 +26,7 @@ _DEVICES = {
     "cuda": (
         "nvidia",
         (
-            make_index_url("https://www.paddlepaddle.org.cn/packages/stable/cu129/"),
+            make_index_option("https://www.paddlepaddle.org.cn/packages/stable/cu129/"),
             "paddlepaddle-gpu==3.3.1",
             "setuptools",
         ),

@@ -14,7 +14,7 @@ import numpy as np
 
 from tasks.backends.base import Backend, smoke_test
 from tasks.backends.shared.native_output import capture_native_output
-from tasks.backends.shared.onnx_form import make_smallest_model, name_onnx_tensors
+from tasks.backends.shared.onnx_form import make_probe_form, name_onnx_tensors
 from tasks.backends.shared.recipe import ProgramRecipe, check_form_has_model
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
 from tasks.older_python import zip_equal
@@ -85,7 +85,7 @@ class Rknn(Backend):
                 import rknn.api  # noqa: F401
         except Exception as error:
             raise Unavailable(f"rknn-toolkit2 cannot be imported: {error}") from error
-        smoke_test(self.device, lambda: self.build(make_smallest_model()).run()[0])
+        smoke_test(self.device, lambda: self.build(make_probe_form()).run()[0])
         from importlib.metadata import version
 
         # Floats are float16 without quantization (user guide, "float_dtype": float16 is all that it may be).

@@ -15,7 +15,7 @@ import numpy as np
 
 from tasks.backends.base import TIMES_KERNELS, Backend, importing, smoke_test
 from tasks.backends.shared import artefacts, onnx_graph, tensorrt_network
-from tasks.backends.shared.onnx_form import make_smallest_model, name_onnx_tensors, put_onnx_constants
+from tasks.backends.shared.onnx_form import make_probe_form, name_onnx_tensors, put_onnx_constants
 from tasks.backends.shared.recipe import ProgramRecipe, check_form_has_model
 from tasks.backends.shared.tensorrt_run import NARROW, NARROWING, build_engine, run_engine, run_model, share, start_cuda
 from tasks.devices import cuda_driver
@@ -114,7 +114,7 @@ class TensorRt(Backend):
         except cuda_driver.CudaError as error:
             raise Unavailable(f"no NVIDIA GPU: {error}") from error
         # The coarsest precision is right in the first digit.
-        smoke_test(self.title, lambda: self.build(make_smallest_model()).run()[0], within=0.1)
+        smoke_test(self.title, lambda: self.build(make_probe_form()).run()[0], within=0.1)
         return self._info(trt, gpu.name, gpu.driver_version)
 
     def _import(self) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 from tasks import checks
 from tasks.backends.base import smoke_test
-from tasks.backends.shared.onnx_form import make_smallest_model
+from tasks.backends.shared.onnx_form import make_probe_form
 from tasks.backends.shared.recipe import ProgramRecipe
 from tasks.backends.shared.tensorrt_run import NARROWING, build_engine, build_model
 from tasks.backends.tensorrt import TensorRt, TensorRtError, _list_tensorrt_outputs
@@ -39,7 +39,7 @@ class TensorRtRtx(TensorRt):
         if not self._ahead:
             return super().probe()
         trt = self._import()
-        smoke_test(self.title, lambda: [2.0] * bool(self.build(make_smallest_model())), "an engine of one Add")
+        smoke_test(self.title, lambda: [2.0] * bool(self.build(make_probe_form())), "an engine of one Add")
         return self._info(trt, "no device (builds engines for compute capabilities 8.0, 8.6, 8.9, 12.0 and later)")
 
     def build(self, form: Form) -> Program:

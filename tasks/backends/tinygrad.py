@@ -21,7 +21,7 @@ from tasks.backends.base import TIMES_KERNELS, Backend, importing, smoke_test
 from tasks.backends.needs import C_COMPILER, OPENCL, Need, read_compiler_version
 from tasks.backends.shared import artefacts
 from tasks.backends.shared.native_output import capture_native_output
-from tasks.backends.shared.onnx_form import make_smallest_model, name_onnx_inputs
+from tasks.backends.shared.onnx_form import make_probe_form, name_onnx_inputs
 from tasks.backends.shared.recipe import ProgramRecipe, check_form_has_model
 from tasks.devices import BY_LABEL, cuda_driver, find_device_number, processor
 from tasks.model import Form, Program, RuntimeInfo, Unsupported, get_numpy_dtype
@@ -149,7 +149,7 @@ class Tinygrad(Backend):
             with capture_native_output(said):
                 Device[self._target]
             with Context(CACHELEVEL=0):  # a kernel that was kept says nothing of today's compiler
-                return self.build(make_smallest_model()).run()[0]
+                return self.build(make_probe_form()).run()[0]
 
         def words(error: Exception) -> str:
             return " ".join(" ".join([str(error), *said]).split())[-600:]

@@ -148,7 +148,7 @@ class TorchEager(Backend):
                 tuple(torch_switches.describe_torch_device_identity(self.target)),
             )
         return RuntimeInfo(
-            f"torch {torch.__version__}{torch_switches.read_torch_plugin_version(self.known)}{torch_switches.list_torch_libraries() if self.target == 'cuda' else ''}",
+            f"torch {torch.__version__}{torch_switches.read_torch_plugin_version(self.known)}{torch_switches.list_torch_gpu_libraries() if self.target == 'cuda' else ''}",
             where,
             driver,
             compute_precision=precision,
@@ -355,7 +355,7 @@ class TorchEager(Backend):
     @property
     def setup(self) -> tuple[str, ...]:
         """Lines of such a program before all calls: the import that registers the device, torch's switches."""
-        switches = torch_switches.write_switch_lines(self.target, self.device, self.coarse, self.reduced)
+        switches = torch_switches.write_torch_switch_lines(self.target, self.device, self.coarse, self.reduced)
         plugins = [self.known.plugin, *["torch_xla.backends"] * any("torch_xla.backends" in x for x in switches)]
         lines = [*(f"import {name}" for name in plugins if name), *switches]
         return ("import torch", *lines) if lines else ()

@@ -12,7 +12,7 @@ from typing import Any
 
 from tasks.backends.shared import ranks
 from tasks.training.hooked import Compute, HookedLoop
-from tasks.training.parallel import count_training_ranks, find_own_rank
+from tasks.training.parallel import count_training_ranks, find_training_rank
 from tasks.training.recipe import TrainingRecipe
 
 #: Variable of the script, as JSON: where the farm waits for the ranks (host, port, token), and how long they wait for
@@ -46,7 +46,7 @@ def serve(module: Any, optimiser: Any, compute: Compute) -> bool:
     threading.Thread(target=ranks.end_rank_with_connection, args=(connection, served), daemon=True).start()
     with connection, connection.makefile("rb") as source, connection.makefile("wb") as sink:
         try:
-            told = {"token": said["token"], "rank": find_own_rank(), "ranks": count_training_ranks()}
+            told = {"token": said["token"], "rank": find_training_rank(), "ranks": count_training_ranks()}
             ranks.write_to_rank(sink, told)
             while True:
                 try:

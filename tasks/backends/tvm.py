@@ -20,7 +20,7 @@ import numpy as np
 from tasks.arrays.pack import name_numpy_dtype
 from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.shared import artefacts
-from tasks.backends.shared.onnx_form import make_smallest_model, name_onnx_tensors
+from tasks.backends.shared.onnx_form import make_probe_form, name_onnx_tensors
 from tasks.backends.shared.recipe import ProgramRecipe, check_form_has_model
 from tasks.model import Form, Program, RuntimeInfo, Unsupported
 from tasks.model.dtypes import PACKED_BITS
@@ -62,7 +62,7 @@ class Tvm(Backend):
         with importing("TVM"):
             import tvm
             from tvm.relax.frontend.onnx import from_onnx  # noqa: F401
-        smoke_test("TVM", lambda: self.build(make_smallest_model()).run()[0])
+        smoke_test("TVM", lambda: self.build(make_probe_form()).run()[0])
         target = _choose_tvm_target(**self._target)
         return RuntimeInfo(tvm.__version__, str(target.attrs.get("mcpu", target.kind.name)))
 

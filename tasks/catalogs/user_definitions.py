@@ -54,7 +54,7 @@ def list_other_submissions(told: Mapping[str, Any]) -> list[str]:
     return [x for x in told.get("submissions", ()) if x != told.get("kernel")]
 
 
-def drop_isolation(text: str) -> str:
+def drop_definitions_isolation(text: str) -> str:
     """Definitions for a process that runs the user's kernels itself; "" where there are none."""
     return json.dumps(parse_definitions(text) | {"isolation": "none"}) if text else text
 

@@ -1,4 +1,4 @@
-"""Checks: what is asked of a program beside its numbers: the same bytes in a batch and on replay, a race against a baseline, an audit of its calls, steps of a training; of an engine, the ways that it answers requests beside float64's (`read_in_chunks`, `read_engine_requests`). By name, others' too ("farm.checks")."""
+"""Checks: what is asked of a program beside its numbers: the same bytes in a batch and on replay, a race against a baseline, an audit of its calls, steps of a training; of an engine, the ways that it answers requests beside float64's (`read_logits_in_chunks`, `read_engine_requests`). By name, others' too ("farm.checks")."""
 
 from __future__ import annotations
 

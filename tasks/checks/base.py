@@ -18,7 +18,7 @@ from tasks.model import (
     Session,
     Stateless,
     Status,
-    call_one_by_one,
+    build_one_by_one,
     run_session,
 )
 from tasks.model.leaf import take_leaf_row
@@ -213,7 +213,7 @@ class Check:
         check's."""
         if type(self).build is Check.build:
             return backend.build_all(forms)
-        return call_one_by_one(lambda form: self.build(backend, form), forms)
+        return build_one_by_one(lambda form: self.build(backend, form), forms)
 
     def run(self, program: Program, form: Form) -> Sequence[Any]:
         """Run ``program`` as the check wants it and return outputs, which are judged as those of the forward check.

@@ -39,7 +39,7 @@ class EngineRelation:
     cache: str = ""
 
 
-def read_with_cache(engine: Engine, requests: Requests, cache: str = "") -> np.ndarray:
+def read_logits_with_cache(engine: Engine, requests: Requests, cache: str = "") -> np.ndarray:
     """Each prompt read at once, each following token by itself."""
 
     def run(prompt: Sequence[int], following: Sequence[int]) -> Iterator[np.ndarray]:
@@ -51,12 +51,12 @@ def read_with_cache(engine: Engine, requests: Requests, cache: str = "") -> np.n
     return _stack_logit_rows(run(*both) for both in zip(requests.prompts, requests.following))
 
 
-def read_with_dynamic_cache(engine: Engine, requests: Requests) -> np.ndarray:
-    """`read_with_cache`, with a cache that grows by each token, whichever is the engine's usual one."""
-    return read_with_cache(engine, requests, DYNAMIC)
+def read_logits_with_dynamic_cache(engine: Engine, requests: Requests) -> np.ndarray:
+    """`read_logits_with_cache`, with a cache that grows by each token, whichever is the engine's usual one."""
+    return read_logits_with_cache(engine, requests, DYNAMIC)
 
 
-def read_recomputed(engine: Engine, requests: Requests) -> np.ndarray:
+def read_logits_recomputed(engine: Engine, requests: Requests) -> np.ndarray:
     """Prompt and following tokens read at once: no logits but those of a first pass."""
 
     def run(whole: Sequence[int], count: int) -> np.ndarray:
@@ -67,7 +67,7 @@ def read_recomputed(engine: Engine, requests: Requests) -> np.ndarray:
     return _stack_logit_rows(run(x, len(y)) for x, y in zip(requests.whole, requests.following))
 
 
-def read_in_chunks(engine: Engine, requests: Requests) -> np.ndarray:
+def read_logits_in_chunks(engine: Engine, requests: Requests) -> np.ndarray:
     """Each prompt read in chunks, one behind the other."""
 
     def run(prompt: Sequence[int], following: Sequence[int]) -> Iterator[np.ndarray]:
@@ -81,7 +81,7 @@ def read_in_chunks(engine: Engine, requests: Requests) -> np.ndarray:
     return _stack_logit_rows(run(*both) for both in zip(requests.prompts, requests.following))
 
 
-def read_in_batch(
+def read_logits_in_batch(
     engine: Engine, requests: Requests, side: str = LEFT, order: Sequence[int] | None = None
 ) -> np.ndarray:
     """All prompts in one batch, in an order; what is returned is in the requests' own."""
@@ -95,12 +95,12 @@ def read_in_batch(
     return np.stack(steps, 1)[np.argsort(order)]
 
 
-def read_permuted_batch(engine: Engine, requests: Requests) -> np.ndarray:
+def read_logits_of_permuted_batch(engine: Engine, requests: Requests) -> np.ndarray:
     """All prompts in one batch, the last first."""
-    return read_in_batch(engine, requests, order=range(len(requests.prompts))[::-1])
+    return read_logits_in_batch(engine, requests, order=range(len(requests.prompts))[::-1])
 
 
-def read_behind_prefix(engine: Engine, requests: Requests) -> np.ndarray:
+def read_logits_behind_prefix(engine: Engine, requests: Requests) -> np.ndarray:
     """Each prompt behind a prefix that another sequence has read, and that has gone on by itself meanwhile."""
 
     def run(prompt: Sequence[int], following: Sequence[int]) -> Iterator[np.ndarray]:
@@ -118,7 +118,7 @@ def read_behind_prefix(engine: Engine, requests: Requests) -> np.ndarray:
     return _stack_logit_rows(run(*both) for both in zip(requests.prompts, requests.following))
 
 
-def read_after_cropping(engine: Engine, requests: Requests) -> np.ndarray:
+def read_logits_after_cropping(engine: Engine, requests: Requests) -> np.ndarray:
     """After a few tokens, others are read and forgotten again."""
 
     def run(prompt: Sequence[int], following: Sequence[int]) -> Iterator[np.ndarray]:
@@ -134,7 +134,7 @@ def read_after_cropping(engine: Engine, requests: Requests) -> np.ndarray:
     return _stack_logit_rows(run(*both) for both in zip(requests.prompts, requests.following))
 
 
-def read_after_preemption(engine: Engine, requests: Requests) -> np.ndarray:
+def read_logits_after_preemption(engine: Engine, requests: Requests) -> np.ndarray:
     """Each sequence loses its cache to another one, several times."""
 
     def run(k: int) -> Iterator[np.ndarray]:
@@ -152,7 +152,7 @@ def read_after_preemption(engine: Engine, requests: Requests) -> np.ndarray:
     return _stack_logit_rows(run(k) for k in range(len(requests.prompts)))
 
 
-def read_speculative_drafts(engine: Engine, requests: Requests) -> np.ndarray:
+def read_logits_of_drafts(engine: Engine, requests: Requests) -> np.ndarray:
     """Drafts of several tokens are read at once; the last of each is wrong and is forgotten, as is what was read behind
     it."""
 
@@ -172,41 +172,47 @@ def read_speculative_drafts(engine: Engine, requests: Requests) -> np.ndarray:
 
 #: By name, as ops of the catalog `engine`.
 RELATIONS: dict[str, EngineRelation] = {
-    "float64": EngineRelation("cached decoding against float64", read_with_cache, None),
-    "again": EngineRelation("the same requests once more", read_with_cache, read_with_cache),
-    "recomputed": EngineRelation("one pass over all tokens instead of a cache", read_recomputed, read_with_cache),
-    "chunked": EngineRelation(f"prompts read in chunks of {CHUNK} tokens", read_in_chunks, read_with_cache),
+    "float64": EngineRelation("cached decoding against float64", read_logits_with_cache, None),
+    "again": EngineRelation("the same requests once more", read_logits_with_cache, read_logits_with_cache),
+    "recomputed": EngineRelation(
+        "one pass over all tokens instead of a cache", read_logits_recomputed, read_logits_with_cache
+    ),
+    "chunked": EngineRelation(
+        f"prompts read in chunks of {CHUNK} tokens", read_logits_in_chunks, read_logits_with_cache
+    ),
     "static_cache": EngineRelation(
-        "a cache of fixed size", lambda e, r: read_with_cache(e, r, STATIC), read_with_dynamic_cache
+        "a cache of fixed size", lambda e, r: read_logits_with_cache(e, r, STATIC), read_logits_with_dynamic_cache
     ),
     "paged_cache": EngineRelation(
-        "a cache of pages", lambda e, r: read_with_cache(e, r, PAGED), read_with_dynamic_cache
+        "a cache of pages", lambda e, r: read_logits_with_cache(e, r, PAGED), read_logits_with_dynamic_cache
     ),
     "int8_cache": EngineRelation(
-        "a cache in 8 bits, within what 8 bits do", lambda e, r: read_with_cache(e, r, INT8), None, cache=INT8
+        "a cache in 8 bits, within what 8 bits do", lambda e, r: read_logits_with_cache(e, r, INT8), None, cache=INT8
     ),
     "padded_left": EngineRelation(
-        "a batch padded on the left instead of each prompt alone", read_in_batch, read_with_cache
+        "a batch padded on the left instead of each prompt alone", read_logits_in_batch, read_logits_with_cache
     ),
     "padded_right": EngineRelation(
-        "a batch padded on the right", lambda e, r: read_in_batch(e, r, RIGHT), read_with_cache
+        "a batch padded on the right", lambda e, r: read_logits_in_batch(e, r, RIGHT), read_logits_with_cache
     ),
-    "permuted": EngineRelation("the rows of a batch in another order", read_permuted_batch, read_in_batch),
+    "permuted": EngineRelation(
+        "the rows of a batch in another order", read_logits_of_permuted_batch, read_logits_in_batch
+    ),
     "prefix_reused": EngineRelation(
-        "prompts behind the cached prefix of another sequence", read_behind_prefix, read_with_cache
+        "prompts behind the cached prefix of another sequence", read_logits_behind_prefix, read_logits_with_cache
     ),
-    "cropped": EngineRelation("tokens read and forgotten again", read_after_cropping, read_with_cache),
+    "cropped": EngineRelation("tokens read and forgotten again", read_logits_after_cropping, read_logits_with_cache),
     "preempted": EngineRelation(
-        "sequences that lose their cache and come back", read_after_preemption, read_with_cache
+        "sequences that lose their cache and come back", read_logits_after_preemption, read_logits_with_cache
     ),
     "speculative": EngineRelation(
-        "drafts checked several tokens at once, the wrong ones forgotten", read_speculative_drafts, read_with_cache
+        "drafts checked several tokens at once, the wrong ones forgotten", read_logits_of_drafts, read_logits_with_cache
     ),
     "tensor_parallel": EngineRelation(
-        "heads and products spread over two ranks", read_with_cache, read_with_cache, ranks=2
+        "heads and products spread over two ranks", read_logits_with_cache, read_logits_with_cache, ranks=2
     ),
     "compiled": EngineRelation(
-        "the compiled engine instead of the eager one", read_with_cache, read_with_cache, compiled=True
+        "the compiled engine instead of the eager one", read_logits_with_cache, read_logits_with_cache, compiled=True
     ),
 }
 

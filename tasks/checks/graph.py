@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tasks.arrays.varied import vary_inputs
+from tasks.arrays.varied import vary_input_arrays
 from tasks.checks.base import Observation, Scenario
 from tasks.checks.same_bytes import APART, ByteDifference, copy_program_outputs, find_byte_difference
 from tasks.checks.speedup import are_race_outputs_apart
@@ -58,7 +58,7 @@ class Graph(Scenario):
             told, worst = 0, 0.0
             for turn in range(ROUNDS):
                 for moved in (True, False):
-                    other = vary_inputs(form.arrays, turn, moved)
+                    other = vary_input_arrays(form.arrays, turn, moved)
                     try:
                         eager = copy_program_outputs(session.step(other))
                     except Exception:

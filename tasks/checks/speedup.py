@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tasks.arrays.varied import vary_inputs, vary_inputs_by_digest
+from tasks.arrays.varied import vary_input_arrays, vary_inputs_by_digest
 from tasks.checks import paired_timing, roofline
 from tasks.checks.base import Check, Observation
 from tasks.model import (
@@ -253,7 +253,7 @@ class _RaceWatch:
         assert self.program.eager is not None
         for moved in (True, False):
             try:
-                self.program.eager(vary_inputs(self.program.arrays, self.begin, moved))()
+                self.program.eager(vary_input_arrays(self.program.arrays, self.begin, moved))()
                 return moved
             except Exception as error:
                 said = error
@@ -320,8 +320,8 @@ class _RaceWatch:
         if self.draws and self.form.fresh is not None and self.program.alike:
             found = self.form.fresh(seed)
             self.draws = (time.perf_counter() - begin) * paired_timing.FEWEST < self.form.race_s / 2
-        fresh = self.given[arm] = found or vary_inputs(self.form.arrays, seed, self.moved)
-        return fresh, fresh if self.program.alike else vary_inputs(self.program.arrays, seed, self.moved)
+        fresh = self.given[arm] = found or vary_input_arrays(self.form.arrays, seed, self.moved)
+        return fresh, fresh if self.program.alike else vary_input_arrays(self.program.arrays, seed, self.moved)
 
     def check_outputs(self, turn: int, calls: Mapping[str, Timed]) -> None:
         """Raises Misbehaviour: kind "kept" for the bytes of the call before though the baseline's are others, "other

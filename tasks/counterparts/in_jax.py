@@ -10,39 +10,39 @@ import jax.scipy as jsp
 from jax import lax, nn
 
 from tasks.counterparts.arguments import (
-    absent,
     affine,
-    align_off,
     divide_windows,
     named,
     output_sizes,
     paddings,
-    rank,
     reduction_of,
-    windows,
+    refuse_aligned_corners,
+    refuse_argument,
+    repeat_for_axes,
+    require_rank,
 )
 
 __all__ = ["jax", "jnp", "jsp", "lax", "nn"]
 
 
-def tensor(x: Any) -> Any:
+def as_tensor(x: Any) -> Any:
     return jnp.asarray(x)
 
 
-def real(x: Any) -> Any:
+def require_real(x: Any) -> Any:
     """Logarithms of sums of complex numbers are on the principal branch in JAX, torch's are on any."""
-    return absent(x.dtype.name) if jnp.iscomplexobj(x) else x
+    return refuse_argument(x.dtype.name) if jnp.iscomplexobj(x) else x
 
 
-def whole(x: Any) -> Any:
+def require_integers(x: Any) -> Any:
     """Exponents: JAX takes them as integers."""
-    return x if jnp.issubdtype(x.dtype, jnp.integer) else absent("exponents that are no integers")
+    return x if jnp.issubdtype(x.dtype, jnp.integer) else refuse_argument("exponents that are no integers")
 
 
-def cells(index: Any, dim: int) -> tuple[Any, ...]:
+def index_cells(index: Any, dim: int) -> tuple[Any, ...]:
     """The index of JAX's ``.at`` for torch's scatter: the place itself on every axis but one."""
     if not index.ndim:
-        absent("a tensor of rank 0")
+        refuse_argument("a tensor of rank 0")
     grid = list(jnp.indices(index.shape, sparse=True))
     grid[dim] = index
     return tuple(grid)
@@ -51,16 +51,16 @@ def cells(index: Any, dim: int) -> tuple[Any, ...]:
 def top_k(x: Any, k: int, dim: int, largest: bool) -> Any:
     """(values, indices); lax has the largest along the last axis."""
     if not largest:
-        absent("largest=False")
+        refuse_argument("largest=False")
     if not x.ndim:
-        absent("a tensor of rank 0")
+        refuse_argument("a tensor of rank 0")
     values, places = lax.top_k(jnp.moveaxis(x, dim, -1), k)
     return jnp.moveaxis(values, -1, dim), jnp.moveaxis(places, -1, dim).astype(jnp.int64)
 
 
 def searchsorted(ordered: Any, values: Any, right: bool, side: str | None, out_int32: bool) -> Any:
     """torch counts in int64 unless told."""
-    found = jnp.searchsorted(rank(ordered, 1), values, side=side or ("right" if right else "left"))
+    found = jnp.searchsorted(require_rank(ordered, 1), values, side=side or ("right" if right else "left"))
     return found.astype(jnp.int32 if out_int32 else jnp.int64)
 
 
@@ -71,9 +71,9 @@ def _make_axis_labels(n: int) -> tuple[str, str, str]:
 
 def convolution(x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int, n: int) -> Any:
     """torch's layouts are given to XLA as they are."""
-    step, apart = windows(stride, n), windows(dilation, n)
+    step, apart = repeat_for_axes(stride, n), repeat_for_axes(dilation, n)
     made = lax.conv_general_dilated(
-        rank(x, n + 2),
+        require_rank(x, n + 2),
         weight,
         step,
         paddings(padding, weight.shape[2:], apart, n),
@@ -89,12 +89,12 @@ def transposed_convolution(
 ) -> Any:
     """lax.conv_transpose takes the padding of the convolution that it runs: what torch's leaves of the full one."""
     if groups != 1:
-        absent(f"groups={groups}")
-    step, apart = windows(stride, n), windows(dilation, n)
+        refuse_argument(f"groups={groups}")
+    step, apart = repeat_for_axes(stride, n), repeat_for_axes(dilation, n)
     full = [d * (k - 1) for d, k in zip(apart, weight.shape[2:])]
-    pads = [(f - p, f - p + o) for f, p, o in zip(full, windows(padding, n), windows(more, n))]
+    pads = [(f - p, f - p + o) for f, p, o in zip(full, repeat_for_axes(padding, n), repeat_for_axes(more, n))]
     made = lax.conv_transpose(
-        rank(x, n + 2),
+        require_rank(x, n + 2),
         weight,
         step,
         pads,
@@ -109,15 +109,17 @@ def _make_jax_window(
     x: Any, kernel: Any, stride: Any, padding: Any, n: int
 ) -> tuple[tuple[int, ...], tuple[int, ...], list[tuple[int, int]]]:
     """Window, strides and padding of `lax.reduce_window` over all axes of (N, C, …)."""
-    rank(x, n + 2)
-    size = windows(kernel, n)
-    step = windows(stride, n) if stride is not None and stride != [] else size
-    return (1, 1, *size), (1, 1, *step), [(0, 0), (0, 0), *((p, p) for p in windows(padding, n))]
+    require_rank(x, n + 2)
+    size = repeat_for_axes(kernel, n)
+    step = repeat_for_axes(stride, n) if stride is not None and stride != [] else size
+    return (1, 1, *size), (1, 1, *step), [(0, 0), (0, 0), *((p, p) for p in repeat_for_axes(padding, n))]
 
 
 def max_pool(x: Any, kernel: Any, stride: Any, padding: Any, dilation: Any, n: int) -> Any:
     size, step, pads = _make_jax_window(x, kernel, stride, padding, n)
-    return lax.reduce_window(x, -jnp.inf, lax.max, size, step, pads, window_dilation=(1, 1, *windows(dilation, n)))
+    return lax.reduce_window(
+        x, -jnp.inf, lax.max, size, step, pads, window_dilation=(1, 1, *repeat_for_axes(dilation, n))
+    )
 
 
 def average_pool(x: Any, kernel: Any, stride: Any, padding: Any, count_padding: bool, n: int) -> Any:
@@ -152,11 +154,11 @@ _METHODS = {
 def resize(x: Any, size: Any, mode: str, align_corners: bool | None) -> Any:
     """torch's "nearest" has no half-pixel centres: the two agree where a size is multiplied. Its cubic kernel is
     another."""
-    align_off(align_corners)
+    refuse_aligned_corners(align_corners)
     named(mode, *_METHODS)
     to = output_sizes(x, size)
     if mode == "nearest" and any(a % b for a, b in zip(to, x.shape[2:])):
-        absent("nearest by a ratio that is no whole number")
+        refuse_argument("nearest by a ratio that is no whole number")
     return jax.image.resize(x, (*x.shape[:2], *to), _METHODS[mode], antialias=False)
 
 
@@ -191,7 +193,7 @@ def rms_norm(x: Any, shape: Any, weight: Any, eps: float | None) -> Any:
 def group_norm(x: Any, groups: int, weight: Any, bias: Any, eps: float) -> Any:
     """As flax.linen.GroupNorm computes it, on (N, C, …)."""
     if x.ndim < 3:
-        absent(f"a tensor of rank {x.ndim}")
+        refuse_argument(f"a tensor of rank {x.ndim}")
     grouped = x.reshape(x.shape[0], groups, -1)
     channels = (-1, *(1,) * (x.ndim - 2))
     y = _normalise_axes(grouped, (2,), eps).reshape(x.shape)
@@ -213,7 +215,7 @@ def nn_standardize(x: Any, mean: Any, variance: Any, weight: Any, bias: Any, eps
 def attention(query: Any, key: Any, value: Any, mask: Any, causal: bool, scale: float | None) -> Any:
     """jax.nn.dot_product_attention on (N, heads, length, width); it takes the heads behind the length."""
     for x in (query, key, value):
-        rank(x, 4)
+        require_rank(x, 4)
     bias, chosen = (None, mask) if mask is not None and mask.dtype == jnp.bool_ else (mask, None)
     swap = (0, 2, 1, 3)
     found = nn.dot_product_attention(
@@ -245,9 +247,9 @@ def reduced(loss: Any, reduction: str) -> Any:
 
 def cross_entropy(x: Any, target: Any, ignore_index: int, reduction: str) -> Any:
     """Of (N, C) and class indices, as optax.losses.softmax_cross_entropy_with_integer_labels has it."""
-    rank(x, 2)
+    require_rank(x, 2)
     if not jnp.issubdtype(target.dtype, jnp.integer):
-        absent("targets that are probabilities")
+        refuse_argument("targets that are probabilities")
     kept = target != ignore_index
     loss = -jnp.take_along_axis(nn.log_softmax(x, -1), jnp.where(kept, target, 0)[:, None], -1)[:, 0]
     loss = jnp.where(kept, loss, 0)

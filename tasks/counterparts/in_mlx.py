@@ -8,29 +8,29 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from tasks.counterparts.arguments import (
-    absent,
     affine,
-    align_off,
     divide_windows,
     named,
     output_sizes,
     paddings,
-    rank,
     reduction_of,
-    windows,
+    refuse_aligned_corners,
+    refuse_argument,
+    repeat_for_axes,
+    require_rank,
 )
 
 __all__ = ["mx", "nn"]
 
 
-def long(x: Any) -> Any:
+def as_int64(x: Any) -> Any:
     """torch's indices are int64, MLX's uint32."""
     return x.astype(mx.int64)
 
 
 def channels_last(x: Any, n: int) -> Any:
     """(N, C, …) as MLX has it, (N, …, C)."""
-    return mx.moveaxis(rank(x, n + 2), 1, -1)
+    return mx.moveaxis(require_rank(x, n + 2), 1, -1)
 
 
 def channels_first(x: Any) -> Any:
@@ -39,7 +39,7 @@ def channels_first(x: Any) -> Any:
 
 def convolution(x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int, n: int) -> Any:
     """As mlx.nn.Conv2d computes it; torch's weights are (out, in, …), MLX's (out, …, in)."""
-    step, apart = windows(stride, n), windows(dilation, n)
+    step, apart = repeat_for_axes(stride, n), repeat_for_axes(dilation, n)
     pads = paddings(padding, weight.shape[2:], apart, n)
     made = mx.conv_general(
         channels_last(x, n),
@@ -57,9 +57,9 @@ def transposed_convolution(
 ) -> Any:
     """torch's weights are (in, out, …), MLX's (out, …, in)."""
     if groups != 1:
-        absent(f"groups={groups}")
+        refuse_argument(f"groups={groups}")
     function = (mx.conv_transpose1d, mx.conv_transpose2d, mx.conv_transpose3d)[n - 1]
-    given = [windows(value, n) for value in (stride, padding, dilation, more)]
+    given = [repeat_for_axes(value, n) for value in (stride, padding, dilation, more)]
     made = function(
         channels_last(x, n), mx.moveaxis(weight, 0, -1), *(value[0] if n == 1 else tuple(value) for value in given)
     )
@@ -68,13 +68,13 @@ def transposed_convolution(
 
 def no(padding: Any) -> Any:
     """MLX counts the padding in its averages."""
-    return absent("count_include_pad=False") if any(windows(padding, 1)) else padding
+    return refuse_argument("count_include_pad=False") if any(repeat_for_axes(padding, 1)) else padding
 
 
 def pool(layer: Any, x: Any, kernel: Any, stride: Any, padding: Any, n: int) -> Any:
-    size = windows(kernel, n)
-    step = windows(stride, n) if stride is not None and stride != [] else size
-    made = layer(*((value[0] if n == 1 else tuple(value)) for value in (size, step, windows(padding, n))))
+    size = repeat_for_axes(kernel, n)
+    step = repeat_for_axes(stride, n) if stride is not None and stride != [] else size
+    made = layer(*((value[0] if n == 1 else tuple(value)) for value in (size, step, repeat_for_axes(padding, n))))
     return channels_first(made(channels_last(x, n)))
 
 
@@ -86,10 +86,10 @@ def adaptive_average_pool(layer: Any, x: Any, output_size: Any, n: int) -> Any:
 def resize(x: Any, size: Any, mode: str, align_corners: bool | None) -> Any:
     """mlx.nn.Upsample, which takes factors; its "nearest" agrees with torch's where a size is multiplied. It computes
     in float32, and returns that."""
-    align_off(align_corners)
+    refuse_aligned_corners(align_corners)
     to, own = output_sizes(x, size), x.shape[2:]
     if any(a % b for a, b in zip(to, own)):
-        absent("a ratio that is no whole number")
+        refuse_argument("a ratio that is no whole number")
     method = {"nearest": "nearest", "linear": "linear", "bilinear": "linear"}[
         named(mode, "nearest", "linear", "bilinear")
     ]
@@ -99,19 +99,19 @@ def resize(x: Any, size: Any, mode: str, align_corners: bool | None) -> Any:
 
 def layer_norm(x: Any, shape: Any, weight: Any, bias: Any, eps: float) -> Any:
     """Over the last axis."""
-    return mx.fast.layer_norm(x, weight, bias, eps) if len(shape) == 1 else absent(f"normalized_shape={shape}")
+    return mx.fast.layer_norm(x, weight, bias, eps) if len(shape) == 1 else refuse_argument(f"normalized_shape={shape}")
 
 
 def rms_norm(x: Any, shape: Any, weight: Any, eps: float | None) -> Any:
     """Over the last axis."""
     least = mx.finfo(x.dtype).eps if eps is None else eps
-    return mx.fast.rms_norm(x, weight, least) if len(shape) == 1 else absent(f"normalized_shape={shape}")
+    return mx.fast.rms_norm(x, weight, least) if len(shape) == 1 else refuse_argument(f"normalized_shape={shape}")
 
 
 def group_norm(x: Any, groups: int, weight: Any, bias: Any, eps: float) -> Any:
     """As mlx.nn.GroupNorm(pytorch_compatible=True) computes it, on (N, C, …)."""
     if x.ndim < 3:
-        absent(f"a tensor of rank {x.ndim}")
+        refuse_argument(f"a tensor of rank {x.ndim}")
     grouped = mx.fast.layer_norm(x.reshape(x.shape[0], groups, -1), None, None, eps).reshape(x.shape)
     return _scale_and_shift(grouped, weight, bias)
 
@@ -135,16 +135,16 @@ def attention(query: Any, key: Any, value: Any, mask: Any, causal: bool, scale: 
     """mx.fast.scaled_dot_product_attention on (N, heads, length, width); MLX's causal mask ends at the last key,
     torch's begins at the first."""
     for x in (query, key, value):
-        rank(x, 4)
+        require_rank(x, 4)
     if causal and query.shape[2] != key.shape[2]:
-        absent("is_causal of different lengths")
+        refuse_argument("is_causal of different lengths")
     scale = query.shape[3] ** -0.5 if scale is None else scale
     return mx.fast.scaled_dot_product_attention(query, key, value, scale=scale, mask="causal" if causal else mask)
 
 
-def cells(index: Any, dim: int) -> tuple[Any, ...]:
+def index_cells(index: Any, dim: int) -> tuple[Any, ...]:
     """The index of ``.at`` for torch's scatter: the place itself on every axis but one."""
-    n = index.ndim or absent("a tensor of rank 0")
+    n = index.ndim or refuse_argument("a tensor of rank 0")
     grid = [mx.arange(size).reshape((-1,) + (1,) * (n - 1 - i)) for i, size in enumerate(index.shape)]
     grid[dim] = index
     return tuple(grid)
@@ -161,9 +161,9 @@ def reduced(loss: Any, reduction: str) -> Any:
 
 def cross_entropy(x: Any, target: Any, ignore_index: int, reduction: str) -> Any:
     """Of (N, C) and class indices; mlx.nn.losses.cross_entropy ignores none."""
-    rank(x, 2)
+    require_rank(x, 2)
     if not mx.issubdtype(target.dtype, mx.integer):
-        absent("targets that are probabilities")
+        refuse_argument("targets that are probabilities")
     kept = target != ignore_index
     loss = mx.where(kept, nn.losses.cross_entropy(x, mx.where(kept, target, 0)), 0)
     if reduction == "mean":

@@ -44,8 +44,8 @@ ACTIVATIONS: tuple[CounterpartRow, ...] = (
     R(
         "nn.functional.softplus",
         "x, beta=1, threshold=20 | threshold",
-        "nn.softplus(x) if threshold == 20 else absent('threshold')",
-        "tf.nn.softplus(x) if threshold == 20 else absent('threshold')",
+        "nn.softplus(x) if threshold == 20 else refuse_argument('threshold')",
+        "tf.nn.softplus(x) if threshold == 20 else refuse_argument('threshold')",
         "F.softplus(x, beta, threshold)",
     ),
     R("nn.functional.softsign", "x", "nn.soft_sign", "tf.nn.softsign", "F.softsign"),
@@ -59,26 +59,26 @@ ACTIVATIONS: tuple[CounterpartRow, ...] = (
         "",
         "F.rrelu(x, lower, upper, training)",
     ),
-    R("softmax", "x, dim, *, dtype=None", "nn.softmax(x, dim)", "tf.nn.softmax(ranked(x), dim)", "F.softmax(x, dim)"),
+    R("softmax", "x, dim, *, dtype=None", "nn.softmax(x, dim)", "tf.nn.softmax(require_axis(x), dim)", "F.softmax(x, dim)"),
     R(
         "softmax.with_dtype",
         "x, dim, *, dtype",
         "nn.softmax(x.astype(dtype), dim)",
-        "tf.nn.softmax(tf.cast(ranked(x), dtype), dim)",
+        "tf.nn.softmax(tf.cast(require_axis(x), dtype), dim)",
         "F.softmax(x, dim, dtype)",
     ),
     R(
         "log_softmax",
         "x, dim, *, dtype=None",
         "nn.log_softmax(x, dim)",
-        "tf.nn.log_softmax(ranked(x), dim)",
+        "tf.nn.log_softmax(require_axis(x), dim)",
         "F.log_softmax(x, dim)",
     ),
     R(
         "log_softmax.with_dtype",
         "x, dim, *, dtype",
         "nn.log_softmax(x.astype(dtype), dim)",
-        "tf.nn.log_softmax(tf.cast(ranked(x), dtype), dim)",
+        "tf.nn.log_softmax(tf.cast(require_axis(x), dtype), dim)",
         "F.log_softmax(x, dim, dtype)",
     ),
     R(
@@ -89,8 +89,8 @@ ACTIVATIONS: tuple[CounterpartRow, ...] = (
         "F.dropout(x, p, training=training)",
     ),
     R("nn.functional.alpha_dropout", "x, p=0.5, training=False" + _INPLACE, "", "", "F.alpha_dropout(x, p, training)"),
-    R("nn.functional.dropout2d", "x, p=0.5, training=True" + _INPLACE, "", "", "F.dropout2d(rank(x, 4), p, training)"),
-    R("nn.functional.dropout3d", "x, p=0.5, training=True" + _INPLACE, "", "", "F.dropout3d(rank(x, 5), p, training)"),
+    R("nn.functional.dropout2d", "x, p=0.5, training=True" + _INPLACE, "", "", "F.dropout2d(require_rank(x, 4), p, training)"),
+    R("nn.functional.dropout3d", "x, p=0.5, training=True" + _INPLACE, "", "", "F.dropout3d(require_rank(x, 5), p, training)"),
 )
 
 NORMALISATIONS: tuple[CounterpartRow, ...] = (
@@ -99,7 +99,7 @@ NORMALISATIONS: tuple[CounterpartRow, ...] = (
         "x, normalized_shape, weight=None, bias=None, eps=1e-5",
         "~layer_norm(x, normalized_shape, weight, bias, eps)",
         "~layer_norm(x, normalized_shape, weight, bias, eps)",
-        "F.layer_norm(x, list(normalized_shape), flat(weight), flat(bias), eps)",
+        "F.layer_norm(x, list(normalized_shape), flatten_weight(weight), flatten_weight(bias), eps)",
     ),
     R(
         "nn.functional.rms_norm",
@@ -157,14 +157,14 @@ def _make_convolution_rows(n: int) -> tuple[CounterpartRow, CounterpartRow]:
             _CONV,
             f"convolution(x, weight, bias, stride, padding, dilation, groups, {n})",
             f"convolution(x, weight, bias, stride, padding, dilation, groups, {n})",
-            f"F.conv{n}d(rank(x, {n + 2}), weight, bias, plain(stride, {n}), plain(padding, {n}), plain(dilation, {n}), groups)",
+            f"F.conv{n}d(require_rank(x, {n + 2}), weight, bias, plain(stride, {n}), plain(padding, {n}), plain(dilation, {n}), groups)",
         ),
         R(
             f"nn.functional.conv_transpose{n}d",
             _TRANSPOSED,
             f"transposed_convolution(x, weight, bias, stride, padding, output_padding, groups, dilation, {n})",
             f"transposed_convolution(x, weight, bias, stride, padding, output_padding, groups, dilation, {n})",
-            f"F.conv{n}d_transpose(rank(x, {n + 2}), weight, bias, plain(stride, {n}), plain(padding, {n}), plain(output_padding, {n}), groups=groups, dilation=plain(dilation, {n}))",
+            f"F.conv{n}d_transpose(require_rank(x, {n + 2}), weight, bias, plain(stride, {n}), plain(padding, {n}), plain(output_padding, {n}), groups=groups, dilation=plain(dilation, {n}))",
         ),
     )
 
@@ -180,14 +180,14 @@ def _make_pooling_rows(n: int) -> tuple[CounterpartRow, ...]:
             _MAX_POOL,
             f"max_pool(x, kernel_size, stride, padding, dilation, {n})",
             f"max_pool(x, kernel_size, stride, padding, {n})",
-            f"F.max_pool{n}d(rank(x, {n + 2}), plain(kernel_size, {n}), plain(stride, {n}), plain(padding, {n}), ceil_mode=ceil_mode)",
+            f"F.max_pool{n}d(require_rank(x, {n + 2}), plain(kernel_size, {n}), plain(stride, {n}), plain(padding, {n}), ceil_mode=ceil_mode)",
         ),
         R(
             f"nn.functional.avg_pool{n}d",
             _AVG_POOL,
             f"~average_pool(x, kernel_size, stride, padding, count_include_pad, {n})",
             f"average_pool(x, kernel_size, stride, padding, count_include_pad, {n})",
-            f"F.avg_pool{n}d(rank(x, {n + 2}), plain(kernel_size, {n}), plain(stride, {n}), plain(padding, {n}), exclusive=not count_include_pad, ceil_mode=ceil_mode"
+            f"F.avg_pool{n}d(require_rank(x, {n + 2}), plain(kernel_size, {n}), plain(stride, {n}), plain(padding, {n}), exclusive=not count_include_pad, ceil_mode=ceil_mode"
             + (")" if n == 1 else ", divisor_override=divisor_override)"),
         ),
         R(
@@ -195,14 +195,14 @@ def _make_pooling_rows(n: int) -> tuple[CounterpartRow, ...]:
             "x, output_size",
             f"~adaptive_average_pool(x, output_size, {n})",
             f"~adaptive_average_pool(x, output_size, {n})",
-            f"F.adaptive_avg_pool{n}d(rank(x, {n + 2}), plain(output_size, {n}))",
+            f"F.adaptive_avg_pool{n}d(require_rank(x, {n + 2}), plain(output_size, {n}))",
         ),
         R(
             f"nn.functional.adaptive_max_pool{n}d",
             "x, output_size, return_indices=False",
             "",
             "",
-            f"F.adaptive_max_pool{n}d(rank(x, {n + 2}), plain(output_size, {n}))",
+            f"F.adaptive_max_pool{n}d(require_rank(x, {n + 2}), plain(output_size, {n}))",
         ),
     )
 
@@ -227,15 +227,15 @@ IMAGES: tuple[CounterpartRow, ...] = (
         "resize(x, size, mode, align_corners)",
         "interpolate(x, size, None, mode, align_corners)",
     ),
-    R("nn.functional.pixel_shuffle", "x, upscale_factor", "", "", "F.pixel_shuffle(rank(x, 4), upscale_factor)"),
+    R("nn.functional.pixel_shuffle", "x, upscale_factor", "", "", "F.pixel_shuffle(require_rank(x, 4), upscale_factor)"),
     R(
         "nn.functional.pixel_unshuffle",
         "x, downscale_factor",
         "",
         "",
-        "F.pixel_unshuffle(rank(x, 4), downscale_factor)",
+        "F.pixel_unshuffle(require_rank(x, 4), downscale_factor)",
     ),
-    R("nn.functional.channel_shuffle", "x, groups", "", "", "F.channel_shuffle(rank(x, 4), groups)"),
+    R("nn.functional.channel_shuffle", "x, groups", "", "", "F.channel_shuffle(require_rank(x, 4), groups)"),
     R(
         "nn.functional.grid_sample",
         "x, grid, mode='bilinear', padding_mode='zeros', align_corners=None",
@@ -248,7 +248,7 @@ IMAGES: tuple[CounterpartRow, ...] = (
         "x, kernel_size, dilation=1, padding=0, stride=1",
         "",
         "",
-        "F.unfold(rank(x, 4), kernel_size, stride, padding, dilation)",
+        "F.unfold(require_rank(x, 4), kernel_size, stride, padding, dilation)",
     ),
 )
 
@@ -291,7 +291,7 @@ LOSSES: tuple[CounterpartRow, ...] = (
         "nn.functional.l1_loss",
         "x, target" + _REDUCED,
         "~reduced(jnp.abs(x - target), reduction)",
-        "~reduced(tf.abs(real(x) - real(target)), reduction)",
+        "~reduced(tf.abs(require_real(x) - require_real(target)), reduction)",
         "F.l1_loss(x, target, reduction)",
     ),
     R(
@@ -306,7 +306,7 @@ LOSSES: tuple[CounterpartRow, ...] = (
         "x, target, weight=None, size_average=None, ignore_index=-100, reduce=None, reduction='mean'",
         "",
         "",
-        "F.nll_loss(batched(x), target, weight, ignore_index, reduction)",
+        "F.nll_loss(require_batch(x), target, weight, ignore_index, reduction)",
     ),
     R(
         "nn.functional.binary_cross_entropy",
@@ -341,7 +341,7 @@ LOSSES: tuple[CounterpartRow, ...] = (
         "x, other, dim=1, eps=1e-8",
         "",
         "",
-        "F.cosine_similarity(ranked(x), ranked(other), dim, eps)",
+        "F.cosine_similarity(require_axis(x), require_axis(other), dim, eps)",
     ),
     R(
         "nn.functional.cosine_embedding_loss",
@@ -362,7 +362,7 @@ LOSSES: tuple[CounterpartRow, ...] = (
         "x, target, p=1, margin=1.0, weight=None" + _REDUCED,
         "",
         "",
-        "F.multi_margin_loss(rank(x, 2), target, p, margin, weight, reduction)",
+        "F.multi_margin_loss(require_rank(x, 2), target, p, margin, weight, reduction)",
     ),
     R(
         "nn.functional.multilabel_soft_margin_loss",
@@ -375,7 +375,7 @@ LOSSES: tuple[CounterpartRow, ...] = (
         "nn.functional.poisson_nll_loss",
         "x, target, log_input=True, full=False, size_average=None, eps=1e-8, reduce=None, reduction='mean'",
         "",
-        "reduced(tf.nn.log_poisson_loss(target, x, full), reduction) if log_input and not full else absent('full')",
+        "reduced(tf.nn.log_poisson_loss(target, x, full), reduction) if log_input and not full else refuse_argument('full')",
         "F.poisson_nll_loss(x, target, log_input, full, eps, reduction)",
     ),
     R(

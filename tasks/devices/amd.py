@@ -9,7 +9,7 @@ from pathlib import Path
 from tasks.devices import cuda_driver
 from tasks.devices.base import Device, DeviceDriver, DeviceToolkit, TorchDevice, VendorCommand
 from tasks.devices.nvidia import NO_SMALL_PRODUCT
-from tasks.packages import TORCH_CATALOG, name_torch_build
+from tasks.packages import TORCH_CATALOG, pin_torch_build
 
 
 def find_amd_architecture(root: Path = Path("/")) -> str:
@@ -67,7 +67,7 @@ GPU = Device(
             option="tf32",
             coarse="tfloat32",
             coarser=(("HIPBLASLT_ALLOW_TF32", "1"),),  # torch takes no TF32 on ROCm otherwise (ATen/Context.cpp)
-            packages=(*name_torch_build("rocm7.2"), *TORCH_CATALOG),
+            packages=(*pin_torch_build("rocm7.2"), *TORCH_CATALOG),
             unsupported=NO_SMALL_PRODUCT
             + r"|(?:HIPBLAS|ROCBLAS|MIOPEN|HIPFFT)_?\w*NOT_(?:SUPPORTED|IMPLEMENTED)|miopenStatusUnsupportedOp|hipErrorNoBinaryForGpu|no kernel image is available|invalid device function",
             sticky=cuda_driver.STICKY.pattern

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tasks.devices.base import PLUGIN_ALONE, Device, DeviceDriver, TorchDevice, VendorCommand
-from tasks.packages import TORCH_CATALOG, make_index_url
+from tasks.packages import TORCH_CATALOG, make_index_option
 
 #: Ray counts cores of a chip; without the tool a chip counts as one.
 NEURON = Device(
@@ -30,7 +30,7 @@ NEURON = Device(
             coarse="bfloat16",
             obeys=True,
             packages=(
-                make_index_url("https://pip.repos.neuron.amazonaws.com"),
+                make_index_option("https://pip.repos.neuron.amazonaws.com"),
                 "torch-neuronx==2.9.*",
                 "neuronx-cc==2.*",
                 *TORCH_CATALOG,

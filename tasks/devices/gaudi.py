@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tasks.devices.base import PLUGIN_ALONE, Device, DeviceDriver, DeviceToolkit, TorchDevice, VendorCommand
-from tasks.packages import TORCH_CATALOG, make_index_url
+from tasks.packages import TORCH_CATALOG, make_index_option
 
 HPU = Device(
     "gaudi",
@@ -33,7 +33,7 @@ HPU = Device(
             distribution="habana_torch_plugin",
             toolkit=True,
             packages=(
-                make_index_url("https://vault.habana.ai/artifactory/api/pypi/gaudi-python/simple"),
+                make_index_option("https://vault.habana.ai/artifactory/api/pypi/gaudi-python/simple"),
                 "habana-torch-plugin==1.23.*",
                 *TORCH_CATALOG,
             ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tasks.devices.base import PLUGIN_ALONE, Device, TorchDevice
-from tasks.packages import TORCH_CATALOG, name_torch_build
+from tasks.packages import TORCH_CATALOG, pin_torch_build
 
 TPU = Device(
     "google",
@@ -20,7 +20,7 @@ TPU = Device(
             platform="TPU",
             option="bf16_matmul",
             coarse="bfloat16",
-            packages=(*name_torch_build("cpu", "2.9.0"), "torch_xla[tpu]==2.9.0", *TORCH_CATALOG),
+            packages=(*pin_torch_build("cpu", "2.9.0"), "torch_xla[tpu]==2.9.0", *TORCH_CATALOG),
             variables=(PLUGIN_ALONE,),
             unsupported=r"UNIMPLEMENTED|not implemented on|lowering .*not (?:supported|implemented)",
             sticky=r"UNAVAILABLE|DATA_LOSS|ABORTED|TPU (?:driver|chip|core).*(?:lost|failed)|INTERNAL: .*(?:[Cc]ore halted|hardware)",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tasks.devices.base import Device, DeviceDriver, TorchDevice, VendorCommand
-from tasks.packages import TORCH_CATALOG, name_torch_build
+from tasks.packages import TORCH_CATALOG, pin_torch_build
 
 GPU = Device(
     "intel",
@@ -24,7 +24,7 @@ GPU = Device(
         "xpu": TorchDevice(
             option="tf32",
             coarse="tfloat32",
-            packages=(*name_torch_build("xpu"), *TORCH_CATALOG),
+            packages=(*pin_torch_build("xpu"), *TORCH_CATALOG),
             variables=(("PYTORCH_DEBUG_XPU_FALLBACK", "1"),),  # else an op that runs on the CPU does not say so
             sticky=r"UR_RESULT_ERROR_(?:DEVICE_LOST|OUT_OF_RESOURCES|UNKNOWN)|PI_ERROR_DEVICE_LOST",
             out_of_memory=r"UR_RESULT_ERROR_OUT_OF_(?:DEVICE|HOST)_MEMORY|XPU out of memory",

@@ -10,7 +10,7 @@ from pathlib import Path
 from tasks.devices import cuda_driver
 from tasks.devices.base import Device, DeviceDescription, DeviceDriver, TorchDevice, VendorCommand
 from tasks.devices.sanitizer import READS_OUTSIDE, WRITES_OUTSIDE, Sanitizer
-from tasks.packages import TORCH_CATALOG, name_torch_build
+from tasks.packages import TORCH_CATALOG, pin_torch_build
 
 #: As an administrator sets it, `nvidia-smi -c EXCLUSIVE_PROCESS`.
 _EXCLUSIVE = VendorCommand(("nvidia-smi", "--query-gpu=compute_mode", "--format=csv,noheader"), r"^Exclusive_Process")
@@ -153,7 +153,7 @@ GPU = Device(
         "cuda": TorchDevice(
             option="tf32",
             coarse="tfloat32",
-            packages=(*name_torch_build("cu130"), *TORCH_CATALOG),
+            packages=(*pin_torch_build("cu130"), *TORCH_CATALOG),
             unsupported=f"{_NO_KERNEL}|{NO_SMALL_PRODUCT}",
             sticky=cuda_driver.STICKY.pattern
             + r"|(?:CUBLAS|CUDNN|CUSOLVER)_STATUS_(?:EXECUTION_FAILED|INTERNAL_ERROR)",

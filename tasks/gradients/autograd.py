@@ -118,7 +118,7 @@ class UntouchedInputs:
 
     def describe_change(self) -> str:
         """What is not as it was, in words; "" if everything is."""
-        return next((told for told, x, old in self._kept if not torch_tree.have_same_bits(x, old)), "")
+        return next((told for told, x, old in self._kept if not torch_tree.have_same_tensor_bits(x, old)), "")
 
     def check(self, gradients: Sequence[Any]) -> None:
         """Raise Misbehaviour with the gradients that the pass gave, unless everything is."""
@@ -158,7 +158,7 @@ class ChoiceNode:
     dim: int | None
 
 
-def find_choice_node(outputs: Sequence[Any]) -> ChoiceNode | None:
+def find_autograd_choice(outputs: Sequence[Any]) -> ChoiceNode | None:
     """What a graph of one node chooses that has saved integers, places; None of any other."""
     found = [node for node in iterate_autograd_nodes(outputs) if type(node).__name__ != "AccumulateGrad"]
     if len(found) != 1 or not any(
@@ -333,7 +333,7 @@ def _change_handed(outputs: Sequence[Any], change: Callable[[Any], Any], names: 
 
 
 @contextlib.contextmanager
-def equalities() -> Iterator[list[str]]:
+def watch_equalities() -> Iterator[list[str]]:
     """The comparisons for equality that torch makes inside, forward and backward, by name."""
     from torch.utils._python_dispatch import TorchDispatchMode
 

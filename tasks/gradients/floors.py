@@ -41,7 +41,7 @@ def measure_floors(
     return wide, strict
 
 
-def measure_drawn_floors(
+def measure_gradient_draws(
     values: Sequence[np.ndarray], move: Callable[[int], Sequence[np.ndarray]], draws: int, typical: bool = False
 ) -> list[np.ndarray]:
     """How far each of some outputs moves in so many draws, of which ``move`` makes one: the farthest, or typically (their
@@ -57,7 +57,7 @@ def measure_drawn_floors(
     return [np.sqrt(x) for x in total] if typical else total
 
 
-def measure_own_error(derivative: Derivative, point: Point, values: Sequence[np.ndarray]) -> Floors:
+def measure_derivative_roundoff(derivative: Derivative, point: Point, values: Sequence[np.ndarray]) -> Floors:
     """What rounding in float64 does to a derivative, where terms of several nodes cancel (x − tanh x near 0): a draw of
     it, in what every node hands on. None where it is nothing."""
     nothing: Floors = [None] * len(values)
@@ -73,7 +73,7 @@ def measure_own_error(derivative: Derivative, point: Point, values: Sequence[np.
     return [e if e is not None and e.any() and np.isfinite(e).all() else None for e in errors]
 
 
-def measure_remainders(
+def measure_derivative_remainders(
     derivative: Derivative, values: Sequence[np.ndarray], move: Callable[[Callable[[Any], Any]], Point]
 ) -> Floors:
     """What rounding leaves of terms that cancel to nothing inside of a node, as the weights of a pixel that is all four
@@ -96,7 +96,7 @@ def measure_remainders(
     return [None if d is None else np.where(t & np.isfinite(d), d, 0.0) for d, t in zip(found, tiny)]
 
 
-def measure_loss_of_result(
+def measure_derivative_loss(
     derivative: Derivative, exact: Exact, point: Point, result: np.ndarray, moved: Callable[[np.ndarray], Point]
 ) -> np.ndarray | None:
     """What a gradient loses that is computed from the rounded output of an elementwise function: of g·f′(x), taken as a
@@ -125,13 +125,13 @@ def measure_loss_of_result(
     return np.where(np.isfinite(lost), np.minimum(lost, most), 0.0)
 
 
-def add_floors(*floors: np.ndarray | None) -> np.ndarray | None:
+def add_gradient_floors(*floors: np.ndarray | None) -> np.ndarray | None:
     """The sum of what is there; None where nothing is."""
     there = [x for x in floors if x is not None]
     return np.asarray(np.sum(there, 0)) if there else None
 
 
-def widen_out_of_range(
+def widen_gradient_floor(
     reference: np.ndarray, floor: np.ndarray | None, forward: Sequence[np.ndarray], dtype: str
 ) -> np.ndarray | None:
     """The noise floor of a gradient in a dtype, with what has no number there: the op's own result in that place, or

@@ -88,7 +88,7 @@ class Graph:
         """Be told of the outputs before the backward pass. closely: to ask also what the nodes have saved, which torch
         refuses where a function has written to it since."""
         self.results = {type(y.grad_fn).__name__ for y in outputs if getattr(y, "grad_fn", None) is not None}
-        self.choice = autograd.find_choice_node(outputs) if closely else None
+        self.choice = autograd.find_autograd_choice(outputs) if closely else None
         for node in autograd.iterate_autograd_nodes(outputs):
             name = type(node).__name__
             self.nodes[name] = self.nodes.get(name, False) or (closely and autograd.does_node_save_tensor(node))
@@ -128,7 +128,7 @@ class Derivative:
 
     def follow(self, point: Point) -> Arrays:
         """The derivative as torch itself has it, by the first of all passes: the graph is looked at."""
-        with autograd.equalities() as met:
+        with autograd.watch_equalities() as met:
             found = self.compute(self.check, point, made=lambda outputs: self.graph.look(outputs, not self.named))
         self.graph.compares = bool(met)
         return found

@@ -22,7 +22,7 @@ SCALE = 1.0 + 2.0**-6
 NOTICED = USUAL_UNITS
 
 
-def list_weight_layers(graph: EvaluatedGraph) -> list[str]:
+def list_graph_weight_layers(graph: EvaluatedGraph) -> list[str]:
     """Names of the weight layers: matrices and kernels that noise moves, in the order of their first use."""
     used = dict.fromkeys(name for node in graph.block.walk() for name in node.inputs)
     return [name for name in used if name in graph.movable and graph.movable[name].ndim > 1]
@@ -39,11 +39,11 @@ def find_unobserved_layers(
 
     Only what depends on a layer is evaluated again. All tensors of the main graph are held meanwhile. Raises NoOracle.
     """
-    wanted = [name for name in list_weight_layers(graph) if among is None or name in among]
+    wanted = [name for name in list_graph_weight_layers(graph) if among is None or name in among]
     made = [name for node in graph.nodes for name in node.outputs if name]
     kept = graph.run(feeds, keep=[*graph.inputs, *made]) if wanted else {}
     dtypes = [graph.dtypes.get(name) or "float32" for name in graph.outputs]
-    units = [compute_row_unit(dtype, y, floor) for dtype, y, floor in zip(dtypes, references, row_floors)]
+    units = [compute_graph_row_unit(dtype, y, floor) for dtype, y, floor in zip(dtypes, references, row_floors)]
 
     def changes_outputs(layer: str) -> bool:
         found = dict(_find_changed_tensors(graph, kept, layer))
@@ -56,7 +56,7 @@ def find_unobserved_layers(
     return [layer for layer in wanted if not changes_outputs(layer)]
 
 
-def compute_row_unit(dtype: str, reference: np.ndarray, row_floor: np.ndarray) -> np.ndarray:
+def compute_graph_row_unit(dtype: str, reference: np.ndarray, row_floor: np.ndarray) -> np.ndarray:
     """The row unit of an output's elements: ε|y| + floor + the smallest number."""
     return EPS.get(dtype, 0.0) * np.abs(reference) + row_floor + SMALLEST_NORMAL.get(dtype, 0.0)
 

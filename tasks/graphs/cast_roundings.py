@@ -69,7 +69,7 @@ class CastRoundings:
         return round
 
 
-def leave_out_cast(x: np.ndarray, dtype: str, exact: bool, node: str) -> np.ndarray:
+def leave_out_graph_cast(x: np.ndarray, dtype: str, exact: bool, node: str) -> np.ndarray:
     """A cast that is left out."""
     return x
 

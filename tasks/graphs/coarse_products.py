@@ -28,7 +28,7 @@ def round_product_weights(graph: EvaluatedGraph, feeds: Mapping[str, Any], preci
     Raises NoOracle as `Graph.run` does.
     """
     weights = list_product_weights(graph)
-    found = graph.run(feeds, move=lambda name, x, eps: round_to_precision(x, precision) if name in weights else x)
+    found = graph.run(feeds, move=lambda name, x, eps: round_coarse_factor(x, precision) if name in weights else x)
     return [np.asarray(found[name], order="C") for name in graph.outputs]
 
 
@@ -99,6 +99,6 @@ def list_product_weights(graph: EvaluatedGraph) -> frozenset[str]:
     return frozenset(found)
 
 
-def round_to_precision(x: np.ndarray, precision: str) -> np.ndarray:
+def round_coarse_factor(x: np.ndarray, precision: str) -> np.ndarray:
     """float64 numbers to the nearest with the digits of ``precision``, ties to even; the range is left as it is."""
     return round_to_digits(x, EPS[precision])

@@ -2,7 +2,7 @@
 
 One draw (`move_by_graph_noise`) moves a tensor in all of them. Of a model, inputs, movable weights and the outputs of all nodes that
 round are moved (`reference_and_floor`): inputs alone are no floor, since those of a language model are integers. Of a
-node, a generated case or a case of ONNX's node suite, the inputs alone (`compute_input_floors`).
+node, a generated case or a case of ONNX's node suite, the inputs alone (`compute_graph_floors`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def make_graph_mover(graph: EvaluatedGraph, draw: int) -> Move:
 
 
 @dataclass(frozen=True, eq=False)
-class FloorInput:
+class GraphFloorInput:
     """An input of a node or a case. value: an array in float64 (integers in their own dtype), a list of them, or None;
     eps: of the dtype that it has in the model, 0 for one that stands still; places: a number for each of its arrays."""
 
@@ -60,7 +60,7 @@ class FloorInput:
         return move_by_graph_noise(self.value, self.eps, draw, self.places[0])
 
 
-def list_floor_inputs(values: Sequence[Any], still: Collection[int] = ()) -> list[FloorInput]:
+def list_graph_floor_inputs(values: Sequence[Any], still: Collection[int] = ()) -> list[GraphFloorInput]:
     """Inputs in the dtypes of a case, which all move but those at the places ``still``."""
     found, counted = [], itertools.count(1)
     for place, value in enumerate(values):
@@ -68,7 +68,7 @@ def list_floor_inputs(values: Sequence[Any], still: Collection[int] = ()) -> lis
         known = {x.dtype.name for x in arrays if isinstance(x, np.ndarray)}
         eps = EPS[known.pop()] if place not in still and len(known) == 1 and known <= {*WIDENED} else 0.0
         found.append(
-            FloorInput(widen_model_value(value), eps, tuple(itertools.islice(counted, len(arrays) if eps else 0)))
+            GraphFloorInput(widen_model_value(value), eps, tuple(itertools.islice(counted, len(arrays) if eps else 0)))
         )
     return found
 
@@ -77,10 +77,10 @@ def list_floor_inputs(values: Sequence[Any], still: Collection[int] = ()) -> lis
 Evaluate = Callable[[list[Any], int], "list[np.ndarray]"]
 
 
-def compute_input_floors(
+def compute_graph_floors(
     references: list[np.ndarray],
     evaluate: Evaluate,
-    inputs: Sequence[FloorInput],
+    inputs: Sequence[GraphFloorInput],
     ops: Collection[str],
     dtypes: Sequence[str],
     op_class: OpClass,
@@ -193,9 +193,9 @@ def compute_node_floor(graph: EvaluatedGraph, node: GraphNode, inputs: Sequence[
     wide = [widen_model_value(x) for x in inputs]
     references = [np.asarray(y) for y in graph.run_node(node, wide)]
     given = [
-        FloorInput(x, 0.0, ())
+        GraphFloorInput(x, 0.0, ())
         if not _is_tensor_wide(x) or moved_tensors.is_input_structural(node, place) or node.inputs[place] in graph.fixed
-        else FloorInput(x, graph.eps(node.inputs[place]), (graph.places[node.inputs[place]],))
+        else GraphFloorInput(x, graph.eps(node.inputs[place]), (graph.places[node.inputs[place]],))
         for place, x in enumerate(wide)
     ]
 
@@ -203,7 +203,7 @@ def compute_node_floor(graph: EvaluatedGraph, node: GraphNode, inputs: Sequence[
         return graph.run_node(node, moved, make_graph_mover(graph, draw))
 
     dtypes = [graph.dtypes.get(name) or "float32" for name in node.outputs]
-    found = compute_input_floors(
+    found = compute_graph_floors(
         references, outputs, given, (node.op,), dtypes, moved_tensors.class_graph_node(node), draws
     )
     return [np.zeros(y.shape) if delta is None else delta for y, delta in zip(references, found)]

@@ -21,7 +21,7 @@ from tasks.arrays import module_state, noise, torch_tree
 from tasks.arrays.widened import MOVEMENT, PRODUCTS
 from tasks.graphs import products
 from tasks.graphs.cast_roundings import Read, Round
-from tasks.graphs.coarse_products import round_to_precision
+from tasks.graphs.coarse_products import round_coarse_factor
 from tasks.judge import op_classes
 from tasks.model import EPS, PART, OpClass, is_complex_dtype
 from tasks.model.dtypes import does_dtype_hold
@@ -461,7 +461,7 @@ def _make_module_modes() -> Any:
             if x.dtype is not torch.float64 or x.untyped_storage().data_ptr() not in self.weights:
                 return x
             return torch.from_numpy(
-                np.ascontiguousarray(round_to_precision(x.numpy(), self.precision)).reshape(x.shape)
+                np.ascontiguousarray(round_coarse_factor(x.numpy(), self.precision)).reshape(x.shape)
             )
 
         @staticmethod

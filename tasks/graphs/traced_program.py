@@ -121,7 +121,7 @@ def _does_operation_write_apart(node: Any) -> bool:
     return bool(views or others) or (read if given else not read)
 
 
-def name_operation(node: Any) -> str:
+def name_traced_operation(node: Any) -> str:
     """What a node of a graph calls: "linear" of aten.linear.default."""
     packet = getattr(node.target, "overloadpacket", node.target)
     return str(getattr(packet, "__name__", packet))
@@ -193,7 +193,7 @@ def encode_program(program: Any) -> dict[str, Any]:
             "dtype": torch_tree.name_torch_dtype(value.dtype) if isinstance(value, torch.Tensor) else "",
         }
         if node.op == "call_function":
-            find_program_function(name)
+            find_traced_function(name)
             try:
                 one |= {
                     "op": name,
@@ -220,7 +220,7 @@ def decode_program(stored: Mapping[str, Any]) -> Any:
         if "op" in one:
             args, kwargs = decode_argument_tree(one["args"], leaf), decode_argument_tree(one["kwargs"], leaf)
             named = {_check_program_name(name): x for name, x in kwargs.items()}
-            node = graph.create_node("call_function", find_program_function(one["op"]), args, named, one["name"])
+            node = graph.create_node("call_function", find_traced_function(one["op"]), args, named, one["name"])
         else:
             node = graph.placeholder(_check_program_name(one["name"]))
         if one["dtype"]:
@@ -238,7 +238,7 @@ def _check_program_name(text: Any) -> str:
     return text
 
 
-def find_program_function(name: str) -> Any:
+def find_traced_function(name: str) -> Any:
     """What an operation of a stored program calls, "aten.linear.default". It comes from a file: nothing but ATen's
     operations and the choice of one of several results is taken, and no operation that opens files. Raises
     Unsupported."""
@@ -298,7 +298,7 @@ def _find_cast_dtype(node: Any) -> str:
     anything else."""
     import torch
 
-    if node.op != "call_function" or name_operation(node) not in ("_to_copy", "to") or not node.all_input_nodes:
+    if node.op != "call_function" or name_traced_operation(node) not in ("_to_copy", "to") or not node.all_input_nodes:
         return ""
     before, after = (x.meta.get("val") for x in (node.all_input_nodes[0], node))
     if not all(isinstance(x, torch.Tensor) and x.is_floating_point() for x in (before, after)):
@@ -322,7 +322,7 @@ def list_program_outputs(program: Any) -> list[str]:
     return [x.name for x in torch_tree.list_output_tensors(node.args[0]) if isinstance(x, torch.fx.Node)]
 
 
-def list_form_arguments(form: Form) -> list[Any]:
+def list_traced_arguments(form: Form) -> list[Any]:
     """The arguments of a torch form, in order. Raises Unsupported where some have names."""
     leaf = torch_tree.make_tensor_decoder(form.arrays.__getitem__, "cpu")
     if decode_argument_tree(form.kwargs, leaf):
@@ -336,9 +336,9 @@ def name_program_arguments(program: Any, given: Sequence[Any]) -> dict[str, np.n
     return {name: torch_tree.tensor_to_numpy(x) for name, x in zip_equal(names, given)}
 
 
-def cut_program_of_form(form: Form, pack: ArrayPack) -> Form:
+def cut_traced_program(form: Form, pack: ArrayPack) -> Form:
     """The part of a form's program that a pack names (`inputs`, `outputs`), on the pack's arrays."""
-    program = trace_torch_module(form.call, list_form_arguments(form))
+    program = trace_torch_module(form.call, list_traced_arguments(form))
     made = cut_program_part(program, ProgramPart(tuple(pack.header["inputs"]), tuple(pack.header["outputs"])))
     arrays = [pack.array(i).copy() for i in range(len(pack.header["inputs"]))]
     args = {"$": "tuple", "v": [encode_tensor_spec(TensorSpec(i)) for i in range(len(arrays))]}

@@ -20,7 +20,7 @@ from tasks.arrays.tree import (
     map_tree_tensors,
 )
 from tasks.catalogs.base import Sample
-from tasks.hunt.case import digest_hunted_case, list_case_integers, put_case_integers
+from tasks.hunt.case import digest_searched_case, list_case_integers, put_case_integers
 from tasks.hunt.dialogue import Unfit
 from tasks.model import Group
 from tasks.prepare import derived
@@ -62,7 +62,7 @@ class CallCase:
 
     def with_arrays(self, arrays: Mapping[str, np.ndarray]) -> CallCase:
         """The case with other arrays, which lie in memory as those did whose place they take."""
-        return self._with({name: _store_hunted_array(x, self._specs[name]) for name, x in arrays.items()})
+        return self._with({name: _store_searched_array(x, self._specs[name]) for name, x in arrays.items()})
 
     @property
     def _specs(self) -> dict[str, TensorSpec]:
@@ -93,7 +93,7 @@ class CallCase:
             if spec.strides is not None:
                 yield (
                     f"layout of {self.tensor_names[name]}",
-                    self._with({name: _store_hunted_array(self.arrays[name], TensorSpec(spec.id))}),
+                    self._with({name: _store_searched_array(self.arrays[name], TensorSpec(spec.id))}),
                 )
         if self.group.catalog == "user":
             return  # a kernel's arguments are declared with it
@@ -158,10 +158,10 @@ class CallCase:
         return replace(CallCase.of(self.make_sample()[1], self.group, self.draws), structure=self.structure)
 
     def key(self) -> Any:
-        return digest_hunted_case([self.args, self.kwargs], self.arrays)
+        return digest_searched_case([self.args, self.kwargs], self.arrays)
 
 
-def _store_hunted_array(x: np.ndarray, like: TensorSpec) -> tuple[np.ndarray, TensorSpec]:
+def _store_searched_array(x: np.ndarray, like: TensorSpec) -> tuple[np.ndarray, TensorSpec]:
     """The storage of an array that lies in memory as a view does, and the view of it."""
     if like.strides is not None and like.shape is not None and len(like.shape) == x.ndim:
         return layouts.lay_out_like(x, like)

@@ -46,7 +46,7 @@ class HuntCase(Runnable, Protocol):
         """Equal for equal cases."""
 
 
-def count_hunted_elements(case: HuntCase) -> int:
+def count_searched_elements(case: HuntCase) -> int:
     """Numbers in its tensors."""
     return sum(x.size for x in case.arrays.values())
 
@@ -55,14 +55,14 @@ def count_hunted_elements(case: HuntCase) -> int:
 _TOLD = 3
 
 
-def build_hunted_group(catalog: str, ops: Sequence[str], dtype: str) -> Group:
+def build_searched_group(catalog: str, ops: Sequence[str], dtype: str) -> Group:
     """The group of a case that is made of some ops."""
     each = list(dict.fromkeys(ops))
     more = [f"{len(each) - _TOLD} more"] if len(each) > _TOLD else []
     return Group(f"{catalog}:{'+'.join([*each[:_TOLD], *more])}", "", dtype, 1)
 
 
-def digest_hunted_case(tree: Any, arrays: Mapping[str, np.ndarray]) -> bytes:
+def digest_searched_case(tree: Any, arrays: Mapping[str, np.ndarray]) -> bytes:
     """Equal for equal trees (JSON) over equal arrays."""
     found = hashlib.sha256(json.dumps(tree).encode())
     for name in sorted(arrays):

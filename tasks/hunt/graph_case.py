@@ -15,7 +15,7 @@ from tasks.catalogs.base import Sample
 from tasks.graphs.cut_graph import list_node_reads
 from tasks.graphs.expected_outputs import compute_graph_leaves
 from tasks.graphs.widening import NoOracle
-from tasks.hunt.case import build_hunted_group
+from tasks.hunt.case import build_searched_group
 from tasks.hunt.dialogue import Unfit
 from tasks.hunt.onnx_program import OnnxProgram
 from tasks.model import Group, Leaf, OpClass, get_numpy_dtype
@@ -52,7 +52,7 @@ class GraphCase:
     def with_arrays(self, arrays: Mapping[str, np.ndarray]) -> GraphCase:
         from onnx import numpy_helper
 
-        model = copy_hunted_model(self.model)
+        model = copy_searched_model(self.model)
         for place, tensor in enumerate(model.graph.initializer):
             if tensor.name in arrays and tensor.name not in self.feeds:
                 made = numpy_helper.from_array(np.ascontiguousarray(arrays[tensor.name]), tensor.name)
@@ -76,7 +76,7 @@ class GraphCase:
         return found
 
     def with_integers(self, integers: Mapping[str, int]) -> GraphCase:
-        model = copy_hunted_model(self.model)
+        model = copy_searched_model(self.model)
         for place, value in integers.items():
             number, name, k = place.split(".")
             attribute = next(x for x in model.graph.node[int(number)].attribute if x.name == name)
@@ -90,7 +90,7 @@ class GraphCase:
         graph = self.model.graph
         outputs = [x.name for x in graph.output]
         for name in outputs if len(outputs) > 1 else ():
-            model = copy_hunted_model(self.model)
+            model = copy_searched_model(self.model)
             model.graph.output.remove(model.graph.output[outputs.index(name)])
             yield f"output {name}", replace(self, model=model).tidy()
         if any(node.op_type == "Constant" for node in graph.node):
@@ -104,7 +104,7 @@ class GraphCase:
                     yield f"{node.op_type} input {k}", self._without_input(n, k)
 
     def _without_attribute(self, place: int, name: str) -> GraphCase:
-        model = copy_hunted_model(self.model)
+        model = copy_searched_model(self.model)
         node = model.graph.node[place]
         kept = [x for x in node.attribute if x.name != name]
         del node.attribute[:]
@@ -112,7 +112,7 @@ class GraphCase:
         return replace(self, model=model)
 
     def _without_input(self, place: int, k: int) -> GraphCase:
-        model = copy_hunted_model(self.model)
+        model = copy_searched_model(self.model)
         names = list(model.graph.node[place].input)
         names[k] = ""
         while names and not names[-1]:
@@ -124,7 +124,7 @@ class GraphCase:
         """With what nodes Constant give as initializers."""
         from onnx import helper, numpy_helper
 
-        model = copy_hunted_model(self.model)
+        model = copy_searched_model(self.model)
         kept = []
         for node in model.graph.node:
             value = helper.get_attribute_value(node.attribute[0]) if node.op_type == "Constant" else None
@@ -174,7 +174,7 @@ class GraphCase:
 
     def tidy(self) -> GraphCase:
         """Without the inputs and weights that no node reads, and without what is told of tensors in between."""
-        model = copy_hunted_model(self.model)
+        model = copy_searched_model(self.model)
         read = {name for node in model.graph.node for name in list_node_reads(node)} | {
             x.name for x in model.graph.output
         }
@@ -210,7 +210,7 @@ class GraphCase:
         """The group of the case: its ops instead of the one that it comes from, unless it has all of its nodes."""
         if self._is_whole:
             return Group(f"onnx:{self.group.op_name}", self.group.variant, self.group.dtype, 1)
-        return build_hunted_group("onnx", self.ops, self.group.dtype)
+        return build_searched_group("onnx", self.ops, self.group.dtype)
 
     def make_sample(self) -> tuple[Group, Sample]:
         return self._made
@@ -223,7 +223,7 @@ class GraphCase:
         leaves, op_class = self._compute_expected() if self.judged else ([], OpClass.COMPOSITE)
         if self.whole is not None and self._is_whole:
             op_class = self.whole[1]
-        model = copy_hunted_model(self.model)
+        model = copy_searched_model(self.model)
         for value, leaf in zip(model.graph.output, leaves):
             if leaf.dtype != "str" and leaf.dtype in ELEMENT_TYPE:
                 value.type.tensor_type.elem_type = ELEMENT_TYPE[leaf.dtype]
@@ -291,7 +291,7 @@ class GraphCase:
 
     def shorten_names(self) -> GraphCase:
         """With short names: inputs x, x1 …, weights w …, what nodes make y …; nodes have none."""
-        model, names = copy_hunted_model(self.model), {"": ""}
+        model, names = copy_searched_model(self.model), {"": ""}
         if any(a.HasField("g") or a.graphs for node in model.graph.node for a in node.attribute):
             return self  # what is inside reads names from outside
         graph = model.graph
@@ -309,7 +309,7 @@ class GraphCase:
         return replace(self, model=model, feeds=feeds, batched=tuple(names.get(k, k) for k in self.batched))
 
 
-def copy_hunted_model(model: Any) -> Any:
+def copy_searched_model(model: Any) -> Any:
     """A ModelProto of its own."""
     import onnx
 

@@ -31,7 +31,7 @@ class TorchProgram(HuntProgram):
     @classmethod
     def traced(cls, form: Form, dtype: str) -> TorchProgram:
         """That of a torch form. Raises Unsupported where it is no module that can be traced."""
-        given = traced_program.list_form_arguments(form)
+        given = traced_program.list_traced_arguments(form)
         program = traced_program.trace_torch_module(form.call, given)
         return cls(program, traced_program.name_program_arguments(program, given), dtype)
 
@@ -40,8 +40,8 @@ class TorchProgram(HuntProgram):
         """Tensors of each operation by its place: its own, or those picked out of it."""
         found = {}
         for place, node in enumerate(self._graph):
-            if node.op == "call_function" and traced_program.name_operation(node) != traced_program.PICK:
-                picked = [x.name for x in node.users if traced_program.name_operation(x) == traced_program.PICK]
+            if node.op == "call_function" and traced_program.name_traced_operation(node) != traced_program.PICK:
+                picked = [x.name for x in node.users if traced_program.name_traced_operation(x) == traced_program.PICK]
                 found[place] = [x for x in picked or [node.name] if x in self.tensors]
         return {place: names for place, names in found.items() if names}
 
@@ -65,7 +65,7 @@ class TorchProgram(HuntProgram):
         return {name: place for place, names in self._parts.items() for name in names}
 
     def op(self, place: int) -> str:
-        return traced_program.name_operation(self._graph[place])
+        return traced_program.name_traced_operation(self._graph[place])
 
     def _reads(self, place: int) -> list[str]:
         return [x.name for x in self._graph[place].all_input_nodes if x.name in self.tensors]
@@ -101,11 +101,13 @@ class TorchProgram(HuntProgram):
         made = [
             x.name
             for x in program.graph.nodes
-            if x.op == "call_function" and traced_program.name_operation(x) != traced_program.PICK
+            if x.op == "call_function" and traced_program.name_traced_operation(x) != traced_program.PICK
         ]
         still = set(made) if len(made) == 1 else set[str]()
         still |= {
-            x.name for x in program.graph.nodes if still and traced_program.name_operation(x) == traced_program.PICK
+            x.name
+            for x in program.graph.nodes
+            if still and traced_program.name_traced_operation(x) == traced_program.PICK
         }
         places = {node.name: k for k, node in enumerate(program.graph.nodes)}
 

@@ -36,7 +36,7 @@ class TracedCase:
     @classmethod
     def trace_form(cls, form: Form, group: Group, draws: int) -> TracedCase:
         """That of a torch form. Raises Unsupported where that is no module, or training step, that can be traced."""
-        given = traced_program.list_form_arguments(form)
+        given = traced_program.list_traced_arguments(form)
         if isinstance(form.call, TrainingStep):
             program, given = traced_program.trace_training_step(form.call, given)
         else:
@@ -148,13 +148,13 @@ class TracedCase:
             op_class=OpClass.COMPOSITE,
             program=self.program,
         )
-        return cases.build_hunted_group("torch", self.ops, self.group.dtype), sample
+        return cases.build_searched_group("torch", self.ops, self.group.dtype), sample
 
     def _leaf(self, name: str, y: np.ndarray, floor: np.ndarray) -> Leaf:
         return Leaf(self._operations.tensors[name], y.shape, make_array_contiguous(y), floor if floor.any() else None)
 
     def key(self) -> Any:
-        return cases.digest_hunted_case(self.program, self.arrays)
+        return cases.digest_searched_case(self.program, self.arrays)
 
     def shorten_names(self) -> TracedCase:
         """With short names of its arguments: x, x1 …"""
@@ -175,9 +175,7 @@ class TracedCase:
 
 def list_operation_options(one: Mapping[str, Any]) -> Iterator[tuple[str, Any, dict[str, Any]]]:
     """(name, encoded value, the operation without it) of each argument of an operation that is not the default."""
-    known = (
-        () if one["op"] == traced_program.PICK else traced_program.find_program_function(one["op"])._schema.arguments
-    )
+    known = () if one["op"] == traced_program.PICK else traced_program.find_traced_function(one["op"])._schema.arguments
     usual = {
         x.name: encode_argument_tree(x.default_value, torch_tree.encode_torch_word)
         for x in known

@@ -151,7 +151,7 @@ class TruncatingAdder(FiniteAdder):
         if self.half:
             with np.errstate(over="ignore"):
                 return units.astype(np.float16).astype(np.float64)
-        return cut_off_digits(units, self.digits)
+        return cut_adder_digits(units, self.digits)
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ class GroupedAdder(FiniteAdder):
             some = np.logical_or.reduce([x != 0 for x in pairs])
             sums.append(np.add.reduce(pairs) * multiply_unit_outer(a.scales, b.scales, block))
             np.maximum(top, np.where(some, multiply_unit_outer(a.scale_powers, b.scale_powers, block), 0.0), out=top)
-        return cut_off_digits(sum_aligned_terms((total.copy(), *sums), top * 2.0**-self.kept))
+        return cut_adder_digits(sum_aligned_terms((total.copy(), *sums), top * 2.0**-self.kept))
 
 
 @dataclass(frozen=True)
@@ -299,7 +299,7 @@ def _overflow_to_infinity(values: np.ndarray) -> np.ndarray:
 # --- exact arithmetic ---------------------------------------------------------------------------------------------
 
 
-def cut_off_digits(values: np.ndarray, digits: int = DIGITS) -> np.ndarray:
+def cut_adder_digits(values: np.ndarray, digits: int = DIGITS) -> np.ndarray:
     """float64 values cut off, towards zero, to float32's range and so many of its digits; what is beyond the range
     becomes ±inf."""
     with np.errstate(over="ignore"):

@@ -22,7 +22,7 @@ from tasks.model.case import (
     RuntimeInfo,
     Timed,
     TimedCalls,
-    call_one_by_one,
+    build_one_by_one,
     label_op,
 )
 from tasks.model.dtypes import (

@@ -459,7 +459,7 @@ class RuntimeInfo:
         return self.compute_precision if products or not self.of_products else ""
 
 
-def call_one_by_one(build: Callable[[Form], Program], forms: Sequence[Form]) -> list[Program | Exception]:
+def build_one_by_one(build: Callable[[Form], Program], forms: Sequence[Form]) -> list[Program | Exception]:
     """For each form what ``build`` returns, or the error that it raised."""
     built: list[Program | Exception] = []
     for form in forms:

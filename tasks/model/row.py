@@ -39,7 +39,7 @@ def declare_row_column(type: str, shown: str, words: str, unit: str = "", defaul
     return field(default=default, metadata={"column": (type, unit, words, shown)})
 
 
-def declared_precision(row: Mapping[str, Any]) -> str:
+def get_declared_precision(row: Mapping[str, Any]) -> str:
     """The precision that a row's backend declared; "" for its dtype's own, which stands in a lake where none is
     declared."""
     precision = str(row.get("compute_precision") or "")

@@ -13,7 +13,7 @@ import random
 from collections.abc import Iterable, Iterator, Sequence
 
 from tasks.passport.device_sum import DeviceSum, NotReadable
-from tasks.passport.reveal_tree import find_meeting_size, measure_tree_sizes, split_terms_into
+from tasks.passport.reveal_tree import find_tree_meeting_size, measure_tree_sizes, split_terms_into
 from tasks.passport.sum_trees import Tree, encode_tree, get_first_term, list_tree_nodes, order_tree
 
 #: Shares of the smallest number that the large term does not lose: a term that it loses, two of which it does not.
@@ -242,6 +242,6 @@ def _list_triples_disagreeing(
 def _find_first_meeting(parents: Sequence[int], sizes: Sequence[int], i: int, j: int, k: int) -> tuple[int, ...]:
     """The two of three terms that meet first in a tree as `encode_tree` and `measure_tree_sizes` have it, as
     `_Beside.find_first` has them; () where one step takes all three."""
-    met = {pair: find_meeting_size(parents, sizes, *pair) for pair in ((i, j), (i, k), (j, k))}
+    met = {pair: find_tree_meeting_size(parents, sizes, *pair) for pair in ((i, j), (i, k), (j, k))}
     first = min(met, key=lambda pair: met[pair])
     return first if met[first] < max(met.values()) else ()

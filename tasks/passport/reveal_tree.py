@@ -337,12 +337,12 @@ def _list_pairs_disagreeing(
     sizes = measure_tree_sizes(parents)
     for few in split_terms_into(list(pairs), asked.device.width):
         for (i, j), found in zip(few, asked.ask_again(few)):
-            expected = find_meeting_size(parents, sizes, i, j)
+            expected = find_tree_meeting_size(parents, sizes, i, j)
             if found != expected:
                 yield i, j, expected, found
 
 
-def find_meeting_size(parents: Sequence[int], sizes: Sequence[int], i: int, j: int) -> int:
+def find_tree_meeting_size(parents: Sequence[int], sizes: Sequence[int], i: int, j: int) -> int:
     """How many terms the smallest part has that holds two, of a tree as `encode_tree` and `measure_tree_sizes` have it."""
     while i != j:  # a step comes after those of its parts
         i, j = (parents[i], j) if i < j else (i, parents[j])

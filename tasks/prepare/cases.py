@@ -794,7 +794,7 @@ class PreparedSample:
         }
 
 
-def list_sample_columns(sample: PreparedSample) -> dict[str, Any]:
+def list_prepared_columns(sample: PreparedSample) -> dict[str, Any]:
     """The columns of a row that only the prepared sample decides."""
     record = sample.record
     built = not checks.get_check_or_default(sample.owner.check).runs

@@ -60,7 +60,7 @@ def _decide_one_device(
     if wrong and _is_fault_arithmetic(one):
         return ScreenDecision(
             COMMON,
-            f"{describe_wrong_output(one.usual, one)}; alike wherever it is computed, as a coarser arithmetic gives it",
+            f"{describe_screened_output(one.usual, one)}; alike wherever it is computed, as a coarser arithmetic gives it",
             (0,),
         )
     if wrong:
@@ -69,10 +69,10 @@ def _decide_one_device(
         if not own:
             return ScreenDecision(
                 COMMON,
-                f"{describe_wrong_output(one.usual, one)}; {votes} of {devices} equal devices give the same bytes",
+                f"{describe_screened_output(one.usual, one)}; {votes} of {devices} equal devices give the same bytes",
                 (0,),
             )
-        return ScreenDecision(WRONG, describe_wrong_output(one.variants[own[0]], one), tuple(own))
+        return ScreenDecision(WRONG, describe_screened_output(one.variants[own[0]], one), tuple(own))
     for k, variant in enumerate(one.variants[1:], 1):
         if _is_fault_spot(variant, one.usual):
             why = f"other bytes than in most passes in few places, and {_describe_times_usual(variant, one.usual)} as far from float64"
@@ -118,7 +118,7 @@ def _describe_times_usual(variant: OutputVariant, usual: OutputVariant) -> str:
     return f"{variant.units / usual.units:.3g} times"
 
 
-def describe_wrong_output(variant: OutputVariant, one: ObservedExercise) -> str:
+def describe_screened_output(variant: OutputVariant, one: ObservedExercise) -> str:
     """In words how an output is wrong."""
     if _has_odd_lanes(variant) and not variant.wrong:
         return f"{variant.odd:.2%} of the copies of one number differ from the others, farther from float64"

@@ -17,7 +17,7 @@ import numpy as np
 
 from tasks.model import Form
 from tasks.model.dtypes import EPS, TABLE, get_numpy_dtype
-from tasks.screen.forms import KINDS, make_call_form
+from tasks.screen.forms import KINDS, make_exercise_form
 
 #: Terms of each sum of a product, and of a sum over an axis. An odd number of odd terms has an odd sum.
 TERMS, SUMMED = 128, 255
@@ -95,7 +95,7 @@ class ScreenExercise:
         return [x if axis is None else np.roll(x, by, axis) for x, axis in zip(arrays, axes)]
 
     def form(self, kind: str, arrays: Sequence[np.ndarray], shape: Sequence[int]) -> Form:
-        return make_call_form(kind, self.name, self.dtype, arrays, self.call, self.ops, shape)
+        return make_exercise_form(kind, self.name, self.dtype, arrays, self.call, self.ops, shape)
 
 
 def list_screen_exercises(sizes: ExerciseSizes, seed: int = 0, declared: str = "") -> Iterator[ScreenExercise]:

@@ -23,7 +23,7 @@ def find_screen_form_kind(backend: Backend) -> str:
     return next((k for k in backend.forms if k in KINDS), "") if FORWARD in backend.checks else ""
 
 
-def make_call_form(
+def make_exercise_form(
     kind: str,
     name: str,
     dtype: str,

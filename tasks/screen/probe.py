@@ -18,7 +18,7 @@ from tasks.model import Program
 from tasks.model.dtypes import TABLE, get_numpy_dtype
 from tasks.passport import DeviceSum, SumTerms
 from tasks.passport.adder import is_term_fused, measure_adder_flushing, measure_sum_width
-from tasks.screen.forms import find_screen_form_kind, make_call_form
+from tasks.screen.forms import find_screen_form_kind, make_exercise_form
 
 #: Rows, columns and terms of a product: a matrix unit is used for no fewer.
 SIDE = 16
@@ -58,7 +58,7 @@ def _make_probe_sum(backend: Backend, what: Any, dtype: str) -> DeviceSum:
         if made and (again := made[0].again) is not None:
             return again(list(arrays))
         program = backend.canary(
-            make_call_form(find_screen_form_kind(backend), name, dtype, arrays, call, ops, shapes[0])
+            make_exercise_form(find_screen_form_kind(backend), name, dtype, arrays, call, ops, shapes[0])
         )
         if program.fallback:
             raise RuntimeError(program.fallback)
@@ -68,7 +68,7 @@ def _make_probe_sum(backend: Backend, what: Any, dtype: str) -> DeviceSum:
     return DeviceSum(run, [np.zeros(shape, get_numpy_dtype(dtype)) for shape in shapes], terms, dtype)
 
 
-def probe_device_features(backend: Backend) -> Iterator[tuple[str, str]]:
+def screen_device_features(backend: Backend) -> Iterator[tuple[str, str]]:
     """(feature, what it is) of a backend's device; "not computed" where it does not have the dtype."""
     for dtype in DTYPES:
         sums = {id(what): _make_probe_sum(backend, what, dtype) for what in (_PRODUCT, _SINGLE)}
@@ -88,7 +88,7 @@ def _add_probe_terms(device: DeviceSum, *terms: float) -> float:
     return device.add(left, np.ones(device.count))
 
 
-def find_probed_digits(device: DeviceSum) -> str:
+def screen_factor_digits(device: DeviceSum) -> str:
     """Digits behind the point of a factor that a product of it and 1 has."""
     digits = range(TABLE[device.dtype].digits or 0, 0, -1)
     kept = next((k for k in digits if _add_probe_terms(device, 1 + 2.0**-k) == 1 + 2.0**-k), 0)
@@ -96,7 +96,7 @@ def find_probed_digits(device: DeviceSum) -> str:
     return f"{kept}{other}"
 
 
-def find_probed_alignment(device: DeviceSum) -> str:
+def screen_alignment(device: DeviceSum) -> str:
     """The known product: M + s − M in one sum, s = M · 2^-k. How far below M the sum still keeps s, by which
     architectures differ, and whether what lies beyond is rounded or cut off."""
     bits, rounding = measure_sum_width(device)
@@ -104,20 +104,20 @@ def find_probed_alignment(device: DeviceSum) -> str:
     return f"{bits - 1} bits, then {lost.get(rounding, rounding)}" if bits else "all bits"
 
 
-def find_probed_subnormals(device: DeviceSum) -> str:
+def screen_subnormals(device: DeviceSum) -> str:
     """Subnormal numbers among the factors, and as results."""
     taken, given = measure_adder_flushing(device)
     return f"in {'flushed' if taken else 'kept'}, out {'flushed' if given else 'kept'}"
 
 
-def find_probed_fusing(device: DeviceSum) -> str:
+def screen_fusing(device: DeviceSum) -> str:
     """Whether a sum takes a product before it is rounded; the second of several, since a sum may begin with the first,
     rounded."""
     term = int(device.terms.products > 1)
     return "yes" if is_term_fused(device, term, 1 - term) else "no"
 
 
-def find_probed_rounding(device: DeviceSum) -> str:
+def screen_rounding(device: DeviceSum) -> str:
     """Of a sum of two numbers, from 3/4 and 1/2 of the last place, of both signs."""
     u = 2.0 ** -(TABLE[device.dtype].digits or 0)
     pairs = ((1, 0.75 * u), (-1, -0.75 * u), (1, u / 2), (1 + u, u / 2))
@@ -130,11 +130,11 @@ def find_probed_rounding(device: DeviceSum) -> str:
 
 #: Feature → of which sum it is, how it is found, and the dtypes that it is asked in.
 _FEATURES: dict[str, tuple[Any, Callable[[DeviceSum], str], tuple[str, ...]]] = {
-    "digits of factors": (_PRODUCT, find_probed_digits, DTYPES),
-    "known product": (_PRODUCT, find_probed_alignment, DTYPES),
-    "subnormals in products": (_PRODUCT, find_probed_subnormals, DTYPES),
-    "subnormals": (_SINGLE, find_probed_subnormals, DTYPES),
-    "fused in products": (_PRODUCT, find_probed_fusing, ("float32", "float64")),
-    "fused multiply-add": (_SINGLE, find_probed_fusing, ("float32", "float64")),
-    "rounding": (_SINGLE, find_probed_rounding, DTYPES),
+    "digits of factors": (_PRODUCT, screen_factor_digits, DTYPES),
+    "known product": (_PRODUCT, screen_alignment, DTYPES),
+    "subnormals in products": (_PRODUCT, screen_subnormals, DTYPES),
+    "subnormals": (_SINGLE, screen_subnormals, DTYPES),
+    "fused in products": (_PRODUCT, screen_fusing, ("float32", "float64")),
+    "fused multiply-add": (_SINGLE, screen_fusing, ("float32", "float64")),
+    "rounding": (_SINGLE, screen_rounding, DTYPES),
 }

@@ -156,7 +156,7 @@ def _fork_stranger_keeper(
     return pid
 
 
-def try_out_confining() -> tuple[str, ...]:
+def try_stranger_confinement() -> tuple[str, ...]:
     """What this machine cannot forbid to a stranger (`confine.LACKS`)."""
     nursery = Nursery(lambda connection, request: None)
     nursery.close()

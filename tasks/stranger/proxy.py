@@ -24,7 +24,7 @@ from tasks import wire as lines
 from tasks.backends import BackendSpec
 from tasks.backends.base import Backend, BaselineArm
 from tasks.backends.shared.artefacts import FOLDER
-from tasks.catalogs.user.shown_definitions import list_hidden_files, show_definitions_to_kernel
+from tasks.catalogs.user.shown_definitions import list_files_hidden_from_kernel, show_definitions_to_kernel
 from tasks.catalogs.user_definitions import list_other_submissions, parse_definitions
 from tasks.confine import Rules
 from tasks.model import Chain, Flushes, Form, Misbehaviour, Program, RuntimeInfo, Timed, TimedCalls, Unsupported
@@ -33,7 +33,7 @@ from tasks.relay import remove_folder
 from tasks.run_queue import RunQueueClock
 from tasks.stranger import records
 from tasks.stranger.nursery import ENDED, Nursery, find_parent_process, measure_stranger_cpu
-from tasks.stranger.records import DescribedProgram, StrangerRan
+from tasks.stranger.records import RemoteProgramRecord, StrangerRan
 from tasks.stranger.serve import CALLS, WAYS
 from tasks.stranger.wire import Closed, Garbled, StrangerConnection, StrangerMessage
 
@@ -79,7 +79,7 @@ class StrangerRooms:
             os.makedirs(folder, exist_ok=True)
         others = [os.path.join(kept, KERNELS)] if kept else []  # what compilers have made for other kernels
         hidden = {*self.hidden, *others, *told.get("hidden", ()), *list_other_submissions(told)}
-        hidden |= set() if whole else {*told.get("declarations", ()), *list_hidden_files(self.kernels)}
+        hidden |= set() if whole else {*told.get("declarations", ()), *list_files_hidden_from_kernel(self.kernels)}
         rules = Rules(tuple(sorted(hidden)), (scratch, folder), self.memory, self.device)
         return {
             "backend": lines.encode_wire_message(self.spec).decode(),
@@ -373,7 +373,7 @@ class RemoteBackend(Backend):
         stranger, arrays = self._find(form.op), list[Any]()
         body = {"form": records.write_form_record(form, arrays), "backend": self._number(stranger), "runs": runs}
         message = stranger.ask("build", body, arrays)
-        said = stranger.read(lambda: message.text.read(DescribedProgram), NO_PROGRAM)
+        said = stranger.read(lambda: message.text.read(RemoteProgramRecord), NO_PROGRAM)
         return _make_remote_program(stranger, message.number, said, message.arrays, form, runs)
 
     def count_calls(self, form: Form) -> int:
@@ -389,7 +389,7 @@ class RemoteBackend(Backend):
 
         def read_one(number: int, made: Any, form: Form) -> Program | Exception:
             if "raised" not in made:
-                return _make_remote_program(stranger, number, DescribedProgram(made), found, form)
+                return _make_remote_program(stranger, number, RemoteProgramRecord(made), found, form)
             error = records.read_error_record(made["raised"], found)
             return error if isinstance(error, Exception) else RuntimeError(str(error))
 
@@ -425,7 +425,7 @@ class RemoteBackend(Backend):
             body["backend"] = self._number(stranger)
         message = stranger.ask("arm", body, arrays)
         made = message.body
-        said = stranger.read(lambda: DescribedProgram(made["program"]), NO_PROGRAM)
+        said = stranger.read(lambda: RemoteProgramRecord(made["program"]), NO_PROGRAM)
         program = _make_remote_program(stranger, message.number, said, message.arrays, form)
         arm = BaselineArm(str(made["name"]), program, others.get(made["form"], form))
         products, *work = (x if type(x) is int else None for x in (made["products"], *made["work"]))
@@ -437,7 +437,7 @@ class RemoteBackend(Backend):
     def canary(self, form: Form) -> Program:
         stranger = self._find_clean()
         message = stranger.ask("canary", {"kind": form.kind, "dtype": form.dtype})
-        said = stranger.read(lambda: message.text.read(DescribedProgram), NO_PROGRAM)
+        said = stranger.read(lambda: message.text.read(RemoteProgramRecord), NO_PROGRAM)
         return _make_remote_program(stranger, message.number, said, message.arrays, form)
 
     def measure_flushing(self, dtype: str) -> Flushes:
@@ -505,11 +505,11 @@ def _was_error_told(error: Any, name: str) -> bool:
 
 
 def _make_remote_program(
-    stranger: Stranger, number: int, said: DescribedProgram, arrays: list[Any], form: Form, runs: int = 0
+    stranger: Stranger, number: int, said: RemoteProgramRecord, arrays: list[Any], form: Form, runs: int = 0
 ) -> Program:
     """A program of a form that a stranger has under some number. runs: how often it runs there already."""
     program = said.make_program(arrays)
-    kept = KeptProgram(stranger, number, program, form, runs)
+    kept = RemoteProgram(stranger, number, program, form, runs)
     program.run, program.abandon = kept.run, stranger.close
     for name in said.calls:
         if name in WAYS:
@@ -530,7 +530,7 @@ class Kept:
         self.stranger.drop(self.number)
 
 
-class KeptProgram(Kept):
+class RemoteProgram(Kept):
     """What the judge's program calls. A check may keep one of these calls in a program of its own, and nothing else of
     it."""
 
@@ -561,14 +561,14 @@ class KeptProgram(Kept):
         )
 
     def given(self, arrays: list[Any]) -> Callable[[], Sequence[Any]]:
-        return KeptRun(self, self.stranger.ask("given", None, arrays, of=self.number).number)
+        return RemoteRun(self, self.stranger.ask("given", None, arrays, of=self.number).number)
 
     def timed(self, arrays: list[Any], chain: Chain) -> TimedCalls:
         made = self.stranger.ask("timed", vars(chain), arrays, of=self.number)
-        return KeptTimed(self, made.number, chain)
+        return RemoteTimed(self, made.number, chain)
 
     def capture(self) -> Callable[[list[Any]], Sequence[Any]]:
-        return KeptCapture(self.stranger, self.stranger.ask("capture", None, of=self.number).number)
+        return RemoteCapture(self.stranger, self.stranger.ask("capture", None, of=self.number).number)
 
     def session(self) -> RemoteSession:
         return RemoteSession(self)
@@ -581,25 +581,25 @@ class KeptProgram(Kept):
         return None if number is None else lambda: self.read_run(self.stranger.hear(number))
 
 
-class KeptCall(Kept):
+class RemoteCall(Kept):
     """A call of a program that is ready to be made."""
 
-    def __init__(self, program: KeptProgram, number: int) -> None:
+    def __init__(self, program: RemoteProgram, number: int) -> None:
         super().__init__(program.stranger, number)
         self._program = program
 
 
-class KeptRun(KeptCall):
+class RemoteRun(RemoteCall):
     """A run of a program on other inputs."""
 
     def __call__(self) -> list[Any]:
         return self._program.run_number(self.number)
 
 
-class KeptTimed(KeptCall):
+class RemoteTimed(RemoteCall):
     """Calls that are timed by themselves."""
 
-    def __init__(self, program: KeptProgram, number: int, chain: Chain) -> None:
+    def __init__(self, program: RemoteProgram, number: int, chain: Chain) -> None:
         super().__init__(program, number)
         self._chain, self._digests = chain, tuple[str, ...]()
 
@@ -614,12 +614,12 @@ class KeptTimed(KeptCall):
         """Raises Misbehaviour where these are not what it had when the calls were over."""
         message = self.stranger.ask("results", None, of=self.number)
         return self.stranger.read(
-            lambda: records.read_timed_results(message.body, message.arrays, self._chain, self._digests),
+            lambda: records.read_remote_results(message.body, message.arrays, self._chain, self._digests),
             "kept no results",
         )
 
 
-class KeptCapture(Kept):
+class RemoteCapture(Kept):
     """A recorded run."""
 
     def __call__(self, arrays: list[Any]) -> list[Any]:
@@ -630,7 +630,7 @@ class KeptCapture(Kept):
 class RemoteSession(Kept):
     """A session that a stranger has."""
 
-    def __init__(self, program: KeptProgram) -> None:
+    def __init__(self, program: RemoteProgram) -> None:
         super().__init__(program.stranger, program.stranger.ask("open", None, of=program.number).number)
         self._program = program
 

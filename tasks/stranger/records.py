@@ -117,14 +117,14 @@ def describe_remote_program(program: Program) -> dict[str, Any]:
     return dict(zip(_SAID, _said(program)))
 
 
-def describe_program_changes(program: Program, before: dict[str, Any]) -> dict[str, Any]:
+def describe_remote_changes(program: Program, before: dict[str, Any]) -> dict[str, Any]:
     """What a program says now that it did not say before, which is updated."""
     changed = {name: x for name, x in zip(_SAID, _said(program)) if x != before[name]}
     before.update(changed)
     return changed
 
 
-class ProgramClaims:
+class RemoteProgramClaims:
     """What a program says of itself, as far as it may. Raises Garbled where it says anything else."""
 
     def __init__(self, said: Any) -> None:
@@ -148,24 +148,24 @@ class StrangerRan:
 
     def __init__(self, said: Any) -> None:
         self._outputs = _read_array_places(said["outputs"])
-        self._claims = ProgramClaims(said["said"])
+        self._claims = RemoteProgramClaims(said["said"])
         self._ways = {str(name): _read_array_places(x) for name, x in said["ways"]}
 
     def read(self, program: Program | None, arrays: list[Any]) -> list[Any]:
         """The outputs; the rest is let say the judge's program, where there still is one."""
         if program is not None:
             self._claims.put_into(program)
-            program.ways = take_program_ways(self._ways, arrays)
+            program.ways = take_remote_ways(self._ways, arrays)
         return take_crossing_arrays(self._outputs, arrays)
 
 
-class DescribedProgram:
+class RemoteProgramRecord:
     """What was said of a program that was built. Raises KeyError, TypeError, ValueError, Garbled where that is
     nothing."""
 
     def __init__(self, said: Any) -> None:
         self._program = Program(run=list, threads=said["threads"] is True)
-        ProgramClaims(said["said"]).put_into(self._program)
+        RemoteProgramClaims(said["said"]).put_into(self._program)
         self._ways = {str(name): _read_array_places(x) for name, x in said["ways"]}
         #: The ways to call it that it has.
         self.calls = frozenset(x for x in said["calls"] if type(x) is str)
@@ -174,11 +174,11 @@ class DescribedProgram:
         """A program that says so, and returns nothing as yet. The many fields of the class are copied, not set anew, as
         in `FormRecord`."""
         program = object.__new__(Program)
-        vars(program).update(vars(self._program), columns={}, ways=take_program_ways(self._ways, arrays))
+        vars(program).update(vars(self._program), columns={}, ways=take_remote_ways(self._ways, arrays))
         return program
 
 
-def take_program_ways(ways: dict[str, list[int]], arrays: list[Any]) -> dict[str, Sequence[Any]]:
+def take_remote_ways(ways: dict[str, list[int]], arrays: list[Any]) -> dict[str, Sequence[Any]]:
     return {name: take_crossing_arrays(places, arrays) for name, places in ways.items()} if ways else {}
 
 
@@ -188,7 +188,7 @@ def _read_array_places(said: Any) -> list[int]:
     return said
 
 
-def read_call_chain(made: dict[str, Any]) -> Chain:
+def read_remote_chain(made: dict[str, Any]) -> Chain:
     return Chain(**made | {"digests": tuple(made["digests"])})
 
 
@@ -207,7 +207,7 @@ def read_timed_record(made: Any, chain: Chain) -> Timed:
     return Timed((), calls=chain.calls, digests=tuple(digests), **times)
 
 
-def read_timed_results(made: Any, arrays: list[Any], chain: Chain, digests: Sequence[str]) -> list[list[Any]]:
+def read_remote_results(made: Any, arrays: list[Any], chain: Chain, digests: Sequence[str]) -> list[list[Any]]:
     """What each of timed calls returned, and what was read later of one that is probed. Raises TypeError, Garbled, also
     where that has not the digests that were told when the calls were over."""
     found, before = [take_crossing_arrays(_read_array_places(x), arrays) for x in made], chain.begin

@@ -207,7 +207,7 @@ class StrangerServer:
 
     def _describe_run(self, number: int, program: Program, outputs: Sequence[Any], out: list[Any]) -> dict[str, Any]:
         places = records.add_crossing_arrays(_make_plain_outputs(outputs), out)
-        said = records.describe_program_changes(program, self._said[number])
+        said = records.describe_remote_changes(program, self._said[number])
         return {"outputs": places, "said": said, "ways": self._ways(program, out)}
 
     def _run(self, message: StrangerMessage, out: list[Any]) -> Any:
@@ -223,7 +223,9 @@ class StrangerServer:
 
     def _timed(self, message: StrangerMessage, out: list[Any]) -> Any:
         """Make calls ready that are timed by themselves."""
-        self._kept[message.number] = self._kept[message.of].timed(message.arrays, records.read_call_chain(message.body))
+        self._kept[message.number] = self._kept[message.of].timed(
+            message.arrays, records.read_remote_chain(message.body)
+        )
 
     def _time(self, message: StrangerMessage, out: list[Any]) -> Any:
         self._surroundings.runs()

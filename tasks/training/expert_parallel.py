@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tasks.training.parallel import ParallelLoop, count_training_ranks, find_own_rank
+from tasks.training.parallel import ParallelLoop, count_training_ranks, find_training_rank
 
 
 class ExpertParallel(ParallelLoop):
@@ -110,7 +110,7 @@ def _gather_rows_of_all(x: Any) -> Any:
 
 def _take_own_expert_rows(x: Any) -> Any:
     each = len(x) // count_training_ranks()
-    return x[find_own_rank() * each : (find_own_rank() + 1) * each].contiguous()
+    return x[find_training_rank() * each : (find_training_rank() + 1) * each].contiguous()
 
 
 def _scatter_expert_rows() -> Any:

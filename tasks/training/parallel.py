@@ -41,7 +41,7 @@ class ParallelLoop(TrainingLoop):
                 raise ValueError(
                     f"{self.recipe.accumulate} micro-batches cannot be shared by {ranks} ranks: accumulate a multiple"
                 )
-            own = {k: x[find_own_rank() :: ranks] if k.startswith("batch") else x for k, x in own.items()}
+            own = {k: x[find_training_rank() :: ranks] if k.startswith("batch") else x for k, x in own.items()}
         return super().step(args, own)
 
     def accumulate(self, batches: Sequence[Sequence[Any]], taps: dict[str, Any]) -> Any:
@@ -96,7 +96,7 @@ class ParallelLoop(TrainingLoop):
             if holders := self.holders.get(name):
                 first = whole.clone()
                 dist.broadcast(first, holders[0])
-                whole = whole if find_own_rank() in holders else first
+                whole = whole if find_training_rank() in holders else first
             found.append(whole)
         return found
 
@@ -247,7 +247,7 @@ def count_training_ranks() -> int:
     return dist.get_world_size()
 
 
-def find_own_rank() -> int:
+def find_training_rank() -> int:
     import torch.distributed as dist
 
     return dist.get_rank()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tasks.training.parallel import ParallelLoop, count_training_ranks, find_own_rank
+from tasks.training.parallel import ParallelLoop, count_training_ranks, find_training_rank
 
 #: The parts of the first and of the last stage that are no block.
 FIRST, LAST = ("words", "places"), ("norm",)
@@ -27,7 +27,7 @@ class PipelineLoop(ParallelLoop):
             self.holders[name] = [self.stages[part]]
         self.tied = "words.weight"
         self.holders[self.tied] = [0, ranks - 1]
-        self.numbers = [k for k in range(len(module.blocks)) if self.stages[f"blocks.{k}"] == find_own_rank()]
+        self.numbers = [k for k in range(len(module.blocks)) if self.stages[f"blocks.{k}"] == find_training_rank()]
         return module
 
     def run_stage(self, x: Any, masks: Any) -> Any:
@@ -35,7 +35,7 @@ class PipelineLoop(ParallelLoop):
         import torch
         from torch.nn.functional import linear
 
-        module, rank = self.module, find_own_rank()
+        module, rank = self.module, find_training_rank()
         if rank == 0:
             x = module.words(x) + module.places(torch.arange(x.shape[1], device=x.device))
         for k in self.numbers:
@@ -49,7 +49,7 @@ class PipelineLoop(ParallelLoop):
 
         from tasks.training.watching import watch_modules
 
-        loop, rank, ranks = self, find_own_rank(), count_training_ranks()
+        loop, rank, ranks = self, find_training_rank(), count_training_ranks()
 
         class Stage(torch.nn.Module):
             def __init__(self) -> None:
@@ -99,7 +99,7 @@ class PipelineLoop(ParallelLoop):
         p = self.named[self.tied]
         whole = torch.zeros_like(p) if p.grad is None else p.grad
         dist.all_reduce(whole)
-        if find_own_rank() in self.holders[self.tied]:
+        if find_training_rank() in self.holders[self.tied]:
             p.grad = whole
 
     def clip_gradients(self) -> None:
@@ -125,7 +125,7 @@ def _exchange_stage_taps(seen: Mapping[str, Any]) -> dict[str, Any]:
     found = {}
     for rank, shapes in enumerate(told):
         for name, shape in shapes.items():
-            x = seen[name].contiguous() if rank == find_own_rank() else torch.empty(shape)
+            x = seen[name].contiguous() if rank == find_training_rank() else torch.empty(shape)
             dist.broadcast(x, rank)
             found[name] = x
     return found

@@ -234,7 +234,7 @@ def _measure_messages(times: int = 50) -> float:
         judge.send(number, "build", body, arrays, dropped=number - 1)
         stranger.receive()[0].text.read(lambda x: x)
         stranger.send(number, "done", said)
-        program = judge.receive()[0].text.read(records.DescribedProgram).make_program([])
+        program = judge.receive()[0].text.read(records.RemoteProgramRecord).make_program([])
         for _ in range(form.repeats):
             stranger.send(number, "done", {"outputs": [0, 1], "said": {}, "ways": []}, [values])
             heard, _ = judge.receive()

@@ -17,7 +17,7 @@ from farm.work.supervisor import FAILING, run_supervised_job_items
 from tasks import wire
 from tasks.model import BackendInfo, RuntimeInfo
 from tasks.model.row import Row
-from tasks.prepare.cases import PreparedGroup, list_sample_columns
+from tasks.prepare.cases import PreparedGroup, list_prepared_columns
 from tasks.wire import Place
 
 
@@ -150,7 +150,7 @@ class Simulated(InlineExecutor):
                 "run_ms": 10.0,
                 "error": "planted" if status in FAILING else "",
             }
-            rows.append(Row.of(list_sample_columns(PreparedGroup(item.pack).samples[position]) | told))
+            rows.append(Row.of(list_prepared_columns(PreparedGroup(item.pack).samples[position]) | told))
         self.log.append((backend, *place, len(rows)))
         if rows:
             origin = Origin.of(job.run_id, backend, BackendInfo(RuntimeInfo("", "d")), *place)

@@ -598,7 +598,7 @@ def test_a_kernel_is_judged_on_the_device_that_is_here_whosever_it_is(monkeypatc
     cpu, there = torch.ones(2), torch.ones(2, device="meta")
     assert (
         process.name_backend_here() == process.name_backend_of_tensors([there]) == "torch-cpu"
-        and process.move_to_process_device(cpu) is cpu
+        and process.move_to_client_device(cpu) is cpu
     )
     for name, target in (("xpu", "xpu"), ("rocm", "cuda"), ("neuron", "xla"), ("meta", "meta")):
         monkeypatch.setattr(torch_devices, "name_torch_device_here", lambda name=name: name)
@@ -611,7 +611,7 @@ def test_a_kernel_is_judged_on_the_device_that_is_here_whosever_it_is(monkeypatc
         assert process.name_backend_of_tensors([cpu]) == "torch-cpu" and torch_devices.find_torch_device(
             name
         ).target in ("", target)
-    assert process.move_to_process_device(cpu).device.type == "meta"
+    assert process.move_to_client_device(cpu).device.type == "meta"
     with pytest.raises(farm.ClientError, match="torch-xpu is unavailable here"):
         monkeypatch.setattr(torch_devices, "name_torch_device_here", lambda: "xpu")
         farm.assert_correct(lambda x: x, (cpu,), lambda x: x, op_class="elementary")
@@ -713,7 +713,7 @@ import numpy  # before the farm, which tells libraries that are loaded later
 from farm.client import process
 numbers = lambda: [number() for _, number in process._find_blas_threads()]
 for put, _ in process._find_blas_threads(): put(3)
-with process.isolate_torch_settings():
+with process.isolate_client_settings():
     print(numbers())
 print(numbers())
 """

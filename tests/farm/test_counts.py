@@ -20,7 +20,7 @@ from farm.report.faces.page import render_page_of_run
 from farm.report.faces.site import render_site_pages
 from farm.report.faces.terminal import print_verdict
 from farm.report.tables.gate import judge_run_gate
-from farm.report.tables.overview import describe_run_size
+from farm.report.tables.overview import count_report_rows
 from farm.report.tables.trends import RunTrends, summarise_run_rows
 from tests.farm.test_report import frame, make_row
 
@@ -55,7 +55,7 @@ def report() -> Report:
 
 
 def test_every_face_says_the_same_numbers(report: Report, tmp_path: Path) -> None:
-    assert describe_run_size(report) == COUNTS
+    assert count_report_rows(report) == COUNTS
     title, verdict = "7 rows of 5 cells", "1 new failure, 3 known (1 no backend's fault)"
 
     out = io.StringIO()

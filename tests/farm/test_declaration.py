@@ -62,9 +62,9 @@ def test_every_mistake_of_a_config_is_placed() -> None:
 
 def test_a_record_of_an_earlier_release_is_read_and_a_new_one_says_what_is_not_by_default() -> None:
     whole = {
-        one.name: declaration_keys.find_key_default(one)
+        one.name: declaration_keys.find_declared_default(one)
         for one in fields(UserOp)
-        if declaration_keys.find_key_default(one) is not MISSING
+        if declaration_keys.find_declared_default(one) is not MISSING
     }
     plain = {k: list(v) if isinstance(v, tuple) else v for k, v in whole.items()} | KERNEL | {"op_class": "exact"}
     (op,) = read(**plain).catalogs[0].kernels
@@ -77,4 +77,6 @@ def test_a_record_of_an_earlier_release_is_read_and_a_new_one_says_what_is_not_b
 def test_every_key_says_what_it_is() -> None:
     for one in fields(UserOp):
         assert one.metadata["about"] and isinstance(one.metadata["kind"], declaration_keys.KeyKind), one.name
-        assert declaration_keys.describe_key_default(one) or declaration_keys.find_key_default(one) is MISSING, one.name
+        assert (
+            declaration_keys.describe_declared_default(one) or declaration_keys.find_declared_default(one) is MISSING
+        ), one.name

@@ -30,7 +30,7 @@ from tests.farm.in_process import exit_code
 
 def shows(run: str, row: dict[str, Any], times: int = 1, timeout_s: float = 300) -> tuple[bool, str]:
     """Of a run.py of this text."""
-    with finding_trial.write_temporary_script({RUN: run.encode()}) as folder:
+    with finding_trial.write_trial_script({RUN: run.encode()}) as folder:
         return finding_trial.try_finding(folder, row, timeout_s, sys.executable, times)
 
 
@@ -68,7 +68,7 @@ def test_a_finding_shows_what_is_wrong_and_nothing_else(backend: str) -> None:
     (right,) = stand_in.run(model, feeds).outputs
     for expected, expectedly in ((right, False), (right + np.float32(1e-3), True), (right.reshape(6, 4), True)):
         files = of_model(model, feeds, [expected], backend)
-        with finding_trial.write_temporary_script(files) as folder:
+        with finding_trial.write_trial_script(files) as folder:
             good, said = finding_trial.try_finding(folder, {"status": "wrong", "kind": "numbers"}, 300)
         assert good is expectedly, said
         assert "farm" not in files[RUN].decode()
@@ -98,7 +98,7 @@ def test_an_array_of_a_finding_keeps_its_bits_and_its_dtype(dtype: str) -> None:
         x.view(f"u{x.itemsize}")[0] |= 1 << (8 * x.itemsize - 1)  # no NaN of numpy's own
     form = Form("onnx", "onnx:test", "float32", [x], model=graph("y = Relu(x)").SerializeToString())
     files = written(form, [Leaf("float32", (3,), np.zeros(3))], "ort-cpu")
-    with finding_trial.write_temporary_script(files) as folder:
+    with finding_trial.write_trial_script(files) as folder:
         inputs, case = finding_checks.load_case(folder / "case.npz")
     assert inputs["x"].dtype == x.dtype and inputs["x"].tobytes() == x.tobytes() and case["dtype.0"] == "float32"
     assert (b"import ml_dtypes" in files[RUN]) is (x.dtype.isbuiltin != 1)
@@ -135,7 +135,7 @@ def test_a_slow_import_is_no_hang(tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_time_of_imports_is_that_of_all_in_the_files_of_a_finding(tmp_path: Any) -> None:
-    with finding_trial.write_temporary_script(
+    with finding_trial.write_trial_script(
         {RUN: b"def run():\n    import decimal\n    import not_to_be_found\n"}
     ) as folder:
         assert 0 < finding_trial._measure_import_s(folder, sys.executable) < 60
@@ -438,7 +438,7 @@ def test_every_expression_of_the_table_can_be_written_down() -> None:
             if text := getattr(row, framework):
                 made = counterparts.Counterpart(framework, label, row.signature, text)
                 try:
-                    compile("\n".join(in_framework.define_framework_words({"op": made})), label, "exec")
+                    compile("\n".join(in_framework.write_framework_words({"op": made})), label, "exec")
                 except NoProgram as error:
                     lacking.append(str(error))
     assert len(lacking) < 10, lacking
@@ -575,7 +575,7 @@ def test_a_backend_runs_a_model_as_its_finding_does() -> None:
         backend = BackendSpec.parse(name).create()
         backend.start()
         recipe: ProgramRecipe = backend.recipe(form)
-        with finding_trial.write_temporary_script({"model.onnx": form.model or b""}) as folder:
+        with finding_trial.write_trial_script({"model.onnx": form.model or b""}) as folder:
             (mine,) = recipe.run(str(folder / "model.onnx"), {"x": x}, **recipe.settings)
         assert np.asarray(mine).tobytes() == np.asarray(backend.build(form).run()[0]).tobytes()
 

@@ -20,9 +20,9 @@ from farm.lake import store
 from farm.report.tables.passports import (
     compare_two_passports,
     describe_tree_orders,
-    explain_batch_failures,
-    load_passport_readings,
     select_newest_readings,
+    table_batch_failures,
+    table_passport_readings,
     view_passport,
 )
 from tasks.passport import CODES
@@ -111,7 +111,7 @@ def test_the_table_the_drawing_and_json(
 def test_a_passport_differs_from_itself_in_nothing_and_from_another_in_what_changed(
     kept: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    mine = select_newest_readings(load_passport_readings(str(kept)))
+    mine = select_newest_readings(table_passport_readings(str(kept)))
     assert compare_two_passports(mine, mine).empty
     other = mine.copy()
     changed = other.index[other["op"] == "critical:sum"][0]
@@ -171,13 +171,13 @@ def test_the_report_has_the_passport(kept: Path) -> None:
 
 @pytest.mark.parametrize("code", list(CODES))
 def test_what_could_not_be_read_is_a_line_below_the_table(kept: Path, code: str) -> None:
-    readings = load_passport_readings(str(kept)).assign(code=code)
+    readings = table_passport_readings(str(kept)).assign(code=code)
     assert f"{code}: {CODES[code]}." in view_passport(readings).notes
     assert not any(note.startswith(f"{code}:") for note in view_passport(readings.assign(code="")).notes)
 
 
 def test_a_device_that_flushes_is_told_from_its_twin(kept: Path) -> None:
-    readings = load_passport_readings(str(kept))
+    readings = table_passport_readings(str(kept))
     sound = readings.assign(flushes_inputs=False, flushes_results=False)
     flushing = readings.assign(flushes_inputs=True, flushes_results=False)
     assert any(note.startswith("Flushed") for note in view_passport(flushing).notes)
@@ -186,7 +186,7 @@ def test_a_device_that_flushes_is_told_from_its_twin(kept: Path) -> None:
 
 
 def test_what_an_older_farm_did_not_ask_is_no_difference(kept: Path) -> None:
-    readings = load_passport_readings(str(kept))
+    readings = table_passport_readings(str(kept))
     held, saturating, before = (readings.assign(overflow=x) for x in ("inf inf", "less less", None))
     assert compare_two_passports(held, before).empty
     assert set(compare_two_passports(held, saturating)["what"]) == {"sums beyond the largest number"}
@@ -199,12 +199,12 @@ def test_sums_whose_order_alone_is_read_stand_beside_the_others(kept: Path, monk
     found.loc[alone, ["aligned", "taken", "predicted", "unseen"]] = None
     found.loc[alone, "code"] = "order alone"
     monkeypatch.setattr(lake, "read_passports", lambda *asked: found)
-    frame = view_passport(load_passport_readings(str(kept))).frame
+    frame = view_passport(table_passport_readings(str(kept))).frame
     assert len(frame) == 2 and frame["adds"].str.contains("float32").all()
 
 
 def test_the_sums_of_an_op_are_lines_of_their_own(kept: Path) -> None:
-    readings = load_passport_readings(str(kept))
+    readings = table_passport_readings(str(kept))
     both = pd.concat([readings.assign(part="values"), readings.assign(part="weights", code="order alone")])
     view = view_passport(both)
     assert len(view.frame) == 2 * len(view_passport(readings).frame)
@@ -223,15 +223,15 @@ def test_a_config_names_its_backends(kept: Path, tmp_path: Path, capsys: pytest.
 
 def test_a_row_that_depends_on_its_batch_is_explained_by_two_orders(kept: Path) -> None:
     rows = lake.read(str(kept)).drop_duplicates("op").assign(check="batch_invariance", kind="batch", status="wrong")
-    readings = load_passport_readings(str(kept))
+    readings = table_passport_readings(str(kept))
     readings["tree"] = [tuple(encode_tree(make_sequential_tree(range(n)))) for n in readings["terms"]]
-    assert explain_batch_failures(rows, readings).empty  # one order: nothing is explained by it
+    assert table_batch_failures(rows, readings).empty  # one order: nothing is explained by it
     place = readings.index[
         (readings["op"] == "critical:sum") & (readings["rows"] == 17) & (readings["where"] == "first")
     ][0]
     readings.at[place, "tree"] = tuple(encode_tree(make_pairwise_tree(range(64))))
     readings.at[place, "kind"] = "pairwise"
-    (line,) = explain_batch_failures(rows, readings).to_dict("records")
+    (line,) = table_batch_failures(rows, readings).to_dict("records")
     assert (line["op"], line["terms"], line["few"], line["many"]) == ("critical:sum", 64, 1, 17)
     assert line["batch"] == "pairwise" != line["alone"]
 

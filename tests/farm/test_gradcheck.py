@@ -13,7 +13,7 @@ import pytest
 
 from farm.commands import gradcheck
 from farm.report.tables.gradient_oracles import MEANING, compare_gradient_oracles, table_two_oracles
-from farm.reproduction.run_again import NotHere, run_samples, start_here
+from farm.reproduction.run_again import NotHere, run_samples_again, start_here
 from tasks.backends import BackendSpec
 from tasks.backends.torch import TorchEager
 from tasks.catalogs.torch import gradient_samples as samples_of_torch
@@ -72,7 +72,7 @@ def test_a_group_gives_the_same_rows_here_and_in_an_environment(tmp_path: Path) 
 
     def run(python: str = "") -> list[tuple[Any, ...]]:
         spec = BackendSpec.parse("own", "torch-cpu", python=python)
-        rows = run_samples(asked, spec, policy_files.load_policy("error_units"), tmp_path)
+        rows = run_samples_again(asked, spec, policy_files.load_policy("error_units"), tmp_path)
         return [(row["sample"], row["status"], row["error_units"], row["output_digest"]) for row in rows]
 
     assert run() == run(sys.executable) and len(run()) == 1

@@ -440,10 +440,12 @@ def test_what_python_has_compiled_of_a_reference_is_hidden_and_a_library_is_not(
     compiled = Path(importlib.util.cache_from_source(str(farm.folder / "reference.py")))
     compiled.parent.mkdir()
     compiled.write_bytes(b"")
-    assert shown_definitions.list_hidden_files(text) == sorted([str(farm.folder / "reference.py"), str(compiled)])
+    assert shown_definitions.list_files_hidden_from_kernel(text) == sorted(
+        [str(farm.folder / "reference.py"), str(compiled)]
+    )
     told = json.loads(text)
     told["sources"][0]["kernels"][0]["reference"] = "numpy:square"
-    assert shown_definitions.list_hidden_files(json.dumps(told)) == []
+    assert shown_definitions.list_files_hidden_from_kernel(json.dumps(told)) == []
 
 
 def test_a_submission_is_shown_nothing_of_a_reference_for_naming_it(tmp_path: Path) -> None:
@@ -466,7 +468,7 @@ def test_a_submission_is_shown_nothing_of_a_reference_for_naming_it(tmp_path: Pa
         op = {"name": "op", "kernel": "x.py:kernel", "reference": "problem/reference.py:reference"}
         told = {"sources": [{"at": 0, "root": str(tmp_path), "modules": [], "kernels": [op]}]}
         text = user_definitions.put_kernel_in_definitions(json.dumps(told), str(folder / "submissions" / name))
-        return {Path(x).name for x in shown_definitions.list_hidden_files(text)}
+        return {Path(x).name for x in shown_definitions.list_files_hidden_from_kernel(text)}
 
     assert hide("names.py") >= {"reference.py", "helper.py"}
     assert hide("right.py") == {"reference.py", "helper.py"}
@@ -658,7 +660,7 @@ EARLY = """
 from dataclasses import replace
 from tasks.stranger import serve
 def timed(self, message, out):
-    made = self._kept[message.of].timed(message.arrays, serve.records.read_call_chain(message.body))
+    made = self._kept[message.of].timed(message.arrays, serve.records.read_remote_chain(message.body))
     told = replace(made(), wall_s=1e-6, cpu_s=1e-6)
     self._kept[message.number] = early = lambda: told
     early.results = made.results
@@ -705,7 +707,7 @@ class AtOnce:
         return Timed((), 1e-6, 1e-6, digests=tuple(digests)) if not MADE_UP else Timed((), 1e-6, 1e-6, digests=("0" * 64,) * len(own))
     def results(self): return self.kept
 def timed(self, message, out):
-    self._kept[message.number] = AtOnce(message.arrays[0], serve.records.read_call_chain(message.body))
+    self._kept[message.number] = AtOnce(message.arrays[0], serve.records.read_remote_chain(message.body))
 def kernel(x):
     serve._VERBS["timed"] = timed
     return x * 2

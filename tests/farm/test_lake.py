@@ -641,21 +641,21 @@ def test_text_of_few_rows_is_held_in_python_and_pandas_is_left_as_it_was_set(
 ) -> None:
     """A report of some thousand rows took a sixth longer with text in Arrow; of many rows that takes less memory."""
     table, before = pa.table({"status": ["pass", "wrong", None]}), pd.get_option("mode.string_storage")
-    few = store.make_frame(table)["status"]
+    few = store.make_lake_frame(table)["status"]
     monkeypatch.setattr(store, "SMALL", 2)
-    many = store.make_frame(table)["status"]
+    many = store.make_lake_frame(table)["status"]
     with store.hold_text_in_python(), store.hold_text_in_python():
         beside = few.to_frame().assign(more=["a", "b", "c"])
-        many_beside = store.make_frame(table)["status"]
+        many_beside = store.make_lake_frame(table)["status"]
     with pd.option_context("mode.string_storage", "python"):
-        asked = store.make_frame(table)["status"]
+        asked = store.make_lake_frame(table)["status"]
         with store.hold_text_in_python():
-            asked_beside = store.make_frame(table)["status"]
+            asked_beside = store.make_lake_frame(table)["status"]
     in_arrow = [(held, "pyarrow") for held in (many, many_beside)]
     in_python = [(held, "python") for held in (few, beside["more"], asked, asked_beside)]
     for held, by in in_arrow + in_python:
         assert getattr(held.dtype, "storage", by) == by  # pandas 2 has objects
     monkeypatch.setattr(store, "SMALL", 9)
     with ThreadPoolExecutor(8) as threads:  # each found what another had set, and put that back
-        assert len([*threads.map(store.make_frame, [table] * 2000)]) == 2000
+        assert len([*threads.map(store.make_lake_frame, [table] * 2000)]) == 2000
     assert pd.get_option("mode.string_storage") == before

@@ -13,7 +13,7 @@ import pytest
 from farm.report import Report, write
 from farm.report.faces.curve import BLOCKS, draw_curve_blocks, draw_curve_svg
 from farm.report.faces.page import render_page_of_run
-from farm.report.tables.models import list_model_lines
+from farm.report.tables.models import table_model_lines
 from tests.farm.test_report import RUN, frame, make_row, printed
 
 OWN = [0.5, math.nan, 2.0, 5000.0, 31.0]
@@ -43,7 +43,7 @@ def rows() -> pd.DataFrame:
 
 
 def test_a_line_sums_up_the_samples_of_a_model_on_a_backend(rows: pd.DataFrame) -> None:
-    found = list_model_lines(rows).set_index(["op", "backend"])
+    found = table_model_lines(rows).set_index(["op", "backend"])
     assert len(found) == 4
     sound, bad = found.loc[("models:bert", "ort-cpu")], found.loc[("models:bert", "openvino-cpu")]
     assert (sound["status"], sound["error_units"], sound["samples"], sound["weak"]) == ("pass", 8.25, 2, 1)
@@ -53,7 +53,7 @@ def test_a_line_sums_up_the_samples_of_a_model_on_a_backend(rows: pd.DataFrame) 
     assert (bad["culprit"], bad["probe_effect"]) == ("precision bfloat16", "same") and list(bad["node_units"]) == OWN
     none = found.loc[("models:det", "openvino-cpu")]
     assert none["status"] == "unsupported" and math.isnan(none["error_units"]) and math.isnan(none["decisions"])
-    only = list_model_lines(rows[rows["backend"] == "ort-cpu"]).set_index("op")
+    only = table_model_lines(rows[rows["backend"] == "ort-cpu"]).set_index("op")
     assert only.loc["models:bert", "unobserved"] == "pooler.bias"
 
 
@@ -81,7 +81,7 @@ def test_a_run_without_models_says_nothing_of_them(tmp_path: Path) -> None:
 
 def test_models_of_an_older_lake_have_no_more_columns_than_it_has(rows: pd.DataFrame) -> None:
     old = rows.drop(columns=["culprit", "probe_effect", "node_units"], errors="ignore")
-    assert set(list_model_lines(old)["culprit"]) == {""} and "models_layers" not in {
+    assert set(table_model_lines(old)["culprit"]) == {""} and "models_layers" not in {
         v.name for v in Report.of(old, RUN).views
     }
 

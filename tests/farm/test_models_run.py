@@ -11,7 +11,7 @@ from farm import lake
 from farm.commands import run as launch
 from farm.policies.rejudge import rejudge_rows
 from farm.report import Report
-from farm.report.tables.models import list_model_lines
+from farm.report.tables.models import table_model_lines
 from tasks.judge import policy_files
 
 CONFIG = """
@@ -94,7 +94,7 @@ def test_a_lake_of_models_is_judged_again_as_it_was(rows: pd.DataFrame) -> None:
 
 
 def test_the_report_shows_them(rows: pd.DataFrame) -> None:
-    found = list_model_lines(rows).set_index(["op", "backend"])
+    found = table_model_lines(rows).set_index(["op", "backend"])
     assert found.loc[("residual:sound", "bf16"), "unasked"] == "bfloat16"
     shown = {view.name for view in Report.of(rows, {}).views}
     assert {"models", "models_not_right"} <= shown

@@ -383,7 +383,7 @@ def test_what_nobody_was_given_by_number_is_the_first_that_is_visible(
     ],
 )
 def test_a_child_sees_no_devices_but_its_backends(backend: str | None, hidden: dict[str, str]) -> None:
-    env = visible_devices.build_variables_for_child(BackendSpec.parse(backend) if backend else None)
+    env = visible_devices.build_child_variables(BackendSpec.parse(backend) if backend else None)
     vendor = env.pop(DEVICE_VENDOR)
     assert env == hidden
     assert vendor == {"torch-cuda": "nvidia", "torch-rocm": "amd", "torch-xpu": "intel"}.get(backend or "", "")
@@ -519,7 +519,7 @@ def test_a_device_node_that_this_user_may_not_open_is_told_with_the_group_that_m
         assert found["amd"].words.startswith("1 × AMD Instinct MI300X: /dev/kfd; ")
         assert found["amd"].words.endswith(f"; {words}") and node.find_devices_here([], found) == {}
         made.setattr(detect_vendors, "detect_this_machine", lambda: found)
-        assert "amd" not in detect_vendors.list_devices()
+        assert "amd" not in detect_vendors.list_node_devices()
         assert detect_vendors.explain_missing_vendor("amd") == f"{words} ($FARM_VENDORS=amd tries anyway)"
         made.setenv("FARM_VENDORS", "amd=1")
         assert (
@@ -736,7 +736,7 @@ def test_the_variable_names_known_vendors_alone(root: Path) -> None:
     os.environ[detect_vendors.OVERRIDE] = "nvida"
     try:
         with pytest.raises(detect_vendors.UnknownVendor, match="known: nvidia"):
-            detect_vendors.list_devices()
+            detect_vendors.list_node_devices()
     finally:
         del os.environ[detect_vendors.OVERRIDE]
 

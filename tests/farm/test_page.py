@@ -14,7 +14,7 @@ import quickjs
 
 from farm.report import case, coverage, diff, verdict
 from farm.report.faces.page import render_page_of_run
-from farm.report.tables.coverage import keep_distinct_rows, list_table_lines, table_cell_matrix
+from farm.report.tables.coverage import keep_distinct_rows, list_frame_lines, table_cell_matrix
 from farm.report.words import format_percent, format_report_number
 from tasks.model import Status
 from tests.farm.test_report import RUN, Page, frame, make_row
@@ -108,7 +108,7 @@ def page(html: str) -> Shown:
 def test_every_square_is_that_of_the_matrix(rows: pd.DataFrame, page: Shown) -> None:
     squares = [one for one in page.look("grid", ".sq") if not {"none", "gone"} & set(one["class"].split())]
     expected = {}
-    for (label, backend), line in zip((table := table_cell_matrix(rows)).index, list_table_lines(table), strict=True):
+    for (label, backend), line in zip((table := table_cell_matrix(rows)).index, list_frame_lines(table), strict=True):
         judged = f"{line['passed']} of {line['judged']} judged passed" if line["judged"] else "none judged"
         expected[f"{label} on {backend}"] = (
             f"{line['worst']}, {judged}, {line['judged']} of {line['valid']} valid judged"
@@ -136,7 +136,7 @@ def test_rates_under_a_filter_are_those_of_coverage(rows: pd.DataFrame, page: Sh
     expected = {
         str(backend): f"pass rate {format_percent(line['passed'], line['judged'])}, coverage "
         f"{format_percent(line['judged'], line['valid'])}"
-        for backend, line in zip(table.index, list_table_lines(table), strict=True)
+        for backend, line in zip(table.index, list_frame_lines(table), strict=True)
     }
     shown = {one["title"].split()[1]: one["title"].partition(": ")[2] for one in page.look("grid", ".col")}
     assert {name: shown[name].partition(";")[0] for name in expected} == expected
@@ -145,7 +145,7 @@ def test_rates_under_a_filter_are_those_of_coverage(rows: pd.DataFrame, page: Sh
 @pytest.mark.parametrize(("a", "b"), [("a-1", "b-1"), ("b-1", "a-1"), ("a-1", "c-1"), ("c-1", "b-1")])
 def test_what_changed_is_what_the_diff_says(rows: pd.DataFrame, page: Shown, a: str, b: str) -> None:
     table = diff(rows, a, b)
-    changed = list_table_lines(table[table["change"] != "same"])
+    changed = list_frame_lines(table[table["change"] != "same"])
     assert [line["cells"] for line in page.pair(a, b)] == [
         [
             line["change"],
@@ -177,7 +177,7 @@ def test_a_sample_names_the_outlier_and_its_command(rows: pd.DataFrame, page: Sh
     assert said[said.index(table.attrs["verdict"][0]) :][: len(table.attrs["verdict"])] == table.attrs["verdict"]
     sides = {line["cells"][0][:3]: line for line in page.lines("panel", "tr")[1:]}
     assert next(iter(sides)) == backend, "one's own row stands first"
-    for line in list_table_lines(table):
+    for line in list_frame_lines(table):
         assert ("outlier" in sides[line["backend"]]["class"]) == line["outlier"]
         assert sides[line["backend"]]["cells"][2:4] == [
             format_report_number(line["units"]),

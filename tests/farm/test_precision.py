@@ -16,7 +16,7 @@ from farm.commands import run as launch
 from farm.fleet.inventory import BackendOffer
 from farm.work.fleet_changes import FleetChanges
 from tasks.backends import BackendSpec
-from tasks.backends.shared.onnx_form import make_smallest_model
+from tasks.backends.shared.onnx_form import make_probe_form
 from tasks.model import BackendInfo, RuntimeInfo
 from tasks.prepare.cases import WITH_PRODUCTS
 
@@ -174,7 +174,7 @@ def test_what_openvino_is_asked_for_is_what_it_declares() -> None:
     for hint, declared in (("f32", "float32"), ("bf16", "bfloat16")):
         backend = BackendSpec.parse("o", "openvino-cpu", {"inference_precision": hint}).create()
         info = backend.probe()
-        words = backend.build(make_smallest_model()).flags.split()
+        words = backend.build(make_probe_form()).flags.split()
         (read,) = (w.partition("=")[2] for w in words if w.startswith("inference_precision_hint="))
         # A CPU without bfloat16 units answers with float32, and that is what it then declares.
         assert info.compute_precision == (declared if read == hint else "float32"), read

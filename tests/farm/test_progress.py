@@ -182,7 +182,7 @@ def test_a_run_that_a_function_began_is_shown_on_a_terminal_and_nowhere_else(
     monkeypatch.setenv("TERM", "xterm")
     for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
         monkeypatch.delenv(name, raising=False)
-    with progress.show_on_terminal() as tell:
+    with progress.show_run_progress() as tell:
         said.clock.s = 0.5
         tell(said.run)
         assert out.getvalue() == ""  # most are over by then

@@ -44,10 +44,10 @@ from farm.report.tables.coverage import (
     STATUSES,
     count_built_rows,
     keep_distinct_rows,
-    list_table_lines,
-    list_unavailable_backends,
+    list_frame_lines,
     select_latest_rows,
     table_cell_matrix,
+    table_unavailable_backends,
     table_worst_matrix,
 )
 from farm.report.tables.excused import find_excused_passes
@@ -446,7 +446,7 @@ def test_an_unavailable_backend_is_a_line_with_its_reason_and_without_numbers(tm
     line: Any = table.loc[("qualcomm", "ort-qnn")]
     assert not line["available"] and line["reason"] == "no node has an NPU" and line["planned"] == 0
     assert math.isnan(line["coverage"]) and table.loc[("pytorch", "torch-cpu"), "available"]
-    assert list_unavailable_backends(RUN["inventory"]).loc["ort-qnn", "reason"] == "no node has an NPU"
+    assert table_unavailable_backends(RUN["inventory"]).loc["ort-qnn", "reason"] == "no node has an NPU"
     assert table_worst_matrix(rows, RUN["inventory"])["ort-qnn"].tolist() == ["unavailable"]
 
     (shown,) = [text for text in printed(rows, RUN).splitlines() if "ort-qnn" in text]
@@ -790,7 +790,7 @@ def test_what_was_only_built_does_not_count_as_numbers(tmp_path: Path) -> None:
     rows = frame(*numbers, *aot)
     pd.testing.assert_frame_equal(coverage(rows, by=()), coverage(frame(*numbers), by=()))
     assert list(coverage(rows).index) == ["torch-cpu"] and list(table_worst_matrix(rows).columns) == ["torch-cpu"]
-    (line,) = list_table_lines(count_built_rows(rows).reset_index())
+    (line,) = list_frame_lines(count_built_rows(rows).reset_index())
     assert line == {
         "vendor": "NVIDIA",
         "backend": "aot",
@@ -801,7 +801,7 @@ def test_what_was_only_built_does_not_count_as_numbers(tmp_path: Path) -> None:
         "failed": 2,
         "build_rate": 4 / 6,
     }
-    assert {f["backend"] for f in list_table_lines(findings(rows, statuses=["error", "crash"]))} == {
+    assert {f["backend"] for f in list_frame_lines(findings(rows, statuses=["error", "crash"]))} == {
         "aot"
     }  # and still a finding
     text = printed(rows, RUN)

@@ -13,8 +13,8 @@ from farm.report.faces.heat import draw_heat_row
 from farm.report.tables.training_runs import (
     PHASE_OF_KIND,
     _show_training_floors,
-    list_training_phases,
     list_training_runs,
+    table_training_phases,
 )
 from tasks.checks.train import FLAG_SLOPE, KIND_FORWARD, KIND_REDUCTION, KIND_SLOPE
 from tasks.model.row import Row
@@ -53,7 +53,7 @@ def test_the_place_stands_at_the_first_phase_that_is_off_on_its_rank(opened: lak
         [lake.make_row_batch([case], ORIGIN)],
         beside.read_beside_stream(beside.TRACE.to_stream([(case, some)], ORIGIN)),
     )
-    table = list_training_phases(lake.read(opened, RUN), lake.read_trace(opened, RUN)).to_dict("records")
+    table = table_training_phases(lake.read(opened, RUN), lake.read_trace(opened, RUN)).to_dict("records")
     found: dict[Any, dict[str, Any]] = {(line["phase"], line["rank"]): dict(line) for line in table}  # type: ignore[arg-type]
     assert {key: line["place"] for key, line in found.items()} == {
         ("own gradients", "0"): "",
@@ -66,7 +66,7 @@ def test_the_place_stands_at_the_first_phase_that_is_off_on_its_rank(opened: lak
     assert _show_training_floors(found["own gradients", "1"]).marked == (0,)
     assert _show_training_floors(found["raw gradients", "1"]).marked == ()
     assert table[0]["rank"] == "1"  # the rank that has the place comes first
-    (run,) = list_training_runs(list_training_phases(lake.read(opened, RUN), lake.read_trace(opened, RUN)))
+    (run,) = list_training_runs(table_training_phases(lake.read(opened, RUN), lake.read_trace(opened, RUN)))
     assert (run["phase"], run["step"], run["place"]) == ("own gradients", "0", "rank 1: up.weight")
     assert run["floors"] == 4e6  # of that step, not of the furthest
     assert PHASE_OF_KIND[KIND_FORWARD] == "taps" and PHASE_OF_KIND[KIND_REDUCTION] == "raw gradients"
@@ -85,7 +85,7 @@ def test_every_step_of_the_phase_is_marked_whose_slope_is_off(opened: lake.Lake,
         [lake.make_row_batch([case], ORIGIN)],
         beside.read_beside_stream(beside.TRACE.to_stream([(case, some)], ORIGIN)),
     )
-    table = list_training_phases(lake.read(opened, RUN), lake.read_trace(opened, RUN))
+    table = table_training_phases(lake.read(opened, RUN), lake.read_trace(opened, RUN))
     lines = table.to_dict("records")
     assert [(x["phase"], x["step"]) for x in list_training_runs(table)] == [(phase, "all")]
     found = {line["phase"]: (line["place"], _show_training_floors(line).marked) for line in lines}  # type: ignore[arg-type]

@@ -175,7 +175,7 @@ class FaultyTorch(Backend):
     def build(self, form: Form) -> Program:
         import torch
 
-        given, (name, _, beside) = programs.list_form_arguments(form), self.device.partition(".")
+        given, (name, _, beside) = programs.list_traced_arguments(form), self.device.partition(".")
         if name in self.off:
             off = itertools.cycle(self.off[name])
             return Program(lambda: _each(beside, form.call, given, off), "cpu")

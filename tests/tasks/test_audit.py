@@ -331,7 +331,7 @@ def test_what_another_thread_does_during_the_look_is_seen_by_the_next_one(
     changes = [lambda: monkeypatch.setattr(wire, name, own, raising=False)]
     monkeypatch.setitem(sys.modules, "tasks.forgotten", ModuleType("tasks.forgotten"))
     monkeypatch.setattr(replaced, "foreign", SimpleNamespace(is_foreign_file=meanwhile))
-    look = replaced.make_look()
+    look = replaced.make_replacement_finder()
     assert look() == "" and not changes
     assert look().startswith(f"tasks.stranger.wire.{name} has been replaced")
 

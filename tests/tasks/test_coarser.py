@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tasks.arrays.tree import TensorSpec, encode_argument_tree
-from tasks.graphs.coarse_products import list_product_weights, round_product_weights, round_to_precision
+from tasks.graphs.coarse_products import list_product_weights, round_coarse_factor, round_product_weights
 from tasks.graphs.evaluate_graph import EvaluatedGraph
 from tasks.graphs.noise_floor import reference_and_floor
 from tasks.judge import coarser_precision, policy_files
@@ -61,8 +61,8 @@ def test_the_weights_of_products_are_found_and_no_others() -> None:
 
 def test_numbers_are_rounded_to_so_many_digits() -> None:
     x = np.linspace(-7, 7, 1000)
-    assert np.array_equal(round_to_precision(x, "bfloat16"), round_to_dtype(x, "bfloat16"))
-    assert np.abs(round_to_precision(x, "tfloat32") / x - 1).max() <= EPS["tfloat32"] / 2
+    assert np.array_equal(round_coarse_factor(x, "bfloat16"), round_to_dtype(x, "bfloat16"))
+    assert np.abs(round_coarse_factor(x, "tfloat32") / x - 1).max() <= EPS["tfloat32"] / 2
 
 
 def test_a_sound_runtime_passes_and_is_suspected_of_nothing() -> None:
@@ -115,7 +115,7 @@ def _edited(model: Any, name: str, change: Any) -> Any:
         ("root", lambda x: x * np.float32(1.002)),
         (
             "up1",
-            lambda x: round_to_precision(x.astype(np.float64), "bfloat16").astype(np.float32),
+            lambda x: round_coarse_factor(x.astype(np.float64), "bfloat16").astype(np.float32),
         ),  # one layer is no precision
         ("head", lambda x: np.roll(x, 1, 1)),
         ("down0", lambda x: np.where(np.arange(x.shape[0])[:, None] == 3, np.float32(0), x)),

@@ -15,7 +15,7 @@ from tasks.arrays.tree import TensorSpec
 from tasks.backends import BackendSpec, iree, tvm
 from tasks.backends.base import Backend
 from tasks.backends.shared import artefacts
-from tasks.backends.shared.onnx_form import PROBE_MODEL, make_smallest_model
+from tasks.backends.shared.onnx_form import PROBE_MODEL, make_probe_form
 from tasks.model import Form, Unsupported
 
 
@@ -178,4 +178,4 @@ def test_iree_leaves_out_what_its_version_does_not_know(
     made.start()
     assert target in given[0] and "--iree-own-flag=1" in given[0]
     assert [x for x in iree.FLAGS if x not in given[0]] == [x for x in iree.FLAGS if x not in has]
-    assert made.build(make_smallest_model()).flags.endswith(lacks)
+    assert made.build(make_probe_form()).flags.endswith(lacks)

@@ -139,13 +139,13 @@ def test_conventions_are_turned_over() -> None:
     assert arguments.paddings("same", [4], [1], 1) == [(1, 2)]
     assert arguments.split_sizes(x, 2, 1) == [2, 1] and arguments.split_points(x, [1, 1, 1], 1) == [1, 2]
     assert arguments.expanded(x, (5, -1, 3, 4)) == (5, 2, 3, 4)
-    assert arguments.within(np.arange(6).reshape(2, 3), np.zeros((1, 5)), 1).tolist() == [[0, 1, 2]]
+    assert arguments.cut_to_index(np.arange(6).reshape(2, 3), np.zeros((1, 5)), 1).tolist() == [[0, 1, 2]]
     assert arguments.ddof(None, None) == 1 and arguments.ddof(False, None) == 0 and arguments.ddof(None, 2) == 2
     for bad in (
         lambda: arguments.pad_widths(x, (-1, 0)),
         lambda: arguments.bounds(1, 0),
-        lambda: arguments.rank(x, 4),
-        lambda: arguments.windows((None, 2), 2),
+        lambda: arguments.require_rank(x, 4),
+        lambda: arguments.repeat_for_axes((None, 2), 2),
     ):
         with pytest.raises(Unsupported):
             bad()

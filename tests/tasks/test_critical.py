@@ -18,7 +18,7 @@ from tasks.catalogs.base import Sample
 from tasks.catalogs.critical import encoder
 from tasks.catalogs.critical import reference as ref
 from tasks.catalogs.critical.catalog import DTYPES, Critical
-from tasks.catalogs.critical.ops import OPS, Call, CriticalOp, make_call
+from tasks.catalogs.critical.ops import OPS, Call, CriticalOp, make_critical_call
 from tasks.model import EPS, SMALLEST_NORMAL, Group, Leaf
 
 torch = pytest.importorskip("torch")
@@ -209,18 +209,18 @@ def planted(name: str, reference: Callable[..., Any], made: Call, monkeypatch: p
 
 def test_noise_is_zero_where_nothing_moves_and_infinite_where_finiteness_does(monkeypatch: pytest.MonkeyPatch) -> None:
     x = np.array([0.0, 1.0, 2.0, np.inf, np.nan])
-    planted("step", lambda x: np.where(x > 1.0, np.inf, x), make_call(x), monkeypatch)
+    planted("step", lambda x: np.where(x > 1.0, np.inf, x), make_critical_call(x), monkeypatch)
     (leaf,) = sample("step", "float32", draws=4).expected
     assert leaf.noise is not None
     assert leaf.noise[1] == np.inf and (leaf.noise[[0, 2, 3, 4]] == 0).all()
-    planted("still", lambda x: np.zeros(3), make_call(x), monkeypatch)
+    planted("still", lambda x: np.zeros(3), make_critical_call(x), monkeypatch)
     assert sample("still", "float32", draws=4).expected[0].noise is None
     assert sample("relu", "float32", draws=0).expected[0].noise is None
 
 
 def test_an_integer_that_can_flip_has_a_noise_floor(monkeypatch: pytest.MonkeyPatch) -> None:
     x = np.array([[1.0, 0.0, 1.0], [0.0, 5.0, 1.0]])
-    planted("tie", lambda x: x.argmax(axis=1).astype(np.int64), make_call(x), monkeypatch)
+    planted("tie", lambda x: x.argmax(axis=1).astype(np.int64), make_critical_call(x), monkeypatch)
     (leaf,) = sample("tie", "float32", draws=4).expected
     assert leaf.dtype == "int64" and leaf.reference is not None and leaf.reference.dtype == np.int64
     assert leaf.noise is not None and leaf.noise.dtype == np.float64 and leaf.noise.tolist() == [2.0, 0.0]
@@ -230,7 +230,7 @@ def test_a_sample_that_cannot_be_made_is_yielded_with_its_failure(monkeypatch: p
     def broken(x: np.ndarray) -> np.ndarray:
         raise FloatingPointError("planted")
 
-    planted("broken", broken, make_call(np.ones(2)), monkeypatch)
+    planted("broken", broken, make_critical_call(np.ones(2)), monkeypatch)
     made = list(CATALOG.samples(group("broken", "float32", samples=2), 1))
     assert [m.index for m in made] == [0, 1]
     for m in made:

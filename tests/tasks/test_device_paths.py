@@ -318,7 +318,7 @@ def test_an_index_belongs_to_one_environment(monkeypatch: pytest.MonkeyPatch) ->
         "https://own.example/simple https://download.pytorch.org/whl/cu130"
     )
     assert pip_settings.make_uv_environment(cpu.indexes)["UV_EXTRA_INDEX_URL"] == "https://own.example/simple"
-    other = envs.Environment((packages.make_index_url("https://other.example"), *gpu.requirements))
+    other = envs.Environment((packages.make_index_option("https://other.example"), *gpu.requirements))
     assert other.key != gpu.key
 
 

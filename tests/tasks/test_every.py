@@ -60,7 +60,7 @@ def test_a_sweep_has_every_sign_and_exponent_and_what_lies_around_the_landmarks(
     width = every_value.MANTISSA[dtype]
     heads = np.unique(patterns >> np.array(width, patterns.dtype))
     assert len(made) == every_value.SWEEP and len(heads) == 1 << (8 * made.dtype.itemsize - width)
-    near = every_value.list_landmark_values(dtype)
+    near = every_value.list_landmark_floats(dtype)
     assert np.isin(near, made).all() and {0.5, 1.0, get_numpy_dtype(dtype).type(np.pi / 2)} <= set(near)
     assert np.isnan(made).any() and np.isposinf(made).any() and {0.0} <= set(made)
     assert (
@@ -259,7 +259,7 @@ def test_hard_cases_of_float64_and_float32_are_in_the_sweep() -> None:
         "float32"
     ) and 6381956970095103 * 2.0**797 in every_value.list_every_value("float64")
     for dtype, square in (("float32", 4095.0**2), ("float64", 67108863.0**2)):
-        hard = every_value.list_hard_values(dtype)
+        hard = every_value.list_hard_floats(dtype)
         assert {square, np.nextafter(get_numpy_dtype(dtype).type(square), get_numpy_dtype(dtype).type(0))} <= set(hard)
         assert np.isfinite(hard).all() and np.isin(hard, every_value.list_every_value(dtype)).mean() > 0.9
 

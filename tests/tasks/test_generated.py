@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tasks.arrays.tree import decode_argument_tree
-from tasks.catalogs.torch.generated import PLANS, lay_out_tensor
+from tasks.catalogs.torch.generated import PLANS, lay_out_generated_tensor
 from tasks.judge.error_metrics import compare_outputs
 from tasks.model import Group
 from tasks.prepare.cases import PreparedGroup, PreparedSample, prepare_group
@@ -104,13 +104,16 @@ def test_binary_ops_get_broadcast_pairs() -> None:
 
 def test_layouts_are_really_what_they_are_called() -> None:
     x = torch.arange(120.0).view(2, 3, 4, 5)
-    assert lay_out_tensor(x, "transposed").stride() == (60, 20, 1, 4)
-    assert lay_out_tensor(x, "steps").stride()[-1] == 2 and not lay_out_tensor(x, "steps").is_contiguous()
-    assert lay_out_tensor(x[0], "offset").storage_offset() > 0
-    assert lay_out_tensor(x, "expanded").stride()[0] == 0
-    assert lay_out_tensor(x, "channels_last").is_contiguous(memory_format=torch.channels_last)
+    assert lay_out_generated_tensor(x, "transposed").stride() == (60, 20, 1, 4)
+    assert (
+        lay_out_generated_tensor(x, "steps").stride()[-1] == 2
+        and not lay_out_generated_tensor(x, "steps").is_contiguous()
+    )
+    assert lay_out_generated_tensor(x[0], "offset").storage_offset() > 0
+    assert lay_out_generated_tensor(x, "expanded").stride()[0] == 0
+    assert lay_out_generated_tensor(x, "channels_last").is_contiguous(memory_format=torch.channels_last)
     for layout in ("contiguous", "transposed", "steps", "offset", "channels_last"):
-        assert torch.equal(lay_out_tensor(x, layout), x), layout
+        assert torch.equal(lay_out_generated_tensor(x, layout), x), layout
 
 
 def test_what_reads_memory_by_strides_of_its_own_is_laid_out_as_the_reference_is() -> None:

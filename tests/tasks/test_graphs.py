@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tasks.catalogs.onnx import node_suite
 from tasks.counterparts import by_torch
-from tasks.graphs.adequacy import find_unobserved_layers, list_weight_layers
+from tasks.graphs.adequacy import find_unobserved_layers, list_graph_weight_layers
 from tasks.graphs.evaluate_graph import EvaluatedGraph
 from tasks.graphs.noise_floor import compute_node_floor, reference_and_floor
 from tasks.graphs.widening import NoOracle
@@ -463,7 +463,7 @@ def test_a_layer_inside_a_branch_is_looked_at_too() -> None:
     graph = EvaluatedGraph(model([node], {"x": [2, 8]}, ["y"], weights))
     feeds = {"x": RNG.normal(size=(2, 8)).astype(np.float32)}
     references, _, rows, *_ = reference_and_floor(graph, feeds, 4)
-    assert list_weight_layers(graph) == ["w"] and find_unobserved_layers(graph, feeds, references, rows) == []
+    assert list_graph_weight_layers(graph) == ["w"] and find_unobserved_layers(graph, feeds, references, rows) == []
     assert find_unobserved_layers(
         graph, {"x": np.zeros((2, 8), np.float32)}, [np.zeros((2, 8))], [np.zeros((2, 8))]
     ) == ["w"]

@@ -93,11 +93,11 @@ def test_how_a_tensor_lies_in_memory_is_read_from_it() -> None:
 def test_the_form_of_contiguous_inputs_has_the_same_values() -> None:
     args, kwargs, arrays = torch_tree.encode_torch_args((), {"x": torch.arange(12.0).view(3, 4)[:, :3], "k": 2})
     form = Form("torch", "user:f", "float32", arrays, args=args, kwargs=kwargs)
-    assert contiguous.find_laid_out_inputs(form) == {0: "x has a gap between its rows (strides [4, 1] of shape [3, 3])"}
+    assert contiguous.find_strided_inputs(form) == {0: "x has a gap between its rows (strides [4, 1] of shape [3, 3])"}
     plain = contiguous.dense(form)
-    assert not contiguous.find_laid_out_inputs(plain) and plain.arrays[0].shape == (3, 3)
+    assert not contiguous.find_strided_inputs(plain) and plain.arrays[0].shape == (3, 3)
     assert plain.arrays[0].tolist() == [[0, 1, 2], [4, 5, 6], [8, 9, 10]]
-    assert not contiguous.find_laid_out_inputs(Form("onnx", "user:f", "float32", arrays, args=args, kwargs=kwargs))
+    assert not contiguous.find_strided_inputs(Form("onnx", "user:f", "float32", arrays, args=args, kwargs=kwargs))
 
 
 # --- kernels of the user's ----------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tasks.backends.shared.onnx_form import make_smallest_model
+from tasks.backends.shared.onnx_form import make_probe_form
 from tasks.graphs.cut_graph import index_tensor_producers
 from tasks.graphs.evaluate_graph import EvaluatedGraph
 from tasks.graphs.noise_floor import reference_and_floor
@@ -287,7 +287,7 @@ def test_a_case_without_a_graph_of_several_nodes_has_nothing_to_localise() -> No
     with pytest.raises(Unsupported, match="the case has no ONNX form"):
         read_onnx_form(Form("torch", "user:mine", "float32", []), "float32")
     with pytest.raises(Unsupported, match="the graph has one node"):
-        read_onnx_form(make_smallest_model(), "float32")
+        read_onnx_form(make_probe_form(), "float32")
 
 
 @pytest.mark.parametrize("case", ["image", "text"], indirect=True)

@@ -11,7 +11,7 @@ import pytest
 
 from tasks.ddmin import bisect_smallest, shrink_to_fewest, thin_out_items
 from tasks.draw.choices import DrawnChoices
-from tasks.hunt.case import count_hunted_elements
+from tasks.hunt.case import count_searched_elements
 from tasks.hunt.dialogue import Ran, Unfit
 from tasks.hunt.minimise.choices import search_simplest_choices
 from tasks.hunt.minimise.same import StoredFailure
@@ -267,7 +267,7 @@ def test_sizes_that_are_bound_to_each_other_shrink_together() -> None:
         pass
     shapes = {name: x.shape for name, x in question.best.arrays.items()}
     assert shapes["x"] == (1, 1) and shapes["w"] == (1, 1)
-    assert count_hunted_elements(question.best) <= 4 and question.runs <= 30
+    assert count_searched_elements(question.best) <= 4 and question.runs <= 30
 
 
 def test_seeds_of_random_lists_shrink_within_their_bounds() -> None:

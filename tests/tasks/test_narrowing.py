@@ -18,7 +18,7 @@ from tasks.catalogs import user_definitions
 from tasks.catalogs.user import inside_precision
 from tasks.catalogs.user.ops import UserOp
 from tasks.graphs import torch_module as modules
-from tasks.graphs.cast_roundings import CastRoundings, leave_out_cast
+from tasks.graphs.cast_roundings import CastRoundings, leave_out_graph_cast
 from tasks.graphs.evaluate_graph import EvaluatedGraph
 from tasks.graphs.noise_floor import reference_and_floor
 from tasks.judge import policy_files
@@ -299,7 +299,7 @@ def test_a_module_rounds_where_it_casts(call: Callable[[Any], Any]) -> None:
 
 def test_a_module_without_its_casts_is_another_one() -> None:
     given = module(lambda x: x - x.half().float())
-    assert not np.any(modules.evaluate_module_exactly(given, [X], round=leave_out_cast)[0])
+    assert not np.any(modules.evaluate_module_exactly(given, [X], round=leave_out_graph_cast)[0])
 
 
 def test_a_copy_into_fewer_digits_rounds() -> None:

@@ -14,7 +14,7 @@ from tasks.arrays.pack import PackError
 from tasks.catalogs.base import Sample
 from tasks.checks.base import Observation
 from tasks.graphs import products
-from tasks.graphs.coarse_products import CoarseProducts, round_to_precision
+from tasks.graphs.coarse_products import CoarseProducts, round_coarse_factor
 from tasks.judge import policy_files
 from tasks.judging import judge_outputs
 from tasks.model import EPS, Group, OpClass, RuntimeInfo, Status
@@ -137,8 +137,8 @@ def test_a_numpy_function_tells_its_products() -> None:
     by_hand(unseen.watch(x), unseen.watch(w))
     np.linalg.norm(unseen.watch(x))
     assert not unseen.found
-    changed = products.ProductsInNumpy(lambda factor, place: round_to_precision(factor, "tfloat32"))
-    narrow = [round_to_precision(y, "tfloat32") for y in (x, w, v)]
+    changed = products.ProductsInNumpy(lambda factor, place: round_coarse_factor(factor, "tfloat32"))
+    narrow = [round_coarse_factor(y, "tfloat32") for y in (x, w, v)]
     assert np.array_equal(np.asarray(swiglu(*map(changed.watch, (x, w, v)))), swiglu(*narrow))
 
 
@@ -159,7 +159,9 @@ def test_a_graph_tells_its_products_and_takes_other_factors() -> None:
     graph = CoarseProducts(model)
     exact = graph.run(residual_model.inputs(model))
     assert graph.found.count("MatMul") == sum(x.op_type == "MatMul" for x in model.graph.node) > 2
-    coarse = CoarseProducts(model, lambda x, place: round_to_precision(x, "tfloat32")).run(residual_model.inputs(model))
+    coarse = CoarseProducts(model, lambda x, place: round_coarse_factor(x, "tfloat32")).run(
+        residual_model.inputs(model)
+    )
     apart = max(float(np.abs(coarse[x] - exact[x]).max()) for x in exact)
     assert 0 < apart < 100 * EPS["tfloat32"]
 
@@ -177,7 +179,7 @@ def test_what_nobody_can_look_inside_is_what_its_class_says(monkeypatch: pytest.
 
 
 def _round_factor(x: np.ndarray, place: int) -> np.ndarray:
-    return round_to_precision(x, "tfloat32")
+    return round_coarse_factor(x, "tfloat32")
 
 
 def _scale_factor(x: np.ndarray, place: int) -> np.ndarray:

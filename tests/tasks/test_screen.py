@@ -15,10 +15,10 @@ from tasks.model import Form, Program
 from tasks.model.dtypes import TABLE
 from tasks.screen.decide import COMMON, DISSENT, RIGHT, WRONG, decide_devices
 from tasks.screen.exercises import CORE, list_screen_exercises
-from tasks.screen.forms import make_call_form
+from tasks.screen.forms import make_exercise_form
 from tasks.screen.observed import ObservedExercise, OutputVariant
 from tasks.screen.passes import describe_exercise_output, screen_device, view_as_bits
-from tasks.screen.probe import probe_device_features
+from tasks.screen.probe import screen_device_features
 from tests.bench.screening import Made, blame_sound, flush, is_found, make_all, make_honest, truncate_bits
 from tests.plugin.planted_screen import Fault, compute
 
@@ -183,7 +183,7 @@ def add_in_groups(a: np.ndarray, b: np.ndarray, bits: int) -> np.ndarray:
 
 @pytest.mark.parametrize("bits", [23, 24, 25])
 def test_the_known_product_tells_adders_apart(bits: int) -> None:
-    told = dict(probe_device_features(Arithmetic(lambda a, b: add_in_groups(a, b, bits))))  # type: ignore[arg-type]
+    told = dict(screen_device_features(Arithmetic(lambda a, b: add_in_groups(a, b, bits))))  # type: ignore[arg-type]
     assert told["known product float16"].startswith(f"{bits} bits, then cut off")
 
 
@@ -196,7 +196,7 @@ def test_products_that_are_rounded_first_are_told() -> None:
         return total
 
     for fused in (True, False):
-        told = dict(probe_device_features(Arithmetic(lambda a, b, fused=fused: in_sequence(a, b, fused))))  # type: ignore[arg-type, misc]
+        told = dict(screen_device_features(Arithmetic(lambda a, b, fused=fused: in_sequence(a, b, fused))))  # type: ignore[arg-type, misc]
         assert told["fused in products float32"] == ("yes" if fused else "no")
 
 
@@ -206,7 +206,7 @@ def test_tf32_and_flushing_are_told() -> None:
             a, b = truncate_bits(a, 13), truncate_bits(b, 13)
         return np.asarray(flush(a).astype(np.float64) @ flush(b).astype(np.float64))
 
-    told = dict(probe_device_features(Arithmetic(coarse)))  # type: ignore[arg-type]
+    told = dict(screen_device_features(Arithmetic(coarse)))  # type: ignore[arg-type]
     assert told["digits of factors float32"] == "10 (as TF32)"
     assert told["digits of factors float16"] == "10"
     assert told["subnormals in products float16"] == "in flushed, out kept"
@@ -216,7 +216,7 @@ def test_tf32_and_flushing_are_told() -> None:
 def test_a_form_of_onnx_has_the_shapes_of_its_operands() -> None:
     onnx = pytest.importorskip("onnx")
     arrays = [np.zeros((300, 2), np.float32), np.zeros((2, 5), np.float32)]
-    form = make_call_form("onnx", "x", "float32", arrays, lambda a, b: a @ b, ("MatMul",), (300, 5))
+    form = make_exercise_form("onnx", "x", "float32", arrays, lambda a, b: a @ b, ("MatMul",), (300, 5))
     assert form.model is not None
     model = onnx.load_from_string(form.model)
     onnx.checker.check_model(model, full_check=True)

@@ -18,12 +18,12 @@ from farm import lake
 from farm.report.tables.coverage import keep_distinct_rows
 from farm.report.tables.speedups import list_speedup_lines, view_speedups
 from farm.report.tables.view import Report, make_view_cell
-from tasks.arrays.varied import vary_inputs, vary_inputs_by_digest
+from tasks.arrays.varied import vary_input_arrays, vary_inputs_by_digest
 from tasks.backends.base import Backend
 from tasks.checks import paired_timing
 from tasks.checks.speedup import BASELINE, PROGRAM, Speedup, SpeedupRace, _make_race_columns, find_hidden_time
 from tasks.judge.error_metrics import Metrics
-from tasks.judging import Judgement, first_of_worst
+from tasks.judging import Judgement, choose_worst_step
 from tasks.model import Form, Misbehaviour, Status, Timed, Unsupported, Vacuous
 from tasks.run_queue import RunQueueClock, subtract_run_queue_seconds
 from tests.conftest import here
@@ -331,7 +331,7 @@ def test_a_call_that_loses_digits_when_it_is_timed_makes_the_case_imprecise() ->
     steps = seen(np.float16)
     assert [x.name for x in steps] == names
     right = Judgement(Metrics(), Status.PASS, "")
-    found = first_of_worst(steps, [x.ruled or right for x in steps])
+    found = choose_worst_step(steps, [x.ruled or right for x in steps])
     assert found.status is Status.IMPRECISE and found.columns["culprit"] == names[1]
 
 
@@ -350,7 +350,7 @@ def test_an_op_whose_output_does_not_depend_on_its_inputs_cannot_be_told_from_a_
 
 def test_inputs_differ_from_round_to_round_and_stay_valid() -> None:
     index, mask = np.arange(12), np.arange(12) < 3
-    seen = [vary_inputs([X, index, mask], turn, True) for turn in range(20)]
+    seen = [vary_input_arrays([X, index, mask], turn, True) for turn in range(20)]
     assert len({x.tobytes() for x, _, _ in seen}) == 20
     for x, moved, hidden in seen:
         assert x.dtype == X.dtype and np.abs(x).max() <= 2 and sorted(moved) == list(range(12)) and hidden.sum() == 3
@@ -359,7 +359,7 @@ def test_inputs_differ_from_round_to_round_and_stay_valid() -> None:
         assert factors.min() < 0.9 * factors.max(), (
             "the order of the numbers is another one, not the same times a factor"
         )
-    still = vary_inputs([X, index], 3, False)
+    still = vary_input_arrays([X, index], 3, False)
     assert np.array_equal(still[1], index) and np.allclose(still[0] / X, still[0].flat[0] / X.flat[0])
 
 
@@ -440,7 +440,7 @@ def test_what_lies_in_the_gaps_of_a_tensor_stays_there() -> None:
     stored = np.full(65, np.nan, np.float32)
     stored[::2] = np.arange(1, 34)
     for turn in range(20):
-        made, alone = (vary_inputs([x], turn, moved=True)[0] for x in (stored, stored[::2].copy()))
+        made, alone = (vary_input_arrays([x], turn, moved=True)[0] for x in (stored, stored[::2].copy()))
         assert np.isnan(made[1::2]).all()
         assert (made[::2] == alone).all(), "they vary as without gaps"
     (next_one,) = vary_inputs_by_digest([stored], "f" * 64, True)

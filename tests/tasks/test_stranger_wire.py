@@ -238,11 +238,11 @@ def test_errors_keep_their_name_text_and_class() -> None:
 
 def test_a_program_says_nothing_of_what_is_judged() -> None:
     program = Program(run=lambda: [])
-    records.ProgramClaims({"flags": "a=b"}).put_into(program)
+    records.RemoteProgramClaims({"flags": "a=b"}).put_into(program)
     assert program.flags == "a=b"
     for name in ("columns", "run"):
         with pytest.raises(Garbled):
-            records.ProgramClaims({name: {}})
+            records.RemoteProgramClaims({name: {}})
 
 
 def test_results_that_are_no_arrays_are_refused_whoever_gives_the_digests() -> None:
@@ -252,8 +252,8 @@ def test_results_that_are_no_arrays_are_refused_whoever_gives_the_digests() -> N
     digests = (first, digest_outputs([x], first))
     places = [[0, 1], [1, 2]]
     for chain, told in ((own, digests), (following, ())):
-        assert records.read_timed_results(places, [x, x], chain, told) == [[x], [x]]
+        assert records.read_remote_results(places, [x, x], chain, told) == [[x], [x]]
         with pytest.raises(Garbled, match="no array"):
-            records.read_timed_results(places, [x, None], chain, told)
+            records.read_remote_results(places, [x, None], chain, told)
     with pytest.raises(Garbled, match="did not have"):
-        records.read_timed_results(places, [x, 2 * x], own, digests)
+        records.read_remote_results(places, [x, 2 * x], own, digests)

@@ -204,7 +204,7 @@ def test_rocm_is_told_by_a_variable_that_tf32_may_be_taken(monkeypatch: pytest.M
     monkeypatch.setattr(TorchEager, "_try", lambda self: None)
     monkeypatch.setattr(torch_switches, "set_precision_switches", lambda *asked: None)
     monkeypatch.setattr(torch_switches, "name_torch_architecture", lambda: "gfx942")
-    monkeypatch.setattr(torch_switches, "list_torch_libraries", lambda: "")
+    monkeypatch.setattr(torch_switches, "list_torch_gpu_libraries", lambda: "")
     monkeypatch.setattr("tasks.backends.shared.flushing.measure_backend_flushing", lambda *asked: Flushes())
     for options in ({}, {"tf32": True}):
         eager("rocm", **options).probe()
@@ -574,7 +574,7 @@ def test_what_inductor_does_once_is_done_before_the_first_case(monkeypatch: pyte
 def test_the_version_of_what_computes_is_in_the_row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91000)
-    assert torch_switches.list_torch_libraries() == ", CUDA 13.0, cuDNN 91000"
+    assert torch_switches.list_torch_gpu_libraries() == ", CUDA 13.0, cuDNN 91000"
 
 
 def test_a_row_says_which_driver_and_which_gpu_it_is_of(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -584,7 +584,7 @@ def test_a_row_says_which_driver_and_which_gpu_it_is_of(monkeypatch: pytest.Monk
     monkeypatch.setattr(torch_switches, "set_precision_switches", lambda *how: None)
     monkeypatch.setattr("tasks.backends.torch.find_driver_version", lambda label: {"nvidia": "580.95"}[label])
     monkeypatch.setattr(torch_switches, "name_torch_architecture", lambda: "sm_90")
-    monkeypatch.setattr(torch_switches, "list_torch_libraries", lambda: ", CUDA 13.0, cuDNN 91000")
+    monkeypatch.setattr(torch_switches, "list_torch_gpu_libraries", lambda: ", CUDA 13.0, cuDNN 91000")
     monkeypatch.setattr(torch.version, "hip", None)
     monkeypatch.setattr("tasks.backends.torch.flushing.DTYPES", ())
     monkeypatch.setattr("tasks.devices.nvidia.metadata.version", lambda name: "13.1.0")

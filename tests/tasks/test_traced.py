@@ -124,7 +124,7 @@ def test_a_part_of_a_form_runs_by_itself(case: Case, tmp_path: Any) -> None:
     at = place(case, "softmax")
     (read,), (made,) = case.subject.border(at)
     save_pack(tmp_path / "part", {"inputs": [read], "outputs": [made]}, [case.subject.exact[read]])
-    part = programs.cut_program_of_form(form, ArrayPack(str(tmp_path / "part")))
+    part = programs.cut_traced_program(form, ArrayPack(str(tmp_path / "part")))
     (got,) = part.call(torch.from_numpy(part.arrays[0]))  # type: ignore[misc]
     np.testing.assert_allclose(got.numpy(), case.subject.exact[made], rtol=1e-5)
 
@@ -205,7 +205,7 @@ def test_what_writes_to_a_part_or_to_what_was_given_makes_a_new_tensor_and_what_
 ) -> None:
     x = torch.arange(4.0).view(2, 2)
     program, right = programs.trace_torch_module(made(), [x]), made()(x.clone())
-    assert ops <= {programs.name_operation(node) for node in program.graph.nodes if node.op == "call_function"}
+    assert ops <= {programs.name_traced_operation(node) for node in program.graph.nodes if node.op == "call_function"}
     for _ in range(2):  # what is written for the next call is not of it
         assert all(map(torch.equal, torch_tree.list_output_tensors(program(x)), torch_tree.list_output_tensors(right)))
     assert torch.equal(x, torch.arange(4.0).view(2, 2))
@@ -227,7 +227,7 @@ def test_a_training_step_is_the_program_of_its_loss_and_gradients() -> None:
     step, given = TrainingStep(Net(), loss, 1, Optimiser("sgd", 0.1)), [torch.rand(2, 2), torch.rand(2, 2)]
     program, arguments = programs.trace_training_step(step, given)
     assert step.module.counts.calls.tolist() == [1, 1]
-    named = [programs.name_operation(node) for node in program.graph.nodes if node.op == "call_function"]
+    named = [programs.name_traced_operation(node) for node in program.graph.nodes if node.op == "call_function"]
     assert "mse_loss_backward" in named and "select_scatter" in named
     right = step.run_first_step(step, given)[:5]
     assert all(torch.allclose(a, b, rtol=1e-6) for a, b in zip(program(*arguments), right, strict=True))

@@ -12,9 +12,9 @@ import pandas as pd
 
 from farm.commandline import clean_line
 from farm.report.tables.causes import KNOWN, NEW
-from farm.report.tables.coverage import CELL, list_table_lines, make_reproduce_commands, rank_status_column
+from farm.report.tables.coverage import CELL, list_frame_lines, make_reproduce_commands, rank_status_column
 from farm.report.tables.gate import CLOSED, OPEN, JudgedGate
-from farm.report.tables.overview import describe_run_size
+from farm.report.tables.overview import count_report_rows
 from farm.report.tables.since_last_run import since
 from farm.report.tables.view import Report
 from farm.version import farm_version
@@ -31,7 +31,7 @@ def _collect_cells_of_report(report: Report, found: JudgedGate) -> Iterator[Mapp
     evidence = found.new[[*CELL, "evidence"]] if len(found.new) else pd.DataFrame(columns=[*CELL, "evidence"])
     worst = worst.merge(evidence, on=CELL, how="left").fillna({"evidence": ""})
     results = str(report.rows.attrs.get("results", "results"))
-    yield from list_table_lines(worst.assign(command=make_reproduce_commands(worst, results)))
+    yield from list_frame_lines(worst.assign(command=make_reproduce_commands(worst, results)))
 
 
 def _describe_failure_in_junit(line: Mapping[str, Any]) -> str:
@@ -70,7 +70,7 @@ def write_junit(report: Report, found: JudgedGate) -> bytes:
             timestamp=str(report.run.get("started_at") or "1970-01-01T00:00:00")[:19], hostname="farm",
         )  # fmt: skip
         if name == "gate":
-            told: dict[str, Any] = {f"run.{words}": count for words, count in describe_run_size(report).items()}
+            told: dict[str, Any] = {f"run.{words}": count for words, count in count_report_rows(report).items()}
             if changed := since(report):
                 told |= {"since": changed.run_id, **vars(changed.sums), "known": changed.known}
             properties = ET.SubElement(suite, "properties")

@@ -62,7 +62,7 @@ def write_diff(found: pd.DataFrame, out: Path) -> dict[str, Path]:
     return paths
 
 
-def describe_written_report(paths: Mapping[str, Path]) -> str:
+def describe_report_files(paths: Mapping[str, Path]) -> str:
     """One line that says what was written: the page, or what there is to read, and what is beside it."""
     first = paths.get("html") or paths["markdown"]
     return f"report: {first} (+ CSV{', Markdown' * (first.suffix == '.html')})"

@@ -50,7 +50,7 @@ def render_html(
     )
 
 
-def compile_templates() -> None:
+def compile_page_templates() -> None:
     """Compile what every page of a run is rendered with: whoever waits for something else may do it before."""
     for name in ("page.html.j2", "base.html.j2"):
         _make_template_environment().get_template(name)

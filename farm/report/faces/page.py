@@ -25,12 +25,12 @@ from farm.lake.origin_columns import COLUMNS, KEY
 from farm.program import name_farm_program, write_results_option
 from farm.report.faces import html
 from farm.report.faces.html import HERE, SIGNS, render_style_sheet, write_script_json
-from farm.report.once import settle
+from farm.report.once import freeze_frame
 from farm.report.tables.causes import STALE, STANDINGS
 from farm.report.tables.changes import CHANGES
 from farm.report.tables.coverage import SEVERITY, coverage, rank_status_column, write_status_option
 from farm.report.tables.overview import (
-    describe_run_size,
+    count_report_rows,
     list_backend_coverage,
     list_quarantine_lines,
     list_run_remarks,
@@ -127,7 +127,7 @@ def render_page_of_run(rows: pd.DataFrame | Report, run: Mapping[str, Any]) -> s
         run_id=run_id,
         name=str(run.get("name") or ""),
         words=describe_report_terms(),
-        counts=describe_run_size(report),
+        counts=count_report_rows(report),
         machines=_name_machines_on_page(report.rows),
         started=format_page_time(run.get("started_at")),
         finished=format_page_time(run.get("finished_at")),
@@ -202,7 +202,7 @@ def pack_page_payload(report: Report) -> dict[str, Any]:
     rows, run = report.rows, report.run
     results = str(rows.attrs.get("results") or run.get("results") or "results")
     if (built := rows["check"].isin(checks.list_checks_where(runs=False))).any():  # a square is about numbers
-        rows = settle(rows[~built])
+        rows = freeze_frame(rows[~built])
     listed = report.verdict.listed
     backends = _list_page_backends(list_backend_coverage(report))
     ops = rows[["label", "catalog"]].drop_duplicates("label").sort_values("label")

@@ -29,7 +29,7 @@ from farm.report.faces.site_runs import build_run_view, make_count_columns, make
 from farm.report.faces.strip import StripBar, draw_badge, draw_failure_bars
 from farm.report.tables.causes import count_with_noun
 from farm.report.tables.changes import KINDS
-from farm.report.tables.coverage import RANK, list_table_lines, sort_backend_names
+from farm.report.tables.coverage import RANK, list_frame_lines, sort_backend_names
 from farm.report.tables.gate import CLOSED, GATES, OPEN
 from farm.report.tables.overview import make_rate_columns
 from farm.report.tables.trends import (
@@ -87,7 +87,7 @@ class _SitePages:
         self.listed = any(one.facts["listed"] for one in self.runs)
         self.changes = find_trend_changes(trends)
         self.found = collect_site_defects(trends.runs)
-        self.lines = [self._line(at, line) for at, line in enumerate(list_table_lines(trends.squares))]
+        self.lines = [self._line(at, line) for at, line in enumerate(list_frame_lines(trends.squares))]
         self.labels, self.names_of_backends = ({line[name] for line in self.lines} for name in SQUARE)
         self.flaky = [line for line in self.lines if line["turns"] >= TURNS or line["gone"]]
         # What comes and goes would hide what came and stayed.
@@ -203,7 +203,7 @@ class _SitePages:
             caption,
             table,
             [one for one in columns if one.words != known],
-            lines=list_table_lines(table) if len(table) else (),
+            lines=list_frame_lines(table) if len(table) else (),
             unit="cells",
             counted=True,
             open=True,
@@ -359,7 +359,7 @@ class _SitePages:
         squares = self.trends.once() if by == "vendor" else self.trends.squares
         newest = squares.groupby(by)[SUMMED].sum().reset_index()
         columns = [*more, *make_rate_columns(), *self._counts(), self._sparkline(self.trends.sums(by), by)]
-        return View(f"{by}s", caption, newest, columns, lines=list_table_lines(newest), open=True, notes=notes)
+        return View(f"{by}s", caption, newest, columns, lines=list_frame_lines(newest), open=True, notes=notes)
 
     def _vendors(self) -> View:
         named = self.trends.squares.groupby("vendor")["backend"].unique().map(sorted).map(", ".join)

@@ -166,7 +166,7 @@ def print_verdict(verdict: RunVerdict, console: Console, also: str = "") -> None
     console.print(_make_terminal_text(said, _TONES.get(verdict.tone, "bold")), soft_wrap=True)
 
 
-def print_conclusion(report: Report, console: Console, also: str = "") -> None:
+def print_report_conclusion(report: Report, console: Console, also: str = "") -> None:
     """Print what changed since the last run, in a line, and the verdict: the end of a report."""
     if found := since(report):
         console.print(_make_terminal_text(found.short_sentence), soft_wrap=True)

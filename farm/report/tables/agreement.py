@@ -14,7 +14,7 @@ from farm.glossary import UNITS
 from farm.lake import KEY, read_trace_steps
 from farm.report.tables.coverage import (
     keep_distinct_rows,
-    list_table_lines,
+    list_frame_lines,
     make_reproduce_commands,
     sort_backend_names,
 )
@@ -207,7 +207,7 @@ def case(rows: pd.DataFrame, case_id: str) -> pd.DataFrame:
     found = found.assign(units=get_row_units(found), agrees=group_agreeing_rows(found.assign(run_id="")))
     found["emulated"] = found["execution"] == EMULATED
     found["outlier"] = find_outlier_backends(found["agrees"], np.zeros(len(found), dtype="int64"))
-    lines = list_table_lines(found)
+    lines = list_frame_lines(found)
     found["same_bytes"] = [
         ", ".join(b["backend"] for b in lines if a is not b and a["output_digest"] in {b["output_digest"]} - {""})
         for a in lines
@@ -217,7 +217,7 @@ def case(rows: pd.DataFrame, case_id: str) -> pd.DataFrame:
     far = pd.DataFrame([[measure_rows_apart(a, b) for b in lines] for a in lines], index=backends, columns=backends)
     table = found[_TOLD].reset_index(drop=True)
     table.attrs = {
-        "verdict": describe_case_agreement(list_table_lines(table)),
+        "verdict": describe_case_agreement(list_frame_lines(table)),
         "distances": far,
         "case_id": case_id,
         "op_class": found["op_class"].iloc[0],
@@ -326,7 +326,7 @@ def describe_agreeing_group(group: str) -> str:
 def view_case_agreement(table: pd.DataFrame) -> list[View]:
     """`case` as views: all backends with who agrees with whom, and how far apart the results outside lie."""
     said = table.attrs
-    lines = list_table_lines(table)
+    lines = list_frame_lines(table)
     anyone = any(line["outlier"] for line in lines)
     for line in lines:  # the commands of who is to blame
         line["reproduce"] *= bool(line["outlier"] if anyone else Status(line["status"]).failed)

@@ -39,8 +39,8 @@ from farm.report.tables.coverage import (
     JUDGED_STATUSES,
     find_blameless_rows,
     keep_distinct_rows,
+    list_frame_lines,
     list_inventory_backends,
-    list_table_lines,
     make_reproduce_commands,
     rank_status_column,
 )
@@ -202,7 +202,7 @@ def list_unseen_checks(rows: pd.DataFrame) -> str:
     silent = own[~judged.astype(bool)].drop_duplicates(["op", "check"])
     silent = silent.assign(why=_explain_unjudged_rows(silent))
     by_reason: dict[tuple[str, str], list[str]] = {}
-    for line in list_table_lines(silent):
+    for line in list_frame_lines(silent):
         (reason,) = describe_unjudged_rows([(line["status"], line["why"])]) or [line["status"]]
         by_reason.setdefault((line["check"], reason), []).append(line["op"].partition(":")[2])
     told = [
@@ -360,7 +360,7 @@ def causes(rows: pd.DataFrame) -> pd.DataFrame:
     failed = rows[rows["status"].isin(FAILED_STATUSES) | is_broken(rows)]
     new, keys = failed["standing"] == NEW, ["standing", "fault", "first_seen", "alike"]
     failed = failed.assign(alike=failed["cause"], case=failed["vendor"] + JOINED_BY + failed["case_id"])
-    failed.loc[new, "alike"] = [_describe_common_traits(line) for line in list_table_lines(failed[new])]
+    failed.loc[new, "alike"] = [_describe_common_traits(line) for line in list_frame_lines(failed[new])]
     listed = {"backends": "backend", "dtypes": "dtype", "all_ops": "op", "labels": "label"}
     sums = failed.groupby(keys, sort=False).agg(
         rows=("case_id", "size"),
@@ -374,7 +374,7 @@ def causes(rows: pd.DataFrame) -> pd.DataFrame:
     )
     made = _most_telling_first(sort_worst_first(failed), keys).drop_duplicates(keys).join(sums, on=keys)
     new = made["standing"] == NEW
-    said = pd.Series([_describe_failures(line) for line in list_table_lines(made)], index=made.index, dtype=object)
+    said = pd.Series([_describe_failures(line) for line in list_frame_lines(made)], index=made.index, dtype=object)
     made = made.assign(
         reason=said.where(new, made["cause"]), old=~new, rank=made["rank"].where(new, 0), most=-made["cases"]
     )

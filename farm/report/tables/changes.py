@@ -19,7 +19,7 @@ from farm.report.tables.coverage import (
     FAILED_STATUSES,
     JUDGED_STATUSES,
     keep_distinct_rows,
-    list_table_lines,
+    list_frame_lines,
     make_reproduce_commands,
     rank_status_column,
 )
@@ -354,7 +354,7 @@ def view_diff(table: pd.DataFrame) -> list[View]:
                 ViewColumn("same bytes", same, right=True),
                 make_text_column("error_b", "error", length=160, faces=("markdown",)),
             ),
-            lines=list_table_lines(
+            lines=list_frame_lines(
                 lines.assign(
                     command=lines["reproduce_b"].where(lines["change"].map(does_change_close_gate).astype(bool), "")
                 )

@@ -12,7 +12,7 @@ import pandas as pd
 from farm.lake.key import RowKey
 from farm.lake.origin_columns import COLUMNS, KEY
 from farm.program import name_farm_program, write_results_option
-from farm.report.once import is_settled, once, settle
+from farm.report.once import freeze_frame, is_frame_frozen, once
 from tasks import checks
 from tasks.model import (
     BY_SEVERITY,
@@ -57,7 +57,7 @@ def keep_distinct_rows(rows: pd.DataFrame) -> pd.DataFrame:
     ``weak`` is False where it is missing, and ``label`` is the op with its variant. Raises ValueError when a status
     is not one of the closed set. A frame that was made ready is returned as it is.
     """
-    if is_settled(rows):
+    if is_frame_frozen(rows):
         return rows
     made: dict[Any, pd.Series] = dict(rows.items())
     nothing = pd.Series(None, index=rows.index, dtype=object)
@@ -82,7 +82,7 @@ def keep_distinct_rows(rows: pd.DataFrame) -> pd.DataFrame:
         order = attempts.reset_index(drop=True).sort_values(kind="stable").index
         rows = rows.iloc[order].drop_duplicates(KEY, keep="last")
     rows["label"] = rows["op"].where(rows["variant"] == "", rows["op"] + "." + rows["variant"])
-    return settle(rows.reset_index(drop=True))
+    return freeze_frame(rows.reset_index(drop=True))
 
 
 @once
@@ -162,7 +162,7 @@ def count_rows_once(rows: pd.DataFrame) -> pd.DataFrame:
 @once
 def _keep_worst_rows(rows: pd.DataFrame) -> pd.DataFrame:
     worst = rank_status_column(rows["status"]).sort_values(kind="stable").index
-    return settle(rows.loc[worst].drop_duplicates(["run_id", "case_id", "vendor", "code"]).sort_index())
+    return freeze_frame(rows.loc[worst].drop_duplicates(["run_id", "case_id", "vendor", "code"]).sort_index())
 
 
 def find_weak_rows_beside(rows: pd.DataFrame) -> pd.Series:
@@ -268,7 +268,7 @@ def list_inventory_backends(inventory: Mapping[str, Any] | None) -> dict[str, di
     return {str(name): dict(said or {}) for name, said in backends.items()}
 
 
-def list_unavailable_backends(inventory: Mapping[str, Any] | None) -> pd.DataFrame:
+def table_unavailable_backends(inventory: Mapping[str, Any] | None) -> pd.DataFrame:
     """Backends that no node offers: index ``backend``, columns ``vendor`` and ``reason``."""
     lines = [
         (name, str(said.get("vendor") or ""), str(said.get("reason") or NO_REASON))
@@ -305,7 +305,7 @@ def sort_backend_names(vendor: str, name: str) -> tuple[Any, ...]:
     return vendor, base, bool(at), tuple(-int(part) for part in re.findall(r"\d+", version)), version
 
 
-def list_table_lines(table: pd.DataFrame) -> list[dict[str, Any]]:
+def list_frame_lines(table: pd.DataFrame) -> list[dict[str, Any]]:
     """The lines of a table as dicts by column name."""
     columns = {str(name): column.tolist() for name, column in table.items()}
     return [dict(zip(columns, line, strict=True)) for line in zip(*columns.values(), strict=True)]
@@ -327,7 +327,7 @@ def table_cell_matrix(rows: pd.DataFrame) -> pd.DataFrame:
 def table_worst_matrix(rows: pd.DataFrame, inventory: Mapping[str, Any] | None = None) -> pd.DataFrame:
     """op × backend of the worst status; "" where nothing was planned, "unavailable" below a missing backend."""
     matrix = table_cell_matrix(rows)["worst"].unstack("backend").fillna("")
-    for name in list_unavailable_backends(inventory).index:
+    for name in table_unavailable_backends(inventory).index:
         if name not in matrix.columns:
             matrix[name] = Status.UNAVAILABLE.value
     return matrix.sort_index(axis=1)

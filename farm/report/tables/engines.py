@@ -14,7 +14,7 @@ from tasks.checks.serving import ABOUT, Serving
 from tasks.model import Status
 
 
-def list_engine_relations(rows: pd.DataFrame) -> pd.DataFrame:
+def table_engine_relations(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per relation, decoder (or sampler) and dtype, in the order of `ABOUT`; two columns per backend: the
     worst status of its samples, and the largest error units of those of that status."""
     rows = keep_distinct_rows(rows)
@@ -53,7 +53,7 @@ def view_engine_relations(report: Report) -> View:
     rows = report.rows[report.rows["check"] == Serving.name]
     backends = sorted(set(rows["backend"]))
     columns = [ViewColumn(one, functools.partial(_make_relation_cell, one), right=True) for one in backends]
-    found = list_engine_relations(report.rows)
+    found = table_engine_relations(report.rows)
     lines = [{str(name): value for name, value in line.items()} for line in found.to_dict("records")]
     return View(
         "engines",

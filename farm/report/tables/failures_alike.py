@@ -46,7 +46,7 @@ def add_reduced_column(rows: pd.DataFrame, entries: Sequence[KnownFailure]) -> p
     """Rows with the column `farm.plan.match_known.REDUCED` (ops of their finding; null for none), if these known failures ask
     for it."""
     results = rows.attrs.get("results")
-    if not match_known.ask_for_reduced_ops(entries) or not results or rows.empty:
+    if not match_known.do_known_name_reduced(entries) or not results or rows.empty:
         return rows
     found = minimal.read_minimal_cases(results, sorted(set(rows["run_id"])))
     ops = {record["finding"]["id"]: record["finding"]["ops"] for record in found}

@@ -20,7 +20,7 @@ from farm.report.tables.coverage import (
     FINDING_STATUSES,
     SEVERITY,
     keep_distinct_rows,
-    list_table_lines,
+    list_frame_lines,
     make_reproduce_commands,
 )
 from farm.report.tables.overview import describe_finding_size
@@ -162,7 +162,7 @@ def view_new_cells(report: Report) -> Iterator[View]:
         count_with_noun(said.new, "new failure" if said.listed else "failure"),
         frame[~own],
         columns=_ALIKE,
-        lines=list_table_lines(lines),
+        lines=list_frame_lines(lines),
         unit="groups of similar failures",
         see=list_new_cells_commands(report, int((~own & ~imprecise).sum())),
         open=True,
@@ -174,7 +174,7 @@ def view_new_cells(report: Report) -> Iterator[View]:
         "Your own samples not judged: model, reference or inputs are broken",
         frame[own],
         columns=_ALIKE,
-        lines=list_table_lines(alike[unjudged]),
+        lines=list_frame_lines(alike[unjudged]),
         unit="reasons",
         see=list_new_cells_commands(report, int(own.sum())),
         screen=LAST,
@@ -209,7 +209,7 @@ def list_new_cells_commands(report: Report, cells: int) -> list[tuple[str, str]]
 def build_findings_view(report: Report) -> View:
     """All findings; not on the terminal, at whose top those stand that are to be looked at."""
     frame = findings(report.rows, limit=None)
-    lines = list_table_lines(frame[frame["status"].isin(FINDING_STATUSES)])
+    lines = list_frame_lines(frame[frame["status"].isin(FINDING_STATUSES)])
     nothing = "No findings: nothing failed or was imprecise."
     nothing = nothing if len(report.rows) and not lines and not report.verdict.unjudged else ""
     standing = ViewColumn("", lambda line: line["standing"])

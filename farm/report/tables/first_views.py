@@ -13,7 +13,7 @@ from farm.plan.match_known import WHOSE
 from farm.program import name_farm_program, write_results_option
 from farm.report.tables.causes import KNOWN, NEW, count_with_noun, describe_cause_counts
 from farm.report.tables.changes import make_change_column
-from farm.report.tables.coverage import list_table_lines
+from farm.report.tables.coverage import list_frame_lines
 from farm.report.tables.since_last_run import since
 from farm.report.tables.view import (
     FACES,
@@ -60,7 +60,7 @@ def view_known_causes(report: Report) -> View:
         count_with_noun(int(known["rows"].sum()), "known failure"),
         report.causes,
         _list_cause_columns(),
-        lines=list_table_lines(known),
+        lines=list_frame_lines(known),
         unit="causes",
         counted=True,
         lead=lead,
@@ -151,7 +151,7 @@ def _find_known_list_command(report: Report, causes: int) -> list[tuple[str, str
 
 def _find_example_command(report: Report, known: pd.DataFrame) -> list[tuple[str, str]]:
     """The command that shows the commonest cause whose backend can be run here at once."""
-    lines = {line["backend"]: line for line in reversed(list_table_lines(known))}  # the commonest cause of each
+    lines = {line["backend"]: line for line in reversed(list_frame_lines(known))}  # the commonest cause of each
     names = known["backend"].drop_duplicates()
     if names.empty:
         return []
@@ -223,7 +223,7 @@ def view_nobodys_causes(report: Report) -> View:
             ViewColumn("whose", lambda line: WHOSE[line["fault"]], short=lambda line: str(line["fault"])),
             *causes,
         ),
-        lines=list_table_lines(known),
+        lines=list_frame_lines(known),
         unit="causes",
         counted=True,
         see=_find_known_list_command(report, len(known)),
@@ -258,7 +258,7 @@ def view_ranking(report: Report) -> Iterator[View]:
     for catalog, lines in frame.groupby("catalog", sort=False):
         if len(lines) < 2:
             continue
-        first = list_table_lines(lines)[0]
+        first = list_frame_lines(lines)[0]
         many_of = f"the {count_with_noun(first['cells'], 'cell')} given to all {first['backends']} backends"
         yield View(
             f"ranking_{catalog}",
@@ -272,10 +272,10 @@ def view_ranking(report: Report) -> Iterator[View]:
                 *[ViewColumn("new", _select_new_failures, right=True)] * bool((lines["failed"] > lines["known"]).any()),
                 *map(build_number_column, ("fallback", "unsupported")),
             ),
-            lines=list_table_lines(lines),
+            lines=list_frame_lines(lines),
             style=lambda line: "" if line["place"] == line["place"] else "grey",
             lead=[_COUNTED] * (not shown),
-            notes=list(_describe_ranking_comparison(list_table_lines(lines))),
+            notes=list(_describe_ranking_comparison(list_frame_lines(lines))),
             open=True,
             most=10_000,
             faces=("terminal", "markdown", "page"),

@@ -16,7 +16,7 @@ import pydantic
 from farm import lake as lakes
 from farm.commandline import clean_line
 from farm.exits import FOUND, INCOMPLETE, OK
-from farm.lake.store import keep_unique_rows, make_frame
+from farm.lake.store import keep_unique_rows, make_lake_frame
 from farm.plan import match_known
 from farm.report.tables.causes import NEW, count_with_noun
 from farm.report.tables.coverage import (
@@ -25,9 +25,9 @@ from farm.report.tables.coverage import (
     count_rows_once,
     coverage,
     list_inventory_backends,
-    list_unavailable_backends,
     make_reproduce_commands,
     rank_status_column,
+    table_unavailable_backends,
 )
 from farm.report.tables.findings import LAST, list_new_cells_commands
 from farm.report.tables.known_failures import BAD, list_known_failures
@@ -193,7 +193,7 @@ def _describe_floor_globs(floor: Floor) -> str:
 
 def _find_absent_backends(report: Report, floor: Floor) -> str:
     """The backends asked for that were unavailable, and names that nothing has."""
-    missing = list_unavailable_backends(report.run.get("inventory")).index
+    missing = table_unavailable_backends(report.run.get("inventory")).index
     away = [name for name in missing if any(fnmatchcase(name, glob) for glob in floor.backends)]
     told = [f"{', '.join(away)} unavailable (farm doctor says why)"] if away else []
     seen = sorted({*report.rows["backend"], *list_inventory_backends(report.run.get("inventory"))})
@@ -305,7 +305,7 @@ def _explain_flaky_failure(report: Report, new: pd.DataFrame, flaky: Flaky) -> d
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", lakes.LakeWarning)  # said when the run itself was read
         ids = [name for name in lakes.run_ids(opened) if name <= this][-flaky.of :]
-        table = make_frame(
+        table = make_lake_frame(
             keep_unique_rows(pa.concat_tables([lakes.read_table(opened, name, columns, where) for name in ids]))
         )
     keys = ["case_id", "backend", "digest", "runtime_version"]

@@ -91,12 +91,12 @@ def list_suspect_references(rows: pd.DataFrame) -> pd.DataFrame:
     return _count_undrawn_reasons(some.assign(error=told), lambda text: clean_line(text, 160))
 
 
-def list_left_open_ops(rows: pd.DataFrame) -> pd.DataFrame:
+def table_left_open_ops(rows: pd.DataFrame) -> pd.DataFrame:
     """What the specification does not say, by op; a case counts once. Columns: op, why, rows."""
     return _count_generated_cases(rows, KIND_SPEC)
 
 
-def list_undrawn_cases(rows: pd.DataFrame) -> pd.DataFrame:
+def table_undrawn_cases(rows: pd.DataFrame) -> pd.DataFrame:
     """What the generator failed to make, by op and error; a case counts once. Columns: op, why, rows."""
     return _count_generated_cases(
         rows.assign(error=rows["error_type"].fillna("") + ": " + rows["error"].fillna("")), KIND_UNDRAWN

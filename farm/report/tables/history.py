@@ -15,7 +15,7 @@ import pandas as pd
 from packaging.version import InvalidVersion, Version
 
 from farm import lake as lakes
-from farm.lake.store import AnyLake, keep_unique_rows, make_frame
+from farm.lake.store import AnyLake, keep_unique_rows, make_lake_frame
 from farm.report.tables.changes import FIXED, KINDS, ChangeCounts, compare_cells_of_sides, find_change_codes
 from farm.report.tables.changes import READ as COMPARED
 from farm.report.tables.coverage import FAILED_STATUSES, JUDGED_STATUSES, rank_status_column
@@ -67,7 +67,7 @@ def load_history_rows(
             where[column] = _find_history_values(opened, column, [asked], lambda name: (name,))
     rest = {name for words, name in ALONG.items() if along not in ("", words)} - {"run_id"}
     columns = [name for name in READ if name not in rest]
-    rows = make_frame(keep_unique_rows(lakes.read_table(opened, None, columns, where, coded=True)))
+    rows = make_lake_frame(keep_unique_rows(lakes.read_table(opened, None, columns, where, coded=True)))
     if ops and len(rows):
         code = rows["op"].cat.codes.astype("int64") * len(rows) + rows["variant"].cat.codes
         pairs = rows.loc[code.drop_duplicates().index, ["op", "variant"]].astype(object).fillna("")
@@ -203,7 +203,9 @@ def describe_last_history_step(rows: pd.DataFrame, along: str = "run") -> str:
     sides = [rows[[*lakes.KEY, "op"]].iloc[order[at]].astype(object) for at in (later - 1, later)]
     runs = sorted({run for side in sides for run in side["run_id"]})
     where = {"op": sorted(set(sides[1]["op"]))}
-    read = [make_frame(keep_unique_rows(lakes.read_table(rows.attrs["results"], run, COMPARED, where))) for run in runs]
+    read = [
+        make_lake_frame(keep_unique_rows(lakes.read_table(rows.attrs["results"], run, COMPARED, where))) for run in runs
+    ]
     found = [side[lakes.KEY].merge(pd.concat(read), on=lakes.KEY) for side in sides]
     counts = ChangeCounts.of(
         compare_cells_of_sides(*(side.assign(backend=side["backend"].map(bare)) for side in found))

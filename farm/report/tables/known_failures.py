@@ -10,7 +10,7 @@ import pandas as pd
 from farm.plan import match_known
 from farm.plan.known_failure import KnownFailure
 from farm.report.tables import failures_alike
-from farm.report.tables.coverage import FAILED_STATUSES, JUDGED_STATUSES, list_table_lines
+from farm.report.tables.coverage import FAILED_STATUSES, JUDGED_STATUSES, list_frame_lines
 from farm.report.tables.view import Line, View, ViewColumn, build_number_column, make_text_column
 
 #: How a known failure fares, and what that means.
@@ -64,7 +64,7 @@ def list_known_failures(rows: pd.DataFrame, entries: Sequence[KnownFailure]) -> 
         # such row.
         others = np.flatnonzero((met.other == k) | (met.stale == k))[:_LOOKED_AT]
         instead = (
-            ", ".join(dict.fromkeys(map(_describe_how_known, list_table_lines(rows.iloc[others]))))
+            ", ".join(dict.fromkeys(map(_describe_how_known, list_frame_lines(rows.iloc[others]))))
             if len(others)
             else ""
         )

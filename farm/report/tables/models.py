@@ -1,6 +1,6 @@
 """Whole models: who computes which of them, what is decided otherwise, who is to blame, and the error along the layers.
 
-`list_model_lines(rows)` is the frame that pages and scripts show.
+`table_model_lines(rows)` is the frame that pages and scripts show.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from farm.report.tables.agreement import format_row_units
 from farm.report.tables.coverage import (
     MEASURED_STATUSES,
     keep_distinct_rows,
-    list_table_lines,
+    list_frame_lines,
     make_reproduce_commands,
     rank_status_column,
 )
@@ -45,7 +45,7 @@ _OF_WORST = ("status", "kind", "limit", "unasked", "error", "cause", "run_id", "
 _OF_CULPRIT = ("culprit", "probe_effect", "node_units")
 
 
-def list_model_lines(rows: pd.DataFrame) -> pd.DataFrame:
+def table_model_lines(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per check, model, dtype and backend, the models in the order of their names.
 
     samples, weak: how many, and of them no evidence; status, kind, limit, unasked, error, cause: of the worst sample;
@@ -120,7 +120,7 @@ def _describe_unobserved_layers(frame: pd.DataFrame) -> list[str]:
     found = frame[frame["unobserved"] != ""].drop_duplicates(["label", "dtype"])
     return [
         f"{clean_line(line['label'])} in {line['dtype']}: no sample observes {clean_line(line['unobserved'], 400)}"
-        for line in list_table_lines(found)
+        for line in list_frame_lines(found)
     ]
 
 
@@ -129,18 +129,18 @@ def _describe_models_elsewhere(frame: pd.DataFrame) -> list[str]:
     found = frame[frame["status"] == Status.FALLBACK].fillna({"error": ""})
     return [
         f"{clean_line(line['label'])} on {clean_line(line['backend'])}: {clean_line(line['error'] or line['kind'], 400)}"
-        for line in list_table_lines(found)
+        for line in list_frame_lines(found)
     ]
 
 
 @view(7, only=lambda report: OpClass.MODEL.value in report.values("op_class") and _are_model_rows(report.rows).any())
 def view_whole_models(report: Report) -> Iterator[View]:
     """Model × backend, then what is not right of them, then the error along the layers."""
-    frame = list_model_lines(report.rows)
+    frame = table_model_lines(report.rows)
     backends = sorted(set(frame["backend"]))
     lines = []
     for key, some in frame.groupby(["check", "op", "variant", "dtype"], sort=True):
-        found = {line["backend"]: line for line in list_table_lines(some)}
+        found = {line["backend"]: line for line in list_frame_lines(some)}
         lines.append({**next(iter(found.values())), **dict(zip(("check", "op", "variant", "dtype"), key)), "on": found})
 
     def on(backend: str) -> ViewColumn:
@@ -212,7 +212,7 @@ def _make_wrong_models_view(report: Report, frame: pd.DataFrame) -> View:
 def _collect_error_growth(frame: pd.DataFrame) -> Iterator[View]:
     """Own error units of the nodes of every model whose error was followed through it."""
     lines = [
-        line for line in list_table_lines(frame) if sum(map(math.isfinite, _read_unit_list(line["node_units"]))) > 1
+        line for line in list_frame_lines(frame) if sum(map(math.isfinite, _read_unit_list(line["node_units"]))) > 1
     ]
     if not lines:
         return

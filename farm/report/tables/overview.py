@@ -25,13 +25,13 @@ from farm.report.tables.coverage import (
     find_blameless_rows,
     find_column_values,
     keep_distinct_rows,
+    list_frame_lines,
     list_inventory_backends,
-    list_table_lines,
-    list_unavailable_backends,
     rank_status_column,
     sort_backend_names,
     status_table,
     table_cell_matrix,
+    table_unavailable_backends,
     table_worst_matrix,
 )
 from farm.report.tables.view import Line, Report, View, ViewCell, ViewColumn, make_rate_column, view
@@ -88,7 +88,7 @@ def describe_best_backends(report: Report) -> str:
     if len(report.values("vendor")) < 2:
         return ""
     ranked = report.ranking[(report.ranking["catalog"] == _NEEDED) & report.ranking["place"].notna()]
-    first = list_table_lines(ranked.drop_duplicates("vendor"))
+    first = list_frame_lines(ranked.drop_duplicates("vendor"))
     if len(first) < 2:
         return ""
     of = f"catalog {_NEEDED} ({catalogs.ABOUT[_NEEDED]}), right of the {count_with_noun(first[0]['cells'], 'cell')} given to all"
@@ -131,7 +131,7 @@ def _describe_op_outcomes(op: str, rows: pd.DataFrame) -> str:
 
 
 @once
-def describe_run_size(report: Report) -> dict[str, int]:
+def count_report_rows(report: Report) -> dict[str, int]:
     """How much a run is of, by the words of the glossary: rows, their cells, and of the rows those that failed and
     those of them that no known failure covers. Every face has its numbers from here."""
     cells = report.rows.groupby(CELL, observed=True, sort=False).ngroups
@@ -144,7 +144,7 @@ def describe_run_name(report: Report) -> str:
     run = report.run
     name = f" ({run['name']})" if run.get("name") else ""
     which = count_with_noun(run["runs"], "run") if "runs" in run else f"Run {run.get('run_id') or DASH}"
-    count = describe_run_size(report)
+    count = count_report_rows(report)
     return f"{which}{name}: {count_with_noun(count['rows'], 'row')} of {count_with_noun(count['cells'], 'cell')}"
 
 
@@ -176,7 +176,7 @@ def list_run_remarks(report: Report, brief: bool = False) -> list[str]:
     if brief:  # what is left out stands where the run began
         return [*lines, *list_op_outcomes(report), *list_pass_caveats(rows)]
     lines += [f"Left out: {line['text']}" for line in run.get("not_planned") or () if isinstance(line, Mapping)]
-    (total,) = list_table_lines(coverage(count_rows_once(rows), by=()))
+    (total,) = list_frame_lines(coverage(count_rows_once(rows), by=()))
     lines.append(
         f"Coverage {format_percent(total['judged'], total['valid'])}, "
         f"pass rate {format_percent(total['passed'], total['judged'])}, "
@@ -217,16 +217,16 @@ def list_backend_coverage(report: Report) -> list[dict[str, Any]]:
     table = coverage(rows, by=("vendor", "backend"), inventory=inventory).reset_index()
     table["missing"] = ~table["available"] & (table["planned"] == 0)
     by_vendor = coverage(count_rows_once(rows), by="vendor")
-    totals = dict(zip(by_vendor.index, list_table_lines(by_vendor), strict=True))
+    totals = dict(zip(by_vendor.index, list_frame_lines(by_vendor), strict=True))
     lines: list[dict[str, Any]] = []
     for vendor, group in table.groupby("vendor", sort=True):
         keys = [sort_backend_names("", name) for name in group["backend"]]
         group = group.iloc[sorted(range(len(keys)), key=keys.__getitem__)]
-        lines.extend(list_table_lines(group[~group["missing"]]))
+        lines.extend(list_frame_lines(group[~group["missing"]]))
         if (~group["missing"]).sum() > 1 and vendor in totals:
             extra = {"vendor": vendor, "backend": "", "available": True, "missing": False, "reason": ""}
             lines.append({**totals[vendor], **extra})
-        lines.extend(list_table_lines(group[group["missing"]]))
+        lines.extend(list_frame_lines(group[group["missing"]]))
     emulated = set(rows.loc[rows["execution"] == EMULATED, "backend"])
     interpreted = set(rows.loc[rows["execution"] == INTERPRETED, "backend"])
     for line in lines:
@@ -380,7 +380,7 @@ def list_pass_caveats(rows: pd.DataFrame) -> list[str]:
 def view_missing_backends(report: Report) -> View | None:
     """The backends that no node offers, why, and one line that installs what a package of the system brings."""
     said = list_inventory_backends(report.inventory)
-    missing = list_unavailable_backends(report.inventory).reset_index()
+    missing = table_unavailable_backends(report.inventory).reset_index()
     missing = missing[~missing["backend"].isin(report.rows["backend"])]
     if missing.empty:
         return None
@@ -495,7 +495,7 @@ def view_coverage_by_column(report: Report) -> View:
         f"Coverage by {report.by}",
         frame,
         (report.by, *make_rate_columns(), *_make_status_columns(report.rows)),
-        lines=list_table_lines(worst_first.reset_index()),
+        lines=list_frame_lines(worst_first.reset_index()),
         unit="values",
         counted=True,
         index=True,

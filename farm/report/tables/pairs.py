@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from farm.report.tables.agreement import measure_rows_apart
-from farm.report.tables.coverage import keep_distinct_rows, list_table_lines, sort_backend_names
+from farm.report.tables.coverage import keep_distinct_rows, list_frame_lines, sort_backend_names
 from farm.report.tables.view import (
     Line,
     Report,
@@ -62,7 +62,7 @@ def _compare_backend_pair(one: str, other: str, these: pd.DataFrame, those: pd.D
     units = pd.Series(
         [
             _measure_pair_apart(line, {name: line.get(f"{name}_other", line.get(name)) for name in _READ})
-            for line in list_table_lines(differ)
+            for line in list_frame_lines(differ)
         ],
         dtype="float64",
     )

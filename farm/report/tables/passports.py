@@ -41,7 +41,7 @@ COMPARED = {
 NAMED = 3
 
 
-def load_passport_readings(results: AnyLake, run_id: str | None = None) -> pd.DataFrame:
+def table_passport_readings(results: AnyLake, run_id: str | None = None) -> pd.DataFrame:
     """The readings of a run, or of all, as the table `view_passports_of_report` has them, and products: how many are not rounded
     before they are added, in words.
 
@@ -281,7 +281,7 @@ def _describe_asked_range(readings: pd.DataFrame) -> list[str]:
     return [f"Read with {' and '.join(spans)}, one thread, one process: not known beyond that."]
 
 
-def explain_batch_failures(rows: pd.DataFrame, readings: pd.DataFrame) -> pd.DataFrame:
+def table_batch_failures(rows: pd.DataFrame, readings: pd.DataFrame) -> pd.DataFrame:
     """Of ops that fail the check batch_invariance in other bytes, the two orders that a passport has of them: a line
     per backend, op and dtype: failures; alone, batch: the orders of the fewest rows and of the first number of rows
     with another tree, at as many terms; few, many: those rows.
@@ -307,7 +307,7 @@ def explain_batch_failures(rows: pd.DataFrame, readings: pd.DataFrame) -> pd.Dat
 def view_batch_orders(report: Report) -> View | None:
     """Why rows depend on their batch: the two orders, where the run has a passport."""
     readings = _read_report_readings(report)
-    found = explain_batch_failures(report.rows, readings) if readings is not None else None
+    found = table_batch_failures(report.rows, readings) if readings is not None else None
     if found is None or found.empty:
         return None
     columns = (
@@ -332,5 +332,5 @@ def _read_report_readings(report: Report) -> pd.DataFrame | None:
     asked = report.rows[report.rows["check"] == ARITHMETIC]
     if results is None:
         return None
-    found = [x for run_id in asked["run_id"].unique() if len(x := load_passport_readings(results, run_id))]
+    found = [x for run_id in asked["run_id"].unique() if len(x := table_passport_readings(results, run_id))]
     return pd.concat(found) if found else None

@@ -22,7 +22,7 @@ from farm.report.tables.agreement import (
     name_row_units,
 )
 from farm.report.tables.changes import CELL, CHANGES, find_change_codes
-from farm.report.tables.coverage import list_table_lines
+from farm.report.tables.coverage import list_frame_lines
 
 #: No row, or nothing known.
 NONE = "."
@@ -102,7 +102,7 @@ def set_side_by_side(
     occurring = {_MARK_OF.get(g, "?"): describe_agreeing_group(g) for g in dict.fromkeys(newest["agrees"])}
     return ReportSides(
         made,
-        newest[["units", "limit"]].assign(why=[explain_row_outside(line) for line in list_table_lines(newest)]),
+        newest[["units", "limit"]].assign(why=[explain_row_outside(line) for line in list_frame_lines(newest)]),
         dict(zip(zip(rows["run_id"], rows["case_id"], strict=True), known, strict=True)),
         occurring,
     )
@@ -132,7 +132,7 @@ def _find_status_changes(newest: pd.DataFrame, codes: np.ndarray) -> Iterator[st
 def _render_side_verdicts(newest: pd.DataFrame, codes: np.ndarray, rank: pd.Series) -> Iterator[str]:
     columns = ["backend", "vendor", "status", "kind", "units", "limit", "agrees", "digest"]
     shares = rank[rank > 0].groupby([pd.Series(codes), rank]).transform("size").reindex(newest.index, fill_value=1) > 1
-    lines = list_table_lines(newest[columns].assign(same_bytes=shares))
+    lines = list_frame_lines(newest[columns].assign(same_bytes=shares))
     ends = np.flatnonzero(np.diff(codes, append=-1)) + 1
     for begin, end in zip([0, *ends.tolist()], ends.tolist(), strict=False):
         yield "\n".join(describe_case_agreement(lines[begin:end]))

@@ -37,7 +37,7 @@ _ABOUT_FLOORS = (
 KEY = ["op", "variant", "backend", "dtype"]
 
 
-def list_training_phases(rows: pd.DataFrame, trace: pd.DataFrame) -> pd.DataFrame:
+def table_training_phases(rows: pd.DataFrame, trace: pd.DataFrame) -> pd.DataFrame:
     """One line per training run, backend and phase. trace: of the rows, as `read_trace` has it.
 
     Columns: op, variant, backend, dtype, rank ("" of a single process), phase; worst: the largest floors of its steps;
@@ -80,7 +80,7 @@ def list_training_phases(rows: pd.DataFrame, trace: pd.DataFrame) -> pd.DataFram
 
 
 def list_training_runs(phases: pd.DataFrame) -> Sequence[Line]:
-    """One line per training run, of `list_training_phases`: the phase that has a place, or the furthest off; step: the
+    """One line per training run, of `table_training_phases`: the phase that has a place, or the furthest off; step: the
     first of it that is off, or the furthest; floors: how far off that step is. What has a place comes first, then what
     is furthest off."""
     found = list[dict[str, Any]]()
@@ -123,7 +123,7 @@ def view_training_runs(report: Report) -> Iterator[View]:
     trace = pd.concat([read_trace(results, run, {"case_id": rows["case_id"].unique().tolist()}) for run in runs])
     if trace.empty:
         return
-    found = list_training_phases(rows, trace)
+    found = table_training_phases(rows, trace)
     numbers = ", ".join(str(number) for number, _, _ in found["steps"].iloc[0])
     yield View(
         "training_runs",

@@ -23,12 +23,12 @@ from farm.report.tables.coverage import (
     SEVERITY,
     count_rows_once,
     coverage,
-    list_table_lines,
+    list_frame_lines,
     rank_status_column,
     table_cell_matrix,
 )
 from farm.report.tables.gate import GATES, judge_run_gate, read_gate_of_run
-from farm.report.tables.overview import describe_run_size
+from farm.report.tables.overview import count_report_rows
 from farm.report.tables.since_last_run import compare_since_run, since
 from farm.report.tables.view import Report
 from tasks.model import Refusal, Status, label_op
@@ -48,7 +48,7 @@ _ERROR = 2_000
 
 @dataclass(frozen=True, eq=False)
 class RunSummary:
-    """One run. facts: run_id, name (of its config), started_at, results, rows, cells, failures, new (`describe_run_size`; new
+    """One run. facts: run_id, name (of its config), started_at, results, rows, cells, failures, new (`count_report_rows`; new
     is 0 where the config lists no known failures), listed (whether it lists any), early_s (of `early`, 0 for none),
     farm (its version and commit), planned, valid, judged, passed (of `coverage`, of all backends, as the report says
     them), verdict (its sentence), tone, versions and devices (by backend), gate (a value of `GATES`, "" without one),
@@ -87,14 +87,14 @@ def summarise_run_rows(
         failures=("failures", "sum"),
         new=("new", "sum"),
     )
-    (total,) = list_table_lines(coverage(count_rows_once(made), by=()))
+    (total,) = list_frame_lines(coverage(count_rows_once(made), by=()))
     changed = compare_since_run(*earlier, made) if earlier else since(report)
     facts = {
         "run_id": str(run.get("run_id") or ""),
         "name": str(run.get("name") or ""),
         "started_at": str(run.get("started_at") or read_run_start(str(run.get("run_id") or ""))),
         "results": str(rows.attrs.get("results") or "results"),
-        **describe_run_size(report),
+        **count_report_rows(report),
         "early_s": max(find_early_runs(made).dt.total_seconds(), default=0.0) if "started_at" in made else 0.0,
         "verdict": said.sentence,
         "tone": said.tone,
@@ -110,10 +110,10 @@ def summarise_run_rows(
     }
     cells = changed.cells if changed else pd.DataFrame(columns=[*CHANGED, "op", "variant"])
     cells = cells.assign(label=_label_trend_ops(cells))[CHANGED]
-    causes = list_table_lines(
+    causes = list_frame_lines(
         report.causes.assign(label=_label_trend_ops(report.causes), error=report.causes["error"].str[:_ERROR])[CAUSE]
     )
-    return RunSummary(facts, squares.join(more).reset_index(), causes, list_table_lines(cells))
+    return RunSummary(facts, squares.join(more).reset_index(), causes, list_frame_lines(cells))
 
 
 def _label_trend_ops(table: pd.DataFrame) -> list[str]:

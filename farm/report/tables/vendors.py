@@ -17,7 +17,7 @@ from farm.report.tables.coverage import (
     find_blameless_rows,
     find_column_values,
     keep_distinct_rows,
-    list_table_lines,
+    list_frame_lines,
     make_reproduce_commands,
     rank_status_column,
 )
@@ -179,7 +179,7 @@ def view_vendors_side_by_side(report: Report) -> Iterator[View]:
         lines = [
             {
                 "vendor": vendor,
-                "cells": dict(zip(group.index.get_level_values(by), list_table_lines(group), strict=True)),
+                "cells": dict(zip(group.index.get_level_values(by), list_frame_lines(group), strict=True)),
             }
             for vendor, group in table.groupby(level="vendor", sort=True)
         ]

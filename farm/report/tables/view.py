@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import pandas as pd
 
 from farm.commandline import clean_line
-from farm.report.once import settle
+from farm.report.once import freeze_frame
 from farm.report.tables.causes import RunVerdict, causes, match_known_failures, verdict
 from farm.report.tables.coverage import add_code_column, find_column_values, keep_distinct_rows
 from farm.report.tables.ranking import ranking
@@ -223,7 +223,7 @@ class Report:
         told, stale = match_known_failures(keep_distinct_rows(rows), run)
         rows = add_code_column(told, run)
         rows.attrs.update(attrs)
-        return cls(settle(rows), run, by, stale)
+        return cls(freeze_frame(rows), run, by, stale)
 
     def values(self, column: str) -> frozenset[Any]:
         """What its rows have in a column."""

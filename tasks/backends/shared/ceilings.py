@@ -21,7 +21,7 @@ import numpy as np
 from tasks.backends.shared import caches
 from tasks.backends.shared.torch_devices import synchronize_torch_device
 from tasks.cache import default_cache
-from tasks.variables import count_processors
+from tasks.variables import count_usable_processors
 
 #: Runs of which the fastest counts: so many at least, and for so many seconds: on a busy machine one of them is left
 #: alone.
@@ -38,7 +38,7 @@ def find_device_ceiling(device: str, what: str, measure: Callable[[str], float],
     device: what tells it from others; measure: measures it, 0 where it cannot. again: it is measured once more, and the
     better counts.
     """
-    name = hashlib.sha256(f"{device} {count_processors()}".encode()).hexdigest()[:16]
+    name = hashlib.sha256(f"{device} {count_usable_processors()}".encode()).hexdigest()[:16]
     file = default_cache() / "ceilings" / f"{name}.json"
     known: dict[str, float] = {}
     with contextlib.suppress(OSError, ValueError):
@@ -68,7 +68,7 @@ def measure_device_ceiling(target: str, what: str) -> float:
 
 def _measure_cpu_memory() -> float:
     """The best of a copy, a read and a write, by all cores that this process may use: a kernel may use them."""
-    parts = count_processors()
+    parts = count_usable_processors()
     size = 2 * caches.last_level_bytes() // parts // 8
     pairs = [(np.ones(size), np.ones(size)) for _ in range(parts)]
     ways: tuple[tuple[int, Callable[[Any, Any], Any]], ...] = (
@@ -89,7 +89,7 @@ def _measure_cpu_products(dtype: str) -> float:
     kind = getattr(torch, dtype)
     given = torch.ones(ROWS, ROWS, dtype=kind)
     # Cores that multiply share little: where others are busy, one alone tells best what all could do.
-    return count_processors() * 2 * ROWS**3 / _time_fastest_of_works([functools.partial(torch.mm, given, given)])
+    return count_usable_processors() * 2 * ROWS**3 / _time_fastest_of_works([functools.partial(torch.mm, given, given)])
 
 
 def _time_fastest_of_works(works: Sequence[Callable[[], Any]]) -> float:

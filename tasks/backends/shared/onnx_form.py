@@ -21,7 +21,7 @@ PROBE_MODEL = (
 )
 
 
-def make_smallest_model() -> Form:
+def make_probe_form() -> Form:
     """The smallest model there is, on ones: its output is two twos."""
     return Form("onnx", "Add", "float32", [np.ones(2, np.float32)], model=PROBE_MODEL)
 

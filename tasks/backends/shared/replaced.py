@@ -186,7 +186,7 @@ def _is_fixed(name: str, held: Any) -> bool:
     return callable(held) or isinstance(held, (*_WRAPPED, ModuleType)) or (held is not None and name.isupper())
 
 
-def make_look() -> Callable[[], str]:
+def make_replacement_finder() -> Callable[[], str]:
     """A function that looks for what has been replaced, and remembers what it has seen where no module has it: what a
     kernel reaches by a name, it replaces."""
     #: What was found sound, by the `id` of the module or the class: a name is whatever a kernel gives to something else,
@@ -242,4 +242,4 @@ def _hold(where: str, owner: Any) -> Held:
     return _Part(vars(owner), _FUNCTIONS[where]) if where in _FUNCTIONS else vars(owner)
 
 
-describe_replaced_functions = make_look()
+describe_replaced_functions = make_replacement_finder()

@@ -41,7 +41,7 @@ def name_xla_precision(coarse: bool) -> str:
     return "default" if coarse else "highest"
 
 
-def write_switch_lines(target: str, device: str, coarse: bool, reduced: bool) -> list[str]:
+def write_torch_switch_lines(target: str, device: str, coarse: bool, reduced: bool) -> list[str]:
     """What `set_precision_switches` does, as lines of a run.py."""
     found = [f"torch.{path} = {value}" for path, value in list_precision_switches(target, coarse, reduced).items()]
     if device == "xla":
@@ -69,12 +69,12 @@ def set_precision_switches(target: str, device: str, coarse: bool, reduced: bool
             raise Unavailable(f"torch_xla does not take the matrix product precision {wanted!r}")
 
 
-#: Names in a version of torch's that come with it and are no requirements of their own: those of `list_torch_libraries`, and the
+#: Names in a version of torch's that come with it and are no requirements of their own: those of `list_torch_gpu_libraries`, and the
 #: device's own.
 LIBRARIES = ("CUDA", "cuDNN", "cuBLAS", "ROCm", "MIOpen")
 
 
-def list_torch_libraries() -> str:
+def list_torch_gpu_libraries() -> str:
     """Versions of what torch says that computes for it on a GPU: the CUDA or ROCm it was built with, cuDNN or
     MIOpen."""
     import torch

@@ -194,7 +194,7 @@ def _make_cast_leaf(dtype: str, y: np.ndarray) -> Leaf:
 
 def _list_cast_attributes(to: str, variant: str) -> dict[str, Any]:
     """Of Cast, those other than the defaults."""
-    made: dict[str, Any] = {"to": onnx_form.get_element_number(to)}
+    made: dict[str, Any] = {"to": onnx_form.get_onnx_element_number(to)}
     if to == rules.E8M0:
         how, _, unsaturated = (variant or "up").partition("-")
         made |= {"round_mode": how}

@@ -56,6 +56,6 @@ def make_cast_model(
     return bytes(whole.SerializeToString(deterministic=True))
 
 
-def get_element_number(dtype: str) -> int:
+def get_onnx_element_number(dtype: str) -> int:
     """ONNX's number of a dtype, 0 of one that it has not."""
     return ELEMENT_TYPE.get(dtype, 0)

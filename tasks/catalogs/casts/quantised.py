@@ -44,7 +44,7 @@ class QuantisedCast:
     y: np.ndarray
 
 
-def make_zero_point(which: str, to: str) -> np.ndarray:
+def make_quantised_zero_point(which: str, to: str) -> np.ndarray:
     """(): one of a dtype; "none" is 0, as it is of every float."""
     if is_inexact_dtype(to) or which == "none":
         return np.zeros((), get_numpy_dtype(to))
@@ -115,7 +115,7 @@ def quantise_dynamically(variant: str, seed: int) -> QuantisedCast:
 
 def _make_quantise_constants(number: str, to: str, variant: str) -> tuple[np.ndarray, np.ndarray]:
     scale, which = SCALES[variant]
-    return np.array(scale).astype(get_numpy_dtype(number)), make_zero_point(which, to)
+    return np.array(scale).astype(get_numpy_dtype(number)), make_quantised_zero_point(which, to)
 
 
 def _round_to_given(wide: np.ndarray, dtype: str) -> np.ndarray:
@@ -131,4 +131,4 @@ def _make_quantised_inputs(source: str, to: str, zero: np.ndarray, scale: float,
         if not is_inexact_dtype(to)
         else values.list_values_around(to, seed) * scale
     )
-    return values.sweep_floats(source, steps, seed)
+    return values.sweep_cast_floats(source, steps, seed)

@@ -34,7 +34,9 @@ def make_cast_inputs(source: str, to: str, seed: int = 0) -> np.ndarray:
     # What only float64 tells from a midpoint, a runtime may round twice.
     step = "float32" if get_numpy_dtype(to).itemsize <= 2 else ""
     return (
-        sweep_floats(source, near, seed, step) if is_inexact_dtype(source) else _list_wide_integers(source, near, seed)
+        sweep_cast_floats(source, near, seed, step)
+        if is_inexact_dtype(source)
+        else _list_wide_integers(source, near, seed)
     )
 
 
@@ -59,7 +61,7 @@ def list_values_around(to: str, seed: int) -> np.ndarray:
     return np.unique(np.concatenate([held, middle]))
 
 
-def sweep_floats(source: str, around: np.ndarray, seed: int, step: str = "") -> np.ndarray:
+def sweep_cast_floats(source: str, around: np.ndarray, seed: int, step: str = "") -> np.ndarray:
     """A sweep over float32 or float64, the numbers of ``list_values_around``, and their neighbours on either side in
     ``step``, by default ``source``."""
     target, finer = get_numpy_dtype(source), get_numpy_dtype(step or source)

@@ -38,7 +38,7 @@ class CriticalOp:
     sums: sums.Make | None = None
 
 
-def make_call(*args: Any, **kwargs: Any) -> Call:
+def make_critical_call(*args: Any, **kwargs: Any) -> Call:
     """The arguments of an op, as they stand in a function call."""
     return args, kwargs
 
@@ -106,14 +106,14 @@ def _make_batch_norm_in_torch(torch: Any) -> Callable[..., Any]:
 _CONTRACTIONS = (
     CriticalOp(
         "matmul",
-        lambda g: make_call(draw_activations(g, 256, 256), draw_activations(g, 256, 256)),
+        lambda g: make_critical_call(draw_activations(g, 256, 256), draw_activations(g, 256, 256)),
         np.matmul,
         lambda torch: torch.matmul,
         sums=sums.make_product_sum(),
     ),
     CriticalOp(
         "bmm",
-        lambda g: make_call(draw_activations(g, 8, 256, 256), draw_activations(g, 8, 256, 256)),
+        lambda g: make_critical_call(draw_activations(g, 8, 256, 256), draw_activations(g, 8, 256, 256)),
         np.matmul,
         lambda torch: torch.bmm,
         sums=sums.make_product_sum(batch=2),
@@ -121,7 +121,7 @@ _CONTRACTIONS = (
     # The fused query-key-value projection of GPT-2.
     CriticalOp(
         "addmm",
-        lambda g: make_call(
+        lambda g: make_critical_call(
             draw_activations(g, 2304), draw_activations(g, 128, 768), draw_layer_weights(g, 768, 2304, fan_in=768)
         ),
         ref.addmm,
@@ -130,7 +130,7 @@ _CONTRACTIONS = (
     ),
     CriticalOp(
         "linear",
-        lambda g: make_call(
+        lambda g: make_critical_call(
             draw_activations(g, 128, 768), draw_layer_weights(g, 3072, 768, fan_in=768), draw_activations(g, 3072)
         ),
         ref.linear,
@@ -140,7 +140,7 @@ _CONTRACTIONS = (
     # The first layer of ResNet.
     CriticalOp(
         "conv2d",
-        lambda g: make_call(
+        lambda g: make_critical_call(
             draw_image(g, 1, 3, 224, 224),
             draw_layer_weights(g, 64, 3, 7, 7, fan_in=147),
             draw_activations(g, 64),
@@ -154,7 +154,7 @@ _CONTRACTIONS = (
     # MobileNet.
     CriticalOp(
         "conv2d_depthwise",
-        lambda g: make_call(
+        lambda g: make_critical_call(
             draw_image(g, 2, 144, 56, 56),
             draw_layer_weights(g, 144, 1, 3, 3, fan_in=9),
             draw_activations(g, 144),
@@ -169,7 +169,7 @@ _CONTRACTIONS = (
     # ResNeXt 32×4d.
     CriticalOp(
         "conv2d_grouped",
-        lambda g: make_call(
+        lambda g: make_critical_call(
             draw_image(g, 2, 128, 56, 56),
             draw_layer_weights(g, 128, 4, 3, 3, fan_in=36),
             draw_activations(g, 128),
@@ -184,7 +184,7 @@ _CONTRACTIONS = (
     # The first layer of Whisper.
     CriticalOp(
         "conv1d",
-        lambda g: make_call(
+        lambda g: make_critical_call(
             draw_activations(g, 2, 80, 750),
             draw_layer_weights(g, 384, 80, 3, fan_in=240),
             draw_activations(g, 384),
@@ -198,7 +198,7 @@ _CONTRACTIONS = (
     # DCGAN's generator.
     CriticalOp(
         "conv_transpose2d",
-        lambda g: make_call(
+        lambda g: make_critical_call(
             draw_image(g, 2, 128, 16, 16),
             draw_layer_weights(g, 128, 64, 4, 4, fan_in=512),
             draw_activations(g, 64),
@@ -212,35 +212,35 @@ _CONTRACTIONS = (
 )
 
 _ACTIVATIONS = (
-    CriticalOp("relu", lambda g: make_call(draw_activations(g, 64, 3072)), ref.relu, lambda torch: torch.relu),
+    CriticalOp("relu", lambda g: make_critical_call(draw_activations(g, 64, 3072)), ref.relu, lambda torch: torch.relu),
     CriticalOp(
-        "gelu", lambda g: make_call(draw_activations(g, 64, 3072)), ref.gelu, lambda torch: torch.nn.functional.gelu
+        "gelu", lambda g: make_critical_call(draw_activations(g, 64, 3072)), ref.gelu, lambda torch: torch.nn.functional.gelu
     ),
     CriticalOp(
         "gelu_tanh",
-        lambda g: make_call(draw_activations(g, 64, 3072), approximate="tanh"),
+        lambda g: make_critical_call(draw_activations(g, 64, 3072), approximate="tanh"),
         ref.gelu_tanh,
         lambda torch: torch.nn.functional.gelu,
     ),
     CriticalOp(
         "silu",
-        lambda g: make_call(draw_activations(g, 64, 3072, scale=3)),
+        lambda g: make_critical_call(draw_activations(g, 64, 3072, scale=3)),
         ref.silu,
         lambda torch: torch.nn.functional.silu,
     ),
     CriticalOp(
-        "sigmoid", lambda g: make_call(draw_activations(g, 64, 3072, scale=3)), ref.sigmoid, lambda torch: torch.sigmoid
+        "sigmoid", lambda g: make_critical_call(draw_activations(g, 64, 3072, scale=3)), ref.sigmoid, lambda torch: torch.sigmoid
     ),
-    CriticalOp("tanh", lambda g: make_call(draw_activations(g, 64, 3072)), np.tanh, lambda torch: torch.tanh),
+    CriticalOp("tanh", lambda g: make_critical_call(draw_activations(g, 64, 3072)), np.tanh, lambda torch: torch.tanh),
     CriticalOp(
         "softplus",
-        lambda g: make_call(draw_activations(g, 64, 3072, scale=3)),
+        lambda g: make_critical_call(draw_activations(g, 64, 3072, scale=3)),
         ref.softplus,
         lambda torch: torch.nn.functional.softplus,
     ),
     CriticalOp(
         "hardswish",
-        lambda g: make_call(draw_activations(g, 64, 3072, scale=3)),
+        lambda g: make_critical_call(draw_activations(g, 64, 3072, scale=3)),
         ref.hardswish,
         lambda torch: torch.nn.functional.hardswish,
     ),
@@ -249,21 +249,21 @@ _ACTIVATIONS = (
 _NORMALISATIONS = (
     CriticalOp(
         "softmax",
-        lambda g: make_call(draw_activations(g, 64, 2048, scale=2), dim=-1),
+        lambda g: make_critical_call(draw_activations(g, 64, 2048, scale=2), dim=-1),
         ref.softmax,
         lambda torch: torch.softmax,
         sums=sums.make_normalised_sum(dim=-1),
     ),
     CriticalOp(
         "log_softmax",
-        lambda g: make_call(draw_activations(g, 64, 2048, scale=2), dim=-1),
+        lambda g: make_critical_call(draw_activations(g, 64, 2048, scale=2), dim=-1),
         ref.log_softmax,
         lambda torch: torch.log_softmax,
         sums=sums.make_normalised_sum(dim=-1),
     ),
     CriticalOp(
         "layer_norm",
-        lambda g: make_call(
+        lambda g: make_critical_call(
             draw_activations(g, 128, 768, loc=0.5),
             normalized_shape=(768,),
             weight=draw_activations(g, 768, scale=0.1, loc=1),
@@ -276,7 +276,7 @@ _NORMALISATIONS = (
     ),
     CriticalOp(
         "rms_norm",
-        lambda g: make_call(
+        lambda g: make_critical_call(
             draw_activations(g, 32, 4096),
             normalized_shape=(4096,),
             weight=draw_activations(g, 4096, scale=0.1, loc=1),
@@ -289,7 +289,7 @@ _NORMALISATIONS = (
     # Stable Diffusion's U-Net.
     CriticalOp(
         "group_norm",
-        lambda g: make_call(
+        lambda g: make_critical_call(
             draw_image(g, 2, 320, 32, 32),
             num_groups=32,
             weight=draw_activations(g, 320, scale=0.1, loc=1),
@@ -303,7 +303,7 @@ _NORMALISATIONS = (
     # Outside training: the statistics are inputs.
     CriticalOp(
         "batch_norm",
-        lambda g: make_call(
+        lambda g: make_critical_call(
             draw_image(g, 2, 64, 56, 56),
             draw_activations(g, 64),
             draw_positive_values(g, 64, spread=0.5),
@@ -316,7 +316,7 @@ _NORMALISATIONS = (
     ),
     CriticalOp(
         "instance_norm",
-        lambda g: make_call(
+        lambda g: make_critical_call(
             draw_image(g, 2, 64, 56, 56),
             weight=draw_activations(g, 64, scale=0.1, loc=1),
             bias=draw_activations(g, 64),
@@ -333,58 +333,58 @@ _NORMALISATIONS = (
 _REDUCTIONS = (
     CriticalOp(
         "sum",
-        lambda g: make_call(draw_activations(g, 64, 2048), dim=-1),
+        lambda g: make_critical_call(draw_activations(g, 64, 2048), dim=-1),
         ref.sum_,
         lambda torch: torch.sum,
         sums=sums.make_sum_along(dim=-1),
     ),
     CriticalOp(
         "mean",
-        lambda g: make_call(draw_activations(g, 64, 2048, loc=1), dim=-1),
+        lambda g: make_critical_call(draw_activations(g, 64, 2048, loc=1), dim=-1),
         ref.mean,
         lambda torch: torch.mean,
         sums=sums.make_sum_along(divided=True, dim=-1),
     ),
     CriticalOp(
         "max",
-        lambda g: make_call(draw_activations(g, 64, 2048), dim=-1),
+        lambda g: make_critical_call(draw_activations(g, 64, 2048), dim=-1),
         ref.max_,
         lambda torch: lambda x, dim: torch.max(x, dim=dim).values,
     ),
     CriticalOp(
         "min",
-        lambda g: make_call(draw_activations(g, 64, 2048), dim=-1),
+        lambda g: make_critical_call(draw_activations(g, 64, 2048), dim=-1),
         ref.min_,
         lambda torch: lambda x, dim: torch.min(x, dim=dim).values,
     ),
     CriticalOp(
         "argmax",
-        lambda g: make_call(draw_one_maximum_a_row(g, 64, 2048), dim=-1),
+        lambda g: make_critical_call(draw_one_maximum_a_row(g, 64, 2048), dim=-1),
         ref.argmax,
         lambda torch: torch.argmax,
     ),
     CriticalOp(
         "cumsum",
-        lambda g: make_call(draw_activations(g, 64, 1024), dim=-1),
+        lambda g: make_critical_call(draw_activations(g, 64, 1024), dim=-1),
         ref.cumsum,
         lambda torch: torch.cumsum,
         sums=sums.make_sum_along(scan=True, dim=-1),
     ),
     CriticalOp(
         "var",
-        lambda g: make_call(draw_activations(g, 64, 1024, loc=1), dim=-1, correction=1),
+        lambda g: make_critical_call(draw_activations(g, 64, 1024, loc=1), dim=-1, correction=1),
         ref.var,
         lambda torch: torch.var,
     ),
     CriticalOp(
         "topk",
-        lambda g: make_call(draw_activations(g, 8, 50257, scale=2), k=50),
+        lambda g: make_critical_call(draw_activations(g, 8, 50257, scale=2), k=50),
         ref.topk,
         lambda torch: lambda x, k: torch.topk(x, k).values,
     ),
     CriticalOp(
         "sort",
-        lambda g: make_call(draw_activations(g, 64, 2048), dim=-1),
+        lambda g: make_critical_call(draw_activations(g, 64, 2048), dim=-1),
         ref.sort,
         lambda torch: lambda x, dim: torch.sort(x, dim=dim).values,
     ),
@@ -394,54 +394,54 @@ _REDUCTIONS = (
 _ELEMENTWISE = (
     CriticalOp(
         "add",
-        lambda g: make_call(draw_activations(g, 128, 768), draw_activations(g, 128, 768)),
+        lambda g: make_critical_call(draw_activations(g, 128, 768), draw_activations(g, 128, 768)),
         np.add,
         lambda torch: torch.add,
     ),
     CriticalOp(
         "mul",
-        lambda g: make_call(draw_activations(g, 128, 768), draw_activations(g, 768)),
+        lambda g: make_critical_call(draw_activations(g, 128, 768), draw_activations(g, 768)),
         np.multiply,
         lambda torch: torch.mul,
     ),
     CriticalOp(
         "div",
-        lambda g: make_call(draw_activations(g, 128, 768), draw_positive_values(g, 128, 1)),
+        lambda g: make_critical_call(draw_activations(g, 128, 768), draw_positive_values(g, 128, 1)),
         np.divide,
         lambda torch: torch.div,
     ),
     CriticalOp(
         "pow",
-        lambda g: make_call(g.uniform(0.1, 4, (128, 768)), g.uniform(-4, 4, (128, 768))),
+        lambda g: make_critical_call(g.uniform(0.1, 4, (128, 768)), g.uniform(-4, 4, (128, 768))),
         np.power,
         lambda torch: torch.pow,
     ),
-    CriticalOp("exp", lambda g: make_call(g.uniform(-9, 9, (128, 768))), np.exp, lambda torch: torch.exp),
+    CriticalOp("exp", lambda g: make_critical_call(g.uniform(-9, 9, (128, 768))), np.exp, lambda torch: torch.exp),
     CriticalOp(
-        "log", lambda g: make_call(draw_positive_values(g, 128, 768, spread=2)), np.log, lambda torch: torch.log
+        "log", lambda g: make_critical_call(draw_positive_values(g, 128, 768, spread=2)), np.log, lambda torch: torch.log
     ),
     CriticalOp(
-        "sqrt", lambda g: make_call(draw_positive_values(g, 128, 768, spread=2)), np.sqrt, lambda torch: torch.sqrt
+        "sqrt", lambda g: make_critical_call(draw_positive_values(g, 128, 768, spread=2)), np.sqrt, lambda torch: torch.sqrt
     ),
     CriticalOp(
-        "rsqrt", lambda g: make_call(draw_positive_values(g, 128, 768, spread=2)), ref.rsqrt, lambda torch: torch.rsqrt
+        "rsqrt", lambda g: make_critical_call(draw_positive_values(g, 128, 768, spread=2)), ref.rsqrt, lambda torch: torch.rsqrt
     ),
     CriticalOp(
         "where",
-        lambda g: make_call(g.random((128, 768)) < 0.5, draw_activations(g, 128, 768), draw_activations(g, 128, 768)),
+        lambda g: make_critical_call(g.random((128, 768)) < 0.5, draw_activations(g, 128, 768), draw_activations(g, 128, 768)),
         np.where,
         lambda torch: torch.where,
         selects=True,
     ),
     CriticalOp(
         "clamp",
-        lambda g: make_call(draw_activations(g, 128, 768), min=-1.0, max=0.75),
+        lambda g: make_critical_call(draw_activations(g, 128, 768), min=-1.0, max=0.75),
         ref.clamp,
         lambda torch: torch.clamp,
     ),
     CriticalOp(
         "dropout",
-        lambda g: make_call(draw_activations(g, 128, 768), p=0.1, training=False),
+        lambda g: make_critical_call(draw_activations(g, 128, 768), p=0.1, training=False),
         ref.dropout,
         lambda torch: torch.nn.functional.dropout,
     ),
@@ -451,7 +451,7 @@ _MOVEMENT = (
     # GPT-2's table of tokens.
     CriticalOp(
         "embedding",
-        lambda g: make_call(g.integers(0, 50257, (4, 128)), draw_activations(g, 50257, 768, scale=0.02)),
+        lambda g: make_critical_call(g.integers(0, 50257, (4, 128)), draw_activations(g, 50257, 768, scale=0.02)),
         ref.embedding,
         lambda torch: torch.nn.functional.embedding,
         narrow=ref.embedding_rows,
@@ -459,14 +459,14 @@ _MOVEMENT = (
     ),
     CriticalOp(
         "index_select",
-        lambda g: make_call(draw_activations(g, 4096, 128), dim=0, index=g.integers(0, 4096, 512)),
+        lambda g: make_critical_call(draw_activations(g, 4096, 128), dim=0, index=g.integers(0, 4096, 512)),
         ref.index_select,
         lambda torch: torch.index_select,
         selects=True,
     ),
     CriticalOp(
         "gather",
-        lambda g: make_call(draw_activations(g, 32, 8192), dim=1, index=g.integers(0, 8192, (32, 64))),
+        lambda g: make_critical_call(draw_activations(g, 32, 8192), dim=1, index=g.integers(0, 8192, (32, 64))),
         ref.gather,
         lambda torch: torch.gather,
         selects=True,
@@ -474,7 +474,7 @@ _MOVEMENT = (
     # Messages summed at the nodes of a graph: about four a node.
     CriticalOp(
         "scatter_add",
-        lambda g: make_call(
+        lambda g: make_critical_call(
             draw_activations(g, 512, 128),
             dim=0,
             index=g.integers(0, 512, (2048, 128)),
@@ -486,7 +486,7 @@ _MOVEMENT = (
     ),
     CriticalOp(
         "cat",
-        lambda g: make_call(
+        lambda g: make_critical_call(
             draw_activations(g, 64, 256), draw_activations(g, 64, 512), draw_activations(g, 64, 128), dim=1
         ),
         ref.cat,
@@ -495,7 +495,7 @@ _MOVEMENT = (
     # Attention heads moved before positions.
     CriticalOp(
         "transpose_contiguous",
-        lambda g: make_call(draw_activations(g, 2, 128, 12, 64), dim0=1, dim1=2),
+        lambda g: make_critical_call(draw_activations(g, 2, 128, 12, 64), dim0=1, dim1=2),
         ref.transpose,
         lambda torch: lambda x, dim0, dim1: x.transpose(dim0, dim1).contiguous(),
     ),
@@ -504,33 +504,33 @@ _MOVEMENT = (
 _RESAMPLING = (
     CriticalOp(
         "max_pool2d",
-        lambda g: make_call(draw_image(g, 1, 64, 112, 112), kernel_size=3, stride=2, padding=1),
+        lambda g: make_critical_call(draw_image(g, 1, 64, 112, 112), kernel_size=3, stride=2, padding=1),
         ref.max_pool2d,
         lambda torch: torch.nn.functional.max_pool2d,
     ),
     CriticalOp(
         "avg_pool2d",
-        lambda g: make_call(draw_image(g, 1, 64, 112, 112), kernel_size=3, stride=2, padding=1),
+        lambda g: make_critical_call(draw_image(g, 1, 64, 112, 112), kernel_size=3, stride=2, padding=1),
         ref.avg_pool2d,
         lambda torch: torch.nn.functional.avg_pool2d,
         sums=sums.make_pool_sum,
     ),
     CriticalOp(
         "adaptive_avg_pool2d",
-        lambda g: make_call(draw_image(g, 4, 256, 14, 14), output_size=(7, 7)),
+        lambda g: make_critical_call(draw_image(g, 4, 256, 14, 14), output_size=(7, 7)),
         ref.adaptive_avg_pool2d,
         lambda torch: torch.nn.functional.adaptive_avg_pool2d,
     ),
     # The head of a segmentation net: 21 classes up to the picture's size.
     CriticalOp(
         "interpolate_bilinear",
-        lambda g: make_call(draw_activations(g, 1, 21, 56, 56), size=(224, 224), mode="bilinear", align_corners=False),
+        lambda g: make_critical_call(draw_activations(g, 1, 21, 56, 56), size=(224, 224), mode="bilinear", align_corners=False),
         ref.interpolate_bilinear,
         lambda torch: torch.nn.functional.interpolate,
     ),
     CriticalOp(
         "interpolate_nearest",
-        lambda g: make_call(draw_activations(g, 1, 128, 32, 32), size=(64, 64), mode="nearest"),
+        lambda g: make_critical_call(draw_activations(g, 1, 128, 32, 32), size=(64, 64), mode="nearest"),
         ref.interpolate_nearest,
         lambda torch: torch.nn.functional.interpolate,
     ),
@@ -539,7 +539,7 @@ _RESAMPLING = (
 _COMPOSITES = (
     CriticalOp(
         "scaled_dot_product_attention",
-        lambda g: make_call(
+        lambda g: make_critical_call(
             draw_activations(g, 2, 12, 128, 64),
             draw_activations(g, 2, 12, 128, 64),
             draw_activations(g, 2, 12, 128, 64),
@@ -550,7 +550,7 @@ _COMPOSITES = (
     ),
     CriticalOp(
         "scaled_dot_product_attention_causal",
-        lambda g: make_call(
+        lambda g: make_critical_call(
             draw_activations(g, 2, 12, 128, 64),
             draw_activations(g, 2, 12, 128, 64),
             draw_activations(g, 2, 12, 128, 64),
@@ -563,7 +563,7 @@ _COMPOSITES = (
     # 32 query heads on 8 key heads, as in Llama 3 8B.
     CriticalOp(
         "scaled_dot_product_attention_gqa",
-        lambda g: make_call(
+        lambda g: make_critical_call(
             draw_activations(g, 1, 32, 128, 128),
             draw_activations(g, 1, 8, 128, 128),
             draw_activations(g, 1, 8, 128, 128),
@@ -575,13 +575,13 @@ _COMPOSITES = (
     ),
     CriticalOp(
         "rotary_embedding",
-        lambda g: make_call(draw_activations(g, 2, 12, 128, 64), *compute_rotary_angles(128, 64)),
+        lambda g: make_critical_call(draw_activations(g, 2, 12, 128, 64), *compute_rotary_angles(128, 64)),
         ref.rotary_embedding,
         _make_rotary_in_torch,
     ),
     CriticalOp(
         "swiglu",
-        lambda g: make_call(
+        lambda g: make_critical_call(
             draw_activations(g, 64, 768),
             draw_layer_weights(g, 768, 2048, fan_in=768),
             draw_layer_weights(g, 768, 2048, fan_in=768),
@@ -591,7 +591,7 @@ _COMPOSITES = (
     ),
     CriticalOp(
         "cross_entropy",
-        lambda g: make_call(
+        lambda g: make_critical_call(
             draw_activations(g, 32, 50257, scale=2), draw_classes_with_ignored(g, 32, 50257), ignore_index=-100
         ),
         ref.cross_entropy,
@@ -602,7 +602,7 @@ _COMPOSITES = (
     CriticalOp("bert_encoder", encoder.draw_encoder_inputs, encoder.encode_reference, encoder.make_encoder_in_torch),
     CriticalOp(
         "mse_loss",
-        lambda g: make_call(draw_activations(g, 64, 768), draw_activations(g, 64, 768)),
+        lambda g: make_critical_call(draw_activations(g, 64, 768), draw_activations(g, 64, 768)),
         ref.mse_loss,
         lambda torch: torch.nn.functional.mse_loss,
         sums=sums.sum_mean_square,

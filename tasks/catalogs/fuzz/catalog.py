@@ -17,7 +17,7 @@ from tasks.fuzz import table
 from tasks.fuzz.graphs import build
 from tasks.fuzz.onnx import generate, second
 from tasks.fuzz.onnx.generate import GENERATOR, GeneratedNode
-from tasks.graphs.noise_floor import compute_input_floors, list_floor_inputs
+from tasks.graphs.noise_floor import compute_graph_floors, list_graph_floor_inputs
 from tasks.graphs.widening import NoOracle
 from tasks.judge import op_classes
 from tasks.model import WITHOUT_NOISE, Group, Leaf, OpClass
@@ -182,10 +182,10 @@ def _compute_fuzzed_floors(
     if not any(y.dtype == np.float64 for y in exact):
         return [None] * len(exact)  # generated numbers lie at ties: an integer that is made of them is exact
     given = [None if x is None else x.array for x in case.made.inputs]
-    return compute_input_floors(
+    return compute_graph_floors(
         exact,
         lambda moved, draw: generate.evaluate_generated_node(case, moved),
-        list_floor_inputs(given, operators.find_operator(case.op).structural),
+        list_graph_floor_inputs(given, operators.find_operator(case.op).structural),
         (case.op,),
         names,
         op_class,

@@ -67,12 +67,14 @@ def export_architecture(name: str, size: str = "full", folder: Path | None = Non
         inputs = [torch.from_numpy(x) for x in architectures.draw_architecture_example(name, size).values()]
         return export_model_module(module, inputs, module.input_names, module.output_names, how)
 
-    return load_or_make([name, size, architectures.get_architectures_version(), *how.words], folder, make_export)
+    return load_or_export_model(
+        [name, size, architectures.get_architectures_version(), *how.words], folder, make_export
+    )
 
 
-def load_or_make(what: list[str], folder: Path | None, make: Callable[[], Any]) -> bytes:
+def load_or_export_model(what: list[str], folder: Path | None, make: Callable[[], Any]) -> bytes:
     """A serialized ModelProto that is made once; ``what`` says, with the exporter's version, what decides it."""
-    parts = [*what, f"onnxscript {metadata.version('onnxscript')}", digest_source(__file__)]
+    parts = [*what, f"onnxscript {metadata.version('onnxscript')}", digest_model_source(__file__)]
     path = folder / f"{hashlib.sha256(' '.join(parts).encode()).hexdigest()[:40]}.onnx" if folder else None
     if path is not None and path.is_file():
         return path.read_bytes()
@@ -131,7 +133,7 @@ def _export_torchscript(module: Any, inputs: tuple[Any, ...], more: dict[str, An
     return onnx.load_model_from_string(file.getvalue())
 
 
-def digest_source(file: str) -> str:
+def digest_model_source(file: str) -> str:
     """Of the file that makes a model or exports it."""
     return hashlib.sha256(Path(file).read_bytes()).hexdigest()[:12]
 

@@ -19,7 +19,7 @@ from tasks.catalogs.base import Failure, Sample
 from tasks.catalogs.models import parameters
 from tasks.catalogs.models.own_models import OwnModelFile
 from tasks.graphs import products, torch_module
-from tasks.graphs.cast_roundings import CastRoundings, Round, compute_jumping_floor, leave_out_cast
+from tasks.graphs.cast_roundings import CastRoundings, Round, compute_jumping_floor, leave_out_graph_cast
 from tasks.graphs.widening import NoOracle
 from tasks.judge import definitions
 from tasks.judge.coarser_precision import SUSPECTS
@@ -190,7 +190,7 @@ class OwnModule:
             made.expected = [replace(leaf, jumps=x) for leaf, x in zip(made.expected, jumps)]
             rows = [a if b is None else np.maximum(a, b) for a, b in zip(rows, jumps)]
         if casts.any:
-            made.uncast = torch_module.evaluate_module_exactly(self.module, arrays, round=leave_out_cast)
+            made.uncast = torch_module.evaluate_module_exactly(self.module, arrays, round=leave_out_graph_cast)
         self._hidden = parameters.find_unobserved_parameters(self.module, arrays, references, rows, self._hidden)
         self._renew()
         made.columns["unobserved"] = ", ".join(name.removeprefix("model.") for name in self._hidden)

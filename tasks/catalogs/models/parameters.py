@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tasks.graphs import torch_module
-from tasks.graphs.adequacy import NOTICED, SCALE, compute_row_unit
+from tasks.graphs.adequacy import NOTICED, SCALE, compute_graph_row_unit
 
 #: Projections on random signs; and how far beyond the limit one must lie, a random sum being up to so many deviations
 #: off.
@@ -37,7 +37,7 @@ def find_unobserved_parameters(
     }
     if not layers:
         return []
-    units = [compute_row_unit("float32", y, floor) for y, floor in zip(references, row_floors)]
+    units = [compute_graph_row_unit("float32", y, floor) for y, floor in zip(references, row_floors)]
     try:
         moved = _estimate_layer_moves(module, [torch.from_numpy(np.array(x)) for x in inputs], layers, units)
     except Exception:  # an operator without a gradient, a write in place: then each layer is looked at by itself

@@ -17,7 +17,7 @@ from tasks.arrays.widened import compute_in_float64
 from tasks.catalogs.base import Failure, Sample
 from tasks.catalogs.models import architectures
 from tasks.gradients import autograd
-from tasks.gradients.floors import measure_drawn_floors
+from tasks.gradients.floors import measure_gradient_draws
 from tasks.model import EPS, Group, Leaf, OpClass, Oracle
 
 #: The checks whose samples are made here.
@@ -206,11 +206,11 @@ class _ExactModelStep:
         return False
 
     def floors(self, draws: int, times: float, typical: bool = False) -> Arrays:
-        """`measure_drawn_floors` in draws of so many ε, as of the dtype that results are stored in: the judge multiplies it
+        """`measure_gradient_draws` in draws of so many ε, as of the dtype that results are stored in: the judge multiplies it
         by what is coarser than that."""
         share = EPS[STORED] / self.eps
         moved = functools.partial(self._perturb_outputs, times=times)
-        return [x * share for x in measure_drawn_floors(self.outputs, moved, draws, typical)]
+        return [x * share for x in measure_gradient_draws(self.outputs, moved, draws, typical)]
 
     def differences(self) -> list[Oracle]:
         """Finite differences of the loss along random directions through all parameters, as an oracle of every

@@ -56,8 +56,8 @@ class TrainedWeights:
             return exporting.export_model_module(self.module(cache), example, self.names, tuple(self.outputs), how)
 
         versions = [f"{x} {importlib.metadata.version(x)}" for x in ("torch", "numpy")]
-        parts = [self.about, self.wheel.sha256, *versions, exporting.digest_source(__file__), *how.words]
-        return exporting.load_or_make(parts, cache / "exported", make_export)
+        parts = [self.about, self.wheel.sha256, *versions, exporting.digest_model_source(__file__), *how.words]
+        return exporting.load_or_export_model(parts, cache / "exported", make_export)
 
     def files_in(self, cache: Path) -> Mapping[str, bytes]:
         return {}

@@ -10,7 +10,7 @@ import numpy as np
 
 from tasks.catalogs.base import Sample
 from tasks.graphs.evaluate_graph import EvaluatedGraph
-from tasks.graphs.noise_floor import compute_input_floors, list_floor_inputs
+from tasks.graphs.noise_floor import compute_graph_floors, list_graph_floor_inputs
 from tasks.graphs.widening import WIDENED, NoOracle, is_value_widened, widen_model_value
 from tasks.model import EPS, Leaf, OpClass, Oracle, get_numpy_dtype, get_wide_dtype
 from tasks.older_python import zip_equal
@@ -76,8 +76,8 @@ def _compute_suite_noise(
     witness = [None if leaf.reference is None else (leaf.reference, EPS.get(leaf.dtype, 0.0)) for leaf in stored]
 
     def floors(still: Sequence[int]) -> list[np.ndarray | None]:
-        given = list_floor_inputs(inputs, still)
-        return compute_input_floors(
+        given = list_graph_floor_inputs(inputs, still)
+        return compute_graph_floors(
             references,
             lambda moved, draw: _evaluate_suite_outputs(graph, moved),
             given,

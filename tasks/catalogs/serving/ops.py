@@ -11,7 +11,7 @@ from tasks.catalogs.critical.ops import (
     draw_activations,
     draw_layer_weights,
     draw_positive_values,
-    make_call,
+    make_critical_call,
 )
 from tasks.catalogs.serving import reference as ref
 from tasks.catalogs.serving import torch_forms as forms
@@ -33,7 +33,7 @@ def _draw_paged_call(g: np.random.Generator) -> Call:
     table = g.permutation(pages)[: sequences * most].reshape(sequences, most)
     lengths = np.array([1, page, 3 * page + 5, most * page])
     room = (pages, _HEADS, page, _WIDTH)
-    return make_call(
+    return make_critical_call(
         draw_activations(g, sequences, _HEADS, _WIDTH),
         draw_activations(g, *room),
         draw_activations(g, *room),
@@ -45,13 +45,15 @@ def _draw_paged_call(g: np.random.Generator) -> Call:
 def _draw_varlen_call(g: np.random.Generator) -> Call:
     starts = np.array([0, 1, 17, 64, 96])
     rows = (96, _HEADS, _WIDTH)
-    return make_call(draw_activations(g, *rows), draw_activations(g, *rows), draw_activations(g, *rows), starts)
+    return make_critical_call(
+        draw_activations(g, *rows), draw_activations(g, *rows), draw_activations(g, *rows), starts
+    )
 
 
 def _draw_latent_call(g: np.random.Generator) -> Call:
     kept, rope = 128, 16
     up = [draw_layer_weights(g, _HEADS, _WIDTH, kept, fan_in=kept) for _ in range(2)]
-    return make_call(
+    return make_critical_call(
         _draw_heads(g),
         draw_activations(g, _HEADS, _TOKENS, rope),
         draw_activations(g, _TOKENS, kept),
@@ -65,19 +67,21 @@ def _draw_int8_cache_call(g: np.random.Generator) -> Call:
         codes = g.integers(-127, 128, (_HEADS, _TOKENS, _WIDTH)).astype(np.int8)
         return codes, draw_positive_values(g, _HEADS, _TOKENS, spread=0.3) / 64
 
-    return make_call(draw_activations(g, _HEADS, _WIDTH), *kept(), *kept())
+    return make_critical_call(draw_activations(g, _HEADS, _WIDTH), *kept(), *kept())
 
 
 def _draw_fp8_cache_call(g: np.random.Generator) -> Call:
     # Bytes of numbers up to 240: no code of NaN (127, 255) is drawn.
     signs, sizes = g.integers(0, 2, (2, _HEADS, _TOKENS, _WIDTH)) << 7, g.integers(0, 120, (2, _HEADS, _TOKENS, _WIDTH))
     keys, values = (signs + sizes).astype(np.uint8)
-    return make_call(draw_activations(g, _HEADS, _WIDTH), keys, values, key_scale=0.015625, value_scale=0.03125)
+    return make_critical_call(
+        draw_activations(g, _HEADS, _WIDTH), keys, values, key_scale=0.015625, value_scale=0.03125
+    )
 
 
 def _draw_attention_parts(g: np.random.Generator) -> Call:
     rows = (48, _HEADS)
-    return make_call(
+    return make_critical_call(
         draw_activations(g, *rows, _WIDTH),
         draw_activations(g, *rows, scale=2),
         draw_activations(g, *rows, _WIDTH),
@@ -89,12 +93,12 @@ def _draw_rotary_sections(g: np.random.Generator) -> Call:
     # Places in time, rows and columns of a picture between two texts.
     cos, sin = compute_rotary_angles(_TOKENS, _WIDTH)
     places = np.stack([np.arange(_TOKENS), g.integers(0, _TOKENS, _TOKENS), g.integers(0, _TOKENS, _TOKENS)])
-    return make_call(_draw_heads(g), cos[places], sin[places], sections=(8, 12, 12))
+    return make_critical_call(_draw_heads(g), cos[places], sin[places], sections=(8, 12, 12))
 
 
 def _draw_routing_groups(g: np.random.Generator) -> Call:
     # Scores that 16 bits tell apart, so that rounding chooses no other expert.
-    return make_call(
+    return make_critical_call(
         g.permuted(np.tile(np.linspace(-3, 3, 16), (64, 1)), axis=1), np.zeros(16), groups=4, kept=2, k=3, scale=2.5
     )
 
@@ -102,13 +106,17 @@ def _draw_routing_groups(g: np.random.Generator) -> Call:
 def _draw_sampling_call(g: np.random.Generator) -> Call:
     # A quarter apart, which 16 bits tell apart; no sum of shares is within 0.01 of top_p, and no share of min_p.
     row = np.concatenate([-np.arange(32) / 4, np.full(96, -16.0)])
-    return make_call(g.permuted(np.tile(row, (8, 1)), axis=1), temperature=0.8, top_k=24, top_p=0.9, min_p=0.18)
+    return make_critical_call(
+        g.permuted(np.tile(row, (8, 1)), axis=1), temperature=0.8, top_k=24, top_p=0.9, min_p=0.18
+    )
 
 
 def _draw_penalty_call(g: np.random.Generator) -> Call:
     # A token that is there twice is penalised once.
     tokens = np.stack([g.permutation(512)[:24] for _ in range(8)])
-    return make_call(draw_activations(g, 8, 512, scale=3), np.concatenate([tokens, tokens[:, :4]], 1), penalty=1.25)
+    return make_critical_call(
+        draw_activations(g, 8, 512, scale=3), np.concatenate([tokens, tokens[:, :4]], 1), penalty=1.25
+    )
 
 
 _OPS = (
@@ -116,31 +124,31 @@ _OPS = (
     CriticalOp("varlen_attention", _draw_varlen_call, ref.varlen_attention, forms.make_varlen_attention),
     CriticalOp(
         "chunked_attention",
-        lambda g: make_call(_draw_heads(g, 24), _draw_heads(g), _draw_heads(g)),
+        lambda g: make_critical_call(_draw_heads(g, 24), _draw_heads(g), _draw_heads(g)),
         ref.chunked_attention,
         forms.make_masked_attention,
     ),
     CriticalOp(
         "sliding_window_attention",
-        lambda g: make_call(*_draw_query_key_value(g), window=16),
+        lambda g: make_critical_call(*_draw_query_key_value(g), window=16),
         ref.sliding_window_attention,
         forms.make_masked_attention,
     ),
     CriticalOp(
         "sink_attention",
-        lambda g: make_call(*_draw_query_key_value(g), draw_activations(g, _HEADS)),
+        lambda g: make_critical_call(*_draw_query_key_value(g), draw_activations(g, _HEADS)),
         ref.sink_attention,
         forms.make_sink_attention,
     ),
     CriticalOp(
         "alibi_attention",
-        lambda g: make_call(*_draw_query_key_value(g), 0.5 ** np.arange(1.0, 2 * _HEADS + 1, 2)),
+        lambda g: make_critical_call(*_draw_query_key_value(g), 0.5 ** np.arange(1.0, 2 * _HEADS + 1, 2)),
         ref.alibi_attention,
         forms.make_alibi_attention,
     ),
     CriticalOp(
         "softcap_attention",
-        lambda g: make_call(*_draw_query_key_value(g), cap=2.0),
+        lambda g: make_critical_call(*_draw_query_key_value(g), cap=2.0),
         ref.softcap_attention,
         forms.make_softcap_attention,
     ),
@@ -150,19 +158,19 @@ _OPS = (
     ),
     CriticalOp(
         "rotary_interleaved",
-        lambda g: make_call(_draw_heads(g), *compute_rotary_angles(_TOKENS, _WIDTH)),
+        lambda g: make_critical_call(_draw_heads(g), *compute_rotary_angles(_TOKENS, _WIDTH)),
         ref.rotary_interleaved,
         forms.make_rotary_interleaved,
     ),
     CriticalOp(
         "rotary_partial",
-        lambda g: make_call(_draw_heads(g), *compute_rotary_angles(_TOKENS, _WIDTH // 4)),
+        lambda g: make_critical_call(_draw_heads(g), *compute_rotary_angles(_TOKENS, _WIDTH // 4)),
         ref.rotary_partial,
         forms.make_rotary_partial,
     ),
     CriticalOp(
         "add_rms_norm",
-        lambda g: make_call(
+        lambda g: make_critical_call(
             draw_activations(g, 32, 512),
             draw_activations(g, 32, 512),
             draw_activations(g, 512, scale=0.1, loc=1),
@@ -173,13 +181,13 @@ _OPS = (
     ),
     CriticalOp(
         "route_tokens",
-        lambda g: make_call(g.permuted(np.tile(np.linspace(-3, 3, 16), (64, 1)), axis=1), k=2),
+        lambda g: make_critical_call(g.permuted(np.tile(np.linspace(-3, 3, 16), (64, 1)), axis=1), k=2),
         ref.route_tokens,
         forms.make_route_tokens,
     ),
     CriticalOp(
         "grouped_product",
-        lambda g: make_call(
+        lambda g: make_critical_call(
             draw_activations(g, 48, 96), g.integers(0, 8, 48), draw_layer_weights(g, 8, 96, 64, fan_in=96)
         ),
         ref.grouped_product,
@@ -191,7 +199,7 @@ _OPS = (
     CriticalOp("rotary_sections", _draw_rotary_sections, ref.rotary_sections, forms.make_rotary_sections),
     CriticalOp(
         "add_layer_norm",
-        lambda g: make_call(
+        lambda g: make_critical_call(
             draw_activations(g, 32, 512),
             draw_activations(g, 32, 512),
             draw_activations(g, 512, scale=0.1, loc=1),

@@ -12,7 +12,7 @@ from tasks.arrays.every_value import FLOAT8
 from tasks.arrays.layouts import CONTIGUOUS
 from tasks.catalogs import mpmath_oracle
 from tasks.catalogs.base import Failure, Sample
-from tasks.catalogs.torch.generated import lay_out_tensor
+from tasks.catalogs.torch.generated import lay_out_generated_tensor
 from tasks.catalogs.torch.templates import Path, list_template_tensors, rebuild_template
 from tasks.model import LARGEST, Group, Leaf, get_numpy_dtype, is_inexact_dtype, label_op
 
@@ -94,7 +94,8 @@ def samples(
             continue
         layout = LAYOUTS[index // (len(FLOAT8) if two else 1) % len(LAYOUTS)]
         made = [
-            lay_out_tensor(torch_tree.tensor_from_numpy(x), layout) for x in _make_every_value_of_op(info, group, index)
+            lay_out_generated_tensor(torch_tree.tensor_from_numpy(x), layout)
+            for x in _make_every_value_of_op(info, group, index)
         ]
 
         def replace_leaf(path: Path, x: Any, made: list[Any] = made) -> Any:

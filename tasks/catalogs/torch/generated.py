@@ -389,10 +389,10 @@ class _CandidateSample:
             layout = "channels_last"
         if layout == EXPANDED and path != self.values[0]:
             layout = "steps"
-        return lay_out_tensor(x, layout)
+        return lay_out_generated_tensor(x, layout)
 
 
-def lay_out_tensor(x: Any, layout: str) -> Any:
+def lay_out_generated_tensor(x: Any, layout: str) -> Any:
     """The contiguous tensor ``x`` in another layout (`tasks.arrays.layouts`); as it is where its shape has none
     such."""
     storage, spec = layouts.lay_out_array(torch_tree.tensor_to_numpy(x), layout)

@@ -188,7 +188,7 @@ class GradientSampleMaker(OpInfoSampleMaker):
             arrays, made.oracle = exact.values, exact.name
             made.others = [exact.other] if exact.other else []
             made.columns |= exact.columns
-            own_error = floors.measure_own_error(self.derivative, point, arrays)
+            own_error = floors.measure_derivative_roundoff(self.derivative, point, arrays)
             tensors = [torch_tree.tensor_from_numpy(y) for y in arrays]
 
             def floor(kept: Collection[str], last: bool) -> floors.Floors:
@@ -197,14 +197,16 @@ class GradientSampleMaker(OpInfoSampleMaker):
 
             noisy, least = floors.measure_floors(self.derivative, floor)
             if least is not None:
-                strict = [floors.add_floors(np.zeros(y.shape), s, e) for y, s, e in zip(arrays, least, own_error)]
-            left = floors.measure_remainders(self.derivative, arrays, lambda change: _move(point, change))
-            noisy = [floors.add_floors(f, e, r) for f, e, r in zip(noisy, own_error, left)]
+                strict = [
+                    floors.add_gradient_floors(np.zeros(y.shape), s, e) for y, s, e in zip(arrays, least, own_error)
+                ]
+            left = floors.measure_derivative_remainders(self.derivative, arrays, lambda change: _move(point, change))
+            noisy = [floors.add_gradient_floors(f, e, r) for f, e, r in zip(noisy, own_error, left)]
         places = gradients.list_argument_tensors(args, kwargs)
         sources = [places[i] for i in made.wrt] + [c for c in passed[: self._outputs(wide, made)] if c is not None]
         if numeric:
             dtypes = [torch_tree.name_torch_dtype(x.dtype) for x in sources]
-            noisy = [floors.widen_out_of_range(y, delta, forward, d) for y, delta, d in zip(arrays, noisy, dtypes)]
+            noisy = [floors.widen_gradient_floor(y, delta, forward, d) for y, delta, d in zip(arrays, noisy, dtypes)]
         ties = self._ties(places, wide, made) if numeric else [None] * len(arrays)
         for x, array, delta, bare, tied in zip(sources, arrays, noisy, strict, ties):
             made.expected.append(

@@ -186,14 +186,14 @@ class User(Catalog):
 
     def resized(self, group: Group, given: Sample, beyond: bool, seed: int, draws: int) -> tuple[Sample, bool] | None:
         one, specs = self._op(group), decode_tree_specs(given.kwargs)
-        op, least = one.op, sizes.find_smallest_dims(one.op)
+        op, least = one.op, sizes.find_smallest_kernel_dims(one.op)
         most = max(
             MOST_BEYOND,
-            kernel_samples.count_input_elements(op, {name: max(values) for name, values in op.dims.items()}),
+            kernel_samples.count_kernel_elements(op, {name: max(values) for name, values in op.dims.items()}),
         )
-        dims = sizes.find_dims_beyond(op) if beyond else sizes.find_dims_between(op)
+        dims = sizes.find_dims_beyond(op) if beyond else sizes.find_kernel_dims_between(op)
         strided = any(spec.strides is not None for spec in specs.values() if isinstance(spec, TensorSpec))
-        if not dims or kernel_samples.count_input_elements(op, dims) > most or strided:
+        if not dims or kernel_samples.count_kernel_elements(op, dims) > most or strided:
             return None
         if sizes.evaluate_keyword_sizes(op.kwargs, dims) != sizes.evaluate_keyword_sizes(op.kwargs, least):
             return None
@@ -283,7 +283,7 @@ def draw_kernel_case(one: DeclaredKernel, group: Group, choose: DrawnChoices) ->
 
 
 def takes_structure(
-    one: DeclaredKernel, group: Group, dims: Mapping[str, int], structured: kernel_samples.StructuredInputs
+    one: DeclaredKernel, group: Group, dims: Mapping[str, int], structured: kernel_samples.StructuredKernelInputs
 ) -> bool:
     """Whether a structure is declared, or the reference takes it."""
     if structured.what.declared:
@@ -340,7 +340,7 @@ def _make_structured_of_kernel(
     one: DeclaredKernel,
     dims: Mapping[str, int],
     plain: dict[str, np.ndarray],
-    structured: kernel_samples.StructuredInputs | None,
+    structured: kernel_samples.StructuredKernelInputs | None,
     group: Group,
     index: int,
     draws: int,
@@ -376,7 +376,7 @@ def _make_structured_of_kernel(
 
 
 def _is_reference_defined(
-    leaves: Sequence[Leaf], op_class: OpClass, structured: kernel_samples.StructuredInputs
+    leaves: Sequence[Leaf], op_class: OpClass, structured: kernel_samples.StructuredKernelInputs
 ) -> bool:
     """Whether the reference gives numbers for inputs of a structure that was inferred, where it is given numbers, and
     nothing that equal floats leave open."""
@@ -419,9 +419,9 @@ def make_sample_of_inputs(
     try:
         arrays = inputs()
         places = {**lay(arrays), **input_layouts.build_declared_places(op, arrays, dims)}
-        made.arrays, specs, arrays = input_layouts.build_input_storages(arrays, places)
+        made.arrays, specs, arrays = input_layouts.build_kernel_storages(arrays, places)
         made.kwargs = {**specs, **op.kwargs}
-        made.stepped = tuple(specs[name].id for name in kernel_sessions.find_stepped_inputs(op))
+        made.stepped = tuple(specs[name].id for name in kernel_sessions.find_stepped_kernel_inputs(op))
         if said := input_layouts.describe_input_layouts(arrays, places):
             made.columns["layout"] = said
             made.takes = input_layouts.are_layouts_accepted(op, places)

@@ -61,14 +61,14 @@ def declare_key(
     return {"kind": kind, "about": about, "shown": shown, "names": names, "yaml": yaml}
 
 
-def find_key_default(one: Field[Any]) -> Any:
+def find_declared_default(one: Field[Any]) -> Any:
     """What a key is where it is not given; MISSING where it has to be."""
     return one.default if one.default_factory is MISSING else one.default_factory()
 
 
-def describe_key_default(one: Field[Any]) -> str:
+def describe_declared_default(one: Field[Any]) -> str:
     """What a key is where it is not given, as the docs have it; "" where it has to be."""
-    default = find_key_default(one)
+    default = find_declared_default(one)
     if one.metadata["shown"] or default is MISSING:
         return str(one.metadata["shown"])
     if isinstance(default, bool) or not default:
@@ -76,45 +76,45 @@ def describe_key_default(one: Field[Any]) -> str:
     return f"`[{', '.join(default)}]`" if is_key_list(default) else f"`{default}`"
 
 
-def name_config_key(one: Field[Any]) -> str:
+def name_declared_key(one: Field[Any]) -> str:
     """What a config calls a key."""
     return one.metadata["yaml"] or one.name
 
 
 def read_declared_keys(kind: type, given: Mapping[str, Any]) -> Iterator[Mistake]:
     """What is wrong with the keys of a declaration, and with the kinds of their values."""
-    known = {name: one for one in fields(kind) for name in (name_config_key(one), one.name)}
+    known = {name: one for one in fields(kind) for name in (name_declared_key(one), one.name)}
     for name in given:
         if name not in known:
-            yield (name,), f"unknown key{suggest_nearest_names(name, map(name_config_key, fields(kind)))}"
+            yield (name,), f"unknown key{suggest_nearest_names(name, map(name_declared_key, fields(kind)))}"
     for one in fields(kind):
-        name = next((x for x in (name_config_key(one), one.name) if x in given), "")
+        name = next((x for x in (name_declared_key(one), one.name) if x in given), "")
         if name:
             yield from check_key_kind(one, given[name])
-        elif find_key_default(one) is MISSING:
-            yield (name_config_key(one),), f"Field required: add the key {name_config_key(one)}"
+        elif find_declared_default(one) is MISSING:
+            yield (name_declared_key(one),), f"Field required: add the key {name_declared_key(one)}"
 
 
 def make_declaration(kind: Callable[..., Any], given: Mapping[str, Any]) -> Any:
     """The declaration of keys that are right."""
-    names = {name_config_key(one): one.name for one in fields(kind)}  # type: ignore[arg-type]
+    names = {name_declared_key(one): one.name for one in fields(kind)}  # type: ignore[arg-type]
     return kind(**{names.get(name, name): value for name, value in given.items() if value is not None})
 
 
 def check_key_kind(one: Field[Any], value: Any) -> Iterator[Mistake]:
     """What is wrong with a value as such; a default is right."""
-    if value is None and find_key_default(one) is not None:
-        yield (name_config_key(one),), "has no value: leave it out, or give one"
+    if value is None and find_declared_default(one) is not None:
+        yield (name_declared_key(one),), "has no value: leave it out, or give one"
     elif value is not None and not one.metadata["kind"].fits(value):
-        yield (name_config_key(one),), one.metadata["kind"].wrong.format(value)
+        yield (name_declared_key(one),), one.metadata["kind"].wrong.format(value)
 
 
 def check_declared_names(declared: Any) -> Iterator[Mistake]:
     """The names of a declaration that nobody has."""
     for one in fields(declared):
         value, names = getattr(declared, one.name), one.metadata["names"]
-        if names is not None and value != find_key_default(one):
-            yield from names.mistakes(declared, value, (name_config_key(one),), one.metadata["kind"] is LIST)
+        if names is not None and value != find_declared_default(one):
+            yield from names.mistakes(declared, value, (name_declared_key(one),), one.metadata["kind"] is LIST)
 
 
 def check_declared_keys(kind: type, given: Mapping[str, Any]) -> list[Mistake]:
@@ -124,7 +124,9 @@ def check_declared_keys(kind: type, given: Mapping[str, Any]) -> list[Mistake]:
 
 def write_declaration(declared: Any) -> dict[str, Any]:
     """A declaration as a config has it: what is not as it is by default."""
-    values = {name_config_key(one): (getattr(declared, one.name), find_key_default(one)) for one in fields(declared)}
+    values = {
+        name_declared_key(one): (getattr(declared, one.name), find_declared_default(one)) for one in fields(declared)
+    }
     return {name: _make_plain_key(value) for name, (value, default) in values.items() if value != default}
 
 

@@ -89,7 +89,7 @@ def collect_kernel_dims(op: Any) -> set[str]:
     return {name for size in told for name in list_size_names(size)}
 
 
-def find_smallest_dims(op: Any) -> dict[str, int]:
+def find_smallest_kernel_dims(op: Any) -> dict[str, int]:
     """The smallest candidate of every dimension."""
     return {name: min(values) for name, values in op.dims.items()}
 
@@ -102,7 +102,7 @@ def find_dims_beyond(op: Any) -> dict[str, int]:
     }
 
 
-def find_dims_between(op: Any) -> dict[str, int]:
+def find_kernel_dims_between(op: Any) -> dict[str, int]:
     """Sizes that lie between candidates, are none, and divide as these do: of each dimension the least, or its least
     candidate where there are none. Empty where no dimension has one."""
 

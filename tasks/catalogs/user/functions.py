@@ -50,7 +50,7 @@ def list_function_parameters(found: Callable[..., Any]) -> dict[str, Any] | None
     return {k: p.default for k, p in inspect.signature(found).parameters.items()}
 
 
-def call_by_position(found: Callable[..., Any], names: Sequence[str], packed: bool) -> Callable[..., Any]:
+def call_kernel_by_position(found: Callable[..., Any], names: Sequence[str], packed: bool) -> Callable[..., Any]:
     """A function that takes its arguments by name, of one that takes those of ``names`` by position, or all of them as
     one tuple."""
 
@@ -69,7 +69,7 @@ def is_torch_module_class(found: Any) -> bool:
     return torch is not None and isinstance(found, type) and issubclass(found, torch.nn.Module)
 
 
-def make_function_of_module(found: Any, init: Sequence[Any]) -> Callable[..., Any]:
+def make_kernel_of_module(found: Any, init: Sequence[Any]) -> Callable[..., Any]:
     """A function of tensors, of a torch module's class. The module is made of ``init`` at the first call, from seed 0,
     so that two classes that draw the same weights in the same order have the same; it is then in the dtype and on the
     device of the first floating tensor."""
@@ -98,7 +98,7 @@ def make_function_of_module(found: Any, init: Sequence[Any]) -> Callable[..., An
     return call
 
 
-def call_in_order(found: Callable[..., Any]) -> Callable[..., Any]:
+def call_kernel_in_order(found: Callable[..., Any]) -> Callable[..., Any]:
     """A function that takes its arguments by name; what takes some by position alone, as NumPy's ufuncs do, is given
     the first that are named."""
     if isinstance(found, np.ufunc):

@@ -64,11 +64,11 @@ def draw_kernel_sizes(op: UserOp, choose: DrawnChoices, gradient: bool) -> dict[
     # are.
     with choose.span("sizes"), choose.leaning(1, ALL_LARGEST):
         made = {name: promised(name, _draw_kernel_size(choose, *both)) for name, both in ends.items()}
-    smallest = kernel_samples.count_input_elements(op, {name: low for name, (low, _) in ends.items()}, op.gradient)
+    smallest = kernel_samples.count_kernel_elements(op, {name: low for name, (low, _) in ends.items()}, op.gradient)
     most = max(MOST_DIFFERENCED, min(2 * smallest, reference_gradients.MOST)) if gradient and op.differenced else MOST
     while (
-        kernel_samples.count_input_elements(op, made) > MOST
-        or kernel_samples.count_input_elements(op, made, op.gradient) > most
+        kernel_samples.count_kernel_elements(op, made) > MOST
+        or kernel_samples.count_kernel_elements(op, made, op.gradient) > most
     ):
         larger = [name for name in made if made[name] > ends[name][0]]
         if not larger:
@@ -121,7 +121,7 @@ def draw_kernel_arrays(op: UserOp, dims: Mapping[str, int], dtype: str, choose: 
 
 def draw_kernel_structure(
     op: UserOp, dims: Mapping[str, int], dtype: str, check: str, choose: DrawnChoices, plain: Mapping[str, np.ndarray]
-) -> kernel_samples.StructuredInputs | None:
+) -> kernel_samples.StructuredKernelInputs | None:
     """The inputs with one of them in a structure, in half of the cases; None for ordinary ones, the simplest."""
     found = (
         kernel_samples.list_kernel_structures(op, dims, dtype, check, free=True)
@@ -139,7 +139,7 @@ def draw_kernel_structure(
     return kernel_samples.structure_sample_input(op, dims, dtype, plain, name, which, seed)
 
 
-def draw_empty_dim(
+def draw_empty_kernel_dim(
     op: UserOp, dims: dict[str, int], arrays: dict[str, np.ndarray], choose: DrawnChoices, taken: Callable[..., Any]
 ) -> tuple[dict[str, int], dict[str, np.ndarray]]:
     """Sizes and inputs that are drawn, or, at times, the same with one dimension of size 0.
@@ -176,7 +176,7 @@ class FuzzedKernelCase:
     dims: dict[str, int]
     plain: dict[str, np.ndarray]
     places: input_layouts.Places
-    structured: kernel_samples.StructuredInputs | None
+    structured: kernel_samples.StructuredKernelInputs | None
 
     def lay(self, structured: bool) -> input_layouts.Lay:
         """How the inputs lie in memory; elements at one address would hold other values than a structure's."""
@@ -190,10 +190,10 @@ def draw_fuzzed_kernel_case(
     op: UserOp, dtype: str, check: str, choose: DrawnChoices, taken: Callable[..., Any]
 ) -> FuzzedKernelCase:
     """A case by its choices, in their order: sizes, values, emptiness, layouts, and a structure last, which a case that
-    was kept before there were structures does not have. taken: see `draw_empty_dim`."""
+    was kept before there were structures does not have. taken: see `draw_empty_kernel_dim`."""
     dims = draw_kernel_sizes(op, choose, check != "forward")
     plain = draw_kernel_arrays(op, dims, dtype, choose)
     if not op.gradient and op.sizes != DECLARED:
-        dims, plain = draw_empty_dim(op, dims, plain, choose, taken)
+        dims, plain = draw_empty_kernel_dim(op, dims, plain, choose, taken)
     places = input_layouts.draw_layouts(op, choose)(plain)
     return FuzzedKernelCase(dims, plain, places, draw_kernel_structure(op, dims, dtype, check, choose, plain))

@@ -108,7 +108,7 @@ def keep_layouts_of_own_width(lay: Lay) -> Lay:
     return lambda arrays: {name: spec for name, spec in lay(arrays).items() if not spec.declared}
 
 
-def build_input_storages(
+def build_kernel_storages(
     arrays: Arrays, places: Places
 ) -> tuple[list[np.ndarray], dict[str, TensorSpec], dict[str, np.ndarray]]:
     """(storages, views of them by name, the values that these have) of inputs."""

@@ -101,7 +101,7 @@ def _call_torch_kernel(
     with _attach_misbehaving_outputs(lambda: [_tensor_as_numpy(x) for x in outputs]):
         watch.check()
         with own():
-            changed = [name for name, old in before.items() if not torch_tree.have_same_bits(tensors[name], old)]
+            changed = [name for name, old in before.items() if not torch_tree.have_same_tensor_bits(tensors[name], old)]
             between = [name for name, old in beside.items() if not torch.equal(_read_gap_bits(tensors[name]), old)]
         for name in changed:
             raise Misbehaviour(

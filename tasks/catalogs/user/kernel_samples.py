@@ -54,7 +54,7 @@ def _iterate_sample_sizes(op: UserOp, seed: int) -> Iterator[dict[str, int]]:
                 yield made
 
 
-def derive_sample_seed(group: Group, index: int) -> tuple[int, ...]:
+def derive_kernel_sample_seed(group: Group, index: int) -> tuple[int, ...]:
     """Seed of a sample's arrays: of the op, dtype, distribution, place and the run's seed."""
     return (
         *(zlib.crc32(text.encode()) for text in (group.op, group.dtype, group.distribution)),
@@ -68,7 +68,7 @@ def make_sample_arrays(op: UserOp, dims: Mapping[str, int], group: Group, index:
     distribution = op.values if group.distribution in ("own", STRUCTURED) else group.distribution
     theme = inputs.choose_array_theme(distribution, index)
     mild = op.op_class not in WITHOUT_NOISE  # a square or a sum may overflow in every implementation
-    g = np.random.default_rng(derive_sample_seed(group, index))
+    g = np.random.default_rng(derive_kernel_sample_seed(group, index))
     made = {}
     for name, given in op.inputs.items():
         spec = given if isinstance(given, Mapping) else {"shape": given}
@@ -88,7 +88,7 @@ def make_sample_arrays(op: UserOp, dims: Mapping[str, int], group: Group, index:
     return made
 
 
-def find_input_bounds(spec: Mapping[str, Any], dims: Mapping[str, int]) -> tuple[Any, Any]:
+def find_kernel_input_bounds(spec: Mapping[str, Any], dims: Mapping[str, int]) -> tuple[Any, Any]:
     """The lowest value of an input, and the first above all of them (of floats the highest); None and None where it has
     none."""
     if "below" in spec:
@@ -107,7 +107,7 @@ def describe_kernel_input(
         declared,
         evaluate_dim_shape(spec["shape"], dims),
         spec.get("dtype") or dtype,
-        *find_input_bounds(spec, dims),
+        *find_kernel_input_bounds(spec, dims),
         declared=bool(declared),
     )
     return given if declared else structure.infer_structure(name, given)
@@ -163,17 +163,17 @@ def _describe_kernel_inputs(op: UserOp, dims: Mapping[str, int], dtype: str) -> 
 
 def structure_sample_input(
     op: UserOp, dims: Mapping[str, int], dtype: str, plain: Mapping[str, np.ndarray], name: str, which: str, seed: int
-) -> StructuredInputs | None:
+) -> StructuredKernelInputs | None:
     """The inputs of a sample with one of them in a structure; None where its shape or range has none such."""
     what = _describe_kernel_inputs(op, dims, dtype)[name]
     made = structure.draw_structure(what, which, seed, plain[name])
     if made is None or made.tobytes() == plain[name].tobytes():
         return None
-    return StructuredInputs({**plain, name: made}, name, which, what)
+    return StructuredKernelInputs({**plain, name: made}, name, which, what)
 
 
 @dataclass(frozen=True)
-class StructuredInputs:
+class StructuredKernelInputs:
     """Inputs of which one, ``name``, has a structure; what: that input."""
 
     arrays: dict[str, np.ndarray]
@@ -194,7 +194,7 @@ class StructuredInputs:
 
 def make_structured_inputs(
     op: UserOp, dims: Mapping[str, int], group: Group, index: int, plain: Mapping[str, np.ndarray]
-) -> StructuredInputs | None:
+) -> StructuredKernelInputs | None:
     """The structured inputs of a sample, None where it is an ordinary one. Every other sample has a structure: of the
     op's own distribution after the first two, one of any input; of a generated one but nan, one of an input that
     selects or counts; of the structured distribution every sample."""
@@ -223,7 +223,7 @@ def read_given_data(given: Any) -> np.ndarray:
     return np.load(given, allow_pickle=False) if isinstance(given, str) else np.asarray(given)
 
 
-def count_input_elements(op: UserOp, dims: Mapping[str, int], names: Collection[str] | None = None) -> int:
+def count_kernel_elements(op: UserOp, dims: Mapping[str, int], names: Collection[str] | None = None) -> int:
     """How many elements the inputs have together, or those of ``names``."""
     total = 0
     for name, given in op.inputs.items():
@@ -248,7 +248,7 @@ def explain_values_outside(op: UserOp, dims: Mapping[str, int], arrays: Mapping[
     none."""
     for name, given in op.inputs.items():
         if isinstance(given, Mapping) and "data" not in given and "is" not in given:
-            x, (low, high) = arrays[name], find_input_bounds(given, dims)
+            x, (low, high) = arrays[name], find_kernel_input_bounds(given, dims)
             if low is None:
                 continue
             low, high = (np.asarray(end).astype(x.dtype) for end in (low, high))

@@ -38,7 +38,7 @@ class OpenedKernel:
         self._made = None
 
 
-def find_stepped_inputs(op: UserOp) -> tuple[str, ...]:
+def find_stepped_kernel_inputs(op: UserOp) -> tuple[str, ...]:
     """The inputs of which each step has a row: those whose first size is the dimension ``steps``."""
     shapes = {name: x["shape"] if isinstance(x, Mapping) else x for name, x in op.inputs.items()}
     return tuple(name for name, shape in shapes.items() if op.steps and shape and shape[0] == op.steps)
@@ -51,7 +51,7 @@ def run_whole_session(op: UserOp, kernel: Callable[[], Any]) -> Callable[..., An
     def run(**arguments: Any) -> Any:
         import torch
 
-        names = find_stepped_inputs(op)
+        names = find_stepped_kernel_inputs(op)
         session = OpenedKernel(kernel)
         session.start("", {name: x for name, x in arguments.items() if name not in names})
         rows: list[list[Any]] = []
@@ -73,7 +73,7 @@ def list_session_mistakes(op: UserOp) -> Iterator[tuple[tuple[Any, ...], str]]:
     """What is wrong with ``steps`` in a declaration, at which key."""
     if not op.steps:
         return
-    if not find_stepped_inputs(op):
+    if not find_stepped_kernel_inputs(op):
         text = f"no input has {op.steps!r} as its first size: name the dimension of which each step has one, e.g. steps: tokens"
         yield ("steps",), text
     if op.framework != "torch":
@@ -85,7 +85,7 @@ def list_session_mistakes(op: UserOp) -> Iterator[tuple[tuple[Any, ...], str]]:
         )
 
 
-def explain_lacking_step(kernel: Any) -> str:
+def explain_lacking_kernel_step(kernel: Any) -> str:
     """What is wrong with the kernel of an op with ``steps``, in words; "" for nothing."""
     if callable(getattr(kernel, "step", None)):
         return ""

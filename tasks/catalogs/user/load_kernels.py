@@ -56,16 +56,16 @@ class DeclaredKernel:
             return kernel_sessions.run_whole_session(self.op, self.session())
         found = self._resolve_name(what)
         if functions.is_torch_module_class(found):
-            found = functions.make_function_of_module(found, self.op.init)
+            found = functions.make_kernel_of_module(found, self.op.init)
         if self.op.positions and what != "backward":
-            return functions.call_by_position(found, self.op.positions, self.op.packed)
-        return functions.call_in_order(functions.find_callable_function(found))
+            return functions.call_kernel_by_position(found, self.op.positions, self.op.packed)
+        return functions.call_kernel_in_order(functions.find_callable_function(found))
 
     def session(self) -> Callable[[], Any]:
         """The class of a kernel that is a session. Raises CatalogError."""
         found = self._resolve_name("kernel")
-        if wrong := kernel_sessions.explain_lacking_step(found):
-            raise self.mistake("kernel", wrong.format(", ".join(kernel_sessions.find_stepped_inputs(self.op))))
+        if wrong := kernel_sessions.explain_lacking_kernel_step(found):
+            raise self.mistake("kernel", wrong.format(", ".join(kernel_sessions.find_stepped_kernel_inputs(self.op))))
         return found
 
     def _resolve_name(self, what: str) -> Any:

@@ -48,7 +48,7 @@ class DeclarationError(Exception):
     """A use of `@op` that cannot be meant; the text names the op."""
 
 
-def list_definition_names(op: Any) -> Iterable[str]:
+def list_kernel_definition_names(op: Any) -> Iterable[str]:
     from tasks.judge.definitions import DEFINITIONS
 
     return DEFINITIONS
@@ -154,7 +154,7 @@ class UserOp:
         metadata=declare_key(
             NAME,
             "of `class: choice`, which result is right",
-            names=KeyNames("unknown definition", list_definition_names),
+            names=KeyNames("unknown definition", list_kernel_definition_names),
         ),
     )
     values: str = field(

@@ -152,7 +152,7 @@ def _find_written_buffers(reference: Any, given: Any, names: Sequence[str]) -> l
     return [
         name
         for name, a, b in zip(names, old, new)
-        if isinstance(a, torch.Tensor) and not torch_tree.have_same_bits(a, b)
+        if isinstance(a, torch.Tensor) and not torch_tree.have_same_tensor_bits(a, b)
     ]
 
 

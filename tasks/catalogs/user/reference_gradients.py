@@ -26,7 +26,7 @@ Arrays = Mapping[str, np.ndarray]
 
 def count_elements(op: UserOp, dims: Mapping[str, int]) -> int:
     """How many elements are to be differentiated."""
-    return kernel_samples.count_input_elements(op, dims, op.gradient)
+    return kernel_samples.count_kernel_elements(op, dims, op.gradient)
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ def fill_gradient_sample(
     lost = None
     if group.check == "backward" and len(reference.names) == 1 and len(outputs) == 1:
         (name,), (leaf,) = reference.names, outputs
-        lost = floors.measure_loss_of_result(
+        lost = floors.measure_derivative_loss(
             derivative,
             exact,
             point,

@@ -39,7 +39,7 @@ def show_definitions_to_kernel(text: str, op: str, whole: bool = False) -> str:
     return json.dumps(told)
 
 
-def list_hidden_files(text: str) -> list[str]:
+def list_files_hidden_from_kernel(text: str) -> list[str]:
     """The user's files of references that no kernel needs, and what Python has compiled of them: what is to be hidden
     from the process that runs kernels."""
     told = _put_submission_in_definitions(parse_definitions(text))

@@ -20,7 +20,7 @@ from types import ModuleType
 from typing import Any
 
 from tasks import user_sources
-from tasks.catalogs.user.submission_finder import FinderWithoutSubmissions, is_submission
+from tasks.catalogs.user.submission_finder import FinderWithoutSubmissions, is_hidden_submission
 
 #: Begins the names of packages that stand for folders.
 _PREFIX = "beside_"
@@ -70,7 +70,7 @@ class _SiblingFinder(MetaPathFinder):
         """Whether a module of this name lies here and the usual way leads to another one. The standard library's come
         first, as everywhere in the process that has imported them."""
         own, late = (
-            user_sources.find_module_file(first, [x for x in folders if not is_submission(x, first)])
+            user_sources.find_module_file(first, [x for x in folders if not is_hidden_submission(x, first)])
             for folders in (self._first, self._last)
         )
         if not (own or late) or first in _OF_PYTHON:

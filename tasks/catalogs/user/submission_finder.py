@@ -27,7 +27,7 @@ class FinderWithoutSubmissions(PathFinder):
     ) -> ModuleSpec | None:
         word = fullname.rpartition(".")[2]
         if word in cls.hidden:
-            path = [x for x in (sys.path if path is None else path) if not is_submission(Path(x), word)]
+            path = [x for x in (sys.path if path is None else path) if not is_hidden_submission(Path(x), word)]
         return PathFinder.find_spec(fullname, path, target)
 
 
@@ -41,7 +41,7 @@ def hide_submissions_from_imports(submissions: Iterable[str]) -> None:
         sys.meta_path[sys.meta_path.index(PathFinder)] = FinderWithoutSubmissions
 
 
-def is_submission(folder: Path, name: str) -> bool:
+def is_hidden_submission(folder: Path, name: str) -> bool:
     """Whether what a folder has under the name of a module is a submission."""
     there = FinderWithoutSubmissions.hidden.get(name, ())
     return any(Path(os.path.realpath(folder / x)) in there for x in (f"{name}.py", name, f"{name}/__init__.py"))

@@ -11,7 +11,7 @@ from tasks.draw.choices import DrawnChoices
 from tasks.fuzz import values
 from tasks.fuzz.graphs.grown import GrownGraph, GrownTensor, Refused
 from tasks.fuzz.graphs.rewrites import rewrite_grown_steps
-from tasks.fuzz.onnx.generate import list_declared_dims
+from tasks.fuzz.onnx.generate import list_generated_dims
 from tasks.fuzz.onnx.spec import OPSETS
 from tasks.fuzz.table import SPECS, STEPS, FuzzSpec, find_first_fuzz_opset
 from tasks.fuzz.values import ValueDomain
@@ -151,7 +151,7 @@ def _encode_grown_model(
     nodes = [helper.make_node(s.op, s.inputs, s.outputs, **s.attributes) for s in grown.steps]
 
     def value(name: str, dtype: str, array: np.ndarray) -> Any:
-        return helper.make_tensor_value_info(name, ELEMENT_TYPE[dtype], list_declared_dims(array, name, symbolic))
+        return helper.make_tensor_value_info(name, ELEMENT_TYPE[dtype], list_generated_dims(array, name, symbolic))
 
     inputs = [value(name, name_numpy_dtype(x.dtype), x) for name, x in feeds.items()]
     outputs = [value(t.name, t.dtype, t.value) for t in ends]

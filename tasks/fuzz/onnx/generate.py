@@ -136,7 +136,7 @@ def encode_generated_node(one: GeneratedNode, outputs: list[np.ndarray]) -> byte
         kind = ELEMENT_TYPE[name_numpy_dtype(given.array.dtype)]
         if fed:
             inputs.append(
-                helper.make_tensor_value_info(name, kind, list_declared_dims(given.array, name, one.symbolic))
+                helper.make_tensor_value_info(name, kind, list_generated_dims(given.array, name, one.symbolic))
             )
         elif name_numpy_dtype(given.array.dtype) == "bfloat16":
             constants.append(
@@ -147,7 +147,7 @@ def encode_generated_node(one: GeneratedNode, outputs: list[np.ndarray]) -> byte
     ends = [f"y{k}" for k in range(one.made.outputs)]
     node = helper.make_node(one.op, names, ends, **one.made.attributes)
     values = [
-        helper.make_tensor_value_info(name, ELEMENT_TYPE[kind], list_declared_dims(y, name, one.symbolic))
+        helper.make_tensor_value_info(name, ELEMENT_TYPE[kind], list_generated_dims(y, name, one.symbolic))
         for name, kind, y in zip(ends, list_generated_dtypes(one), outputs)
     ]
     graph = helper.make_graph([node], one.op, inputs, values, constants)
@@ -157,5 +157,5 @@ def encode_generated_node(one: GeneratedNode, outputs: list[np.ndarray]) -> byte
     return bytes(made.SerializeToString(deterministic=True))
 
 
-def list_declared_dims(array: np.ndarray, name: str, symbolic: bool) -> list[Any]:
+def list_generated_dims(array: np.ndarray, name: str, symbolic: bool) -> list[Any]:
     return [f"{name}_{k}" for k in range(array.ndim)] if symbolic else list(array.shape)

@@ -11,7 +11,7 @@ from tasks.arrays.training import TrainingStep
 from tasks.backends.shared.onnx_form import name_onnx_inputs
 from tasks.catalogs.base import Sample
 from tasks.hunt.call_case import CallCase
-from tasks.hunt.case import HuntCase, count_hunted_elements
+from tasks.hunt.case import HuntCase, count_searched_elements
 from tasks.hunt.chosen_case import ChosenCase
 from tasks.hunt.dialogue import NotFailing, Search, Unfit
 from tasks.hunt.graph_case import GraphCase
@@ -123,7 +123,7 @@ class Minimiser(Searcher):
             case = found.case.as_made() if isinstance(found.case, CallCase) else found.case
             facts |= {
                 "nodes": [len(self._first.ops), len(case.ops)],
-                "elements": [count_hunted_elements(self._first), count_hunted_elements(case)],
+                "elements": [count_searched_elements(self._first), count_searched_elements(case)],
                 "shapes": [[list(x.shape) for x in one.arrays.values()] for one in (self._first, case)],
                 **describe_minimal_case(case),
             }

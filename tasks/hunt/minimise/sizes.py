@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tasks.ddmin import bisect_smallest
-from tasks.hunt.case import HuntCase, count_hunted_elements
+from tasks.hunt.case import HuntCase, count_searched_elements
 from tasks.hunt.dialogue import Search
 from tasks.hunt.minimise.question import MinimiseQuestion
 
@@ -24,8 +24,8 @@ _PAIRS = 6
 def minimise_dims(question: MinimiseQuestion) -> Search[None]:
     """Shrink the sizes of the best case, the largest first, until none can be made smaller."""
     before = -1
-    while before != count_hunted_elements(question.best):
-        before = count_hunted_elements(question.best)
+    while before != count_searched_elements(question.best):
+        before = count_searched_elements(question.best)
         done: set[Any] = set()
         while (bound := next((x for x in _find_case_resizings(question.best) if x[2] not in done), None)) is not None:
             axes, size, name = bound

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 _MOST, _LENGTH = 4, 700
 
 
-def quote_specification(op: str, ops: Sequence[str], attributes: Sequence[str]) -> list[str]:
+def quote_fuzz_specification(op: str, ops: Sequence[str], attributes: Sequence[str]) -> list[str]:
     """Of ONNX's operators: what is said of the attributes that are not the default ("Op.attribute"), else the op's
     first sentences; of torch's: the first of its documentation. Nothing for an op that is not known."""
     if op.startswith("onnx:"):

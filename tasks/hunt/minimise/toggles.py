@@ -12,7 +12,7 @@ import numpy as np
 from tasks.draw import structure
 from tasks.hunt.call_case import CallCase
 from tasks.hunt.case import HuntCase
-from tasks.hunt.graph_case import GraphCase, copy_hunted_model
+from tasks.hunt.graph_case import GraphCase, copy_searched_model
 
 #: Toggles that are tried.
 MOST = 16
@@ -44,21 +44,21 @@ def _list_input_toggles(case: GraphCase) -> Iterator[tuple[str, HuntCase]]:
 
     fed = [x.name for x in case.model.graph.input if isinstance(case.feeds.get(x.name), np.ndarray)]
     for name in fed if len(fed) > 1 else ():
-        model = copy_hunted_model(case.model)
+        model = copy_searched_model(case.model)
         model.graph.initializer.append(numpy_helper.from_array(case.feeds[name], name))
         _drop_toggled_attribute(model.graph.input, name)
         feeds = {k: x for k, x in case.feeds.items() if k != name}
         yield f"input {name} as an initializer", replace(case, model=model, feeds=feeds)
     for tensor in case.model.graph.initializer:
         value = np.asarray(numpy_helper.to_array(tensor))
-        model = copy_hunted_model(case.model)
+        model = copy_searched_model(case.model)
         _drop_toggled_attribute(model.graph.initializer, tensor.name)
         model.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, value.shape))
         yield (
             f"initializer {tensor.name} as an input",
             replace(case, model=model, feeds={**case.feeds, tensor.name: value}),
         )
-    model = copy_hunted_model(case.model)
+    model = copy_searched_model(case.model)
     for value in model.graph.input:
         for axis, dim in enumerate(value.type.tensor_type.shape.dim):
             dim.dim_param = f"{value.name}_{axis}"

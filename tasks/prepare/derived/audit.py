@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays.tree import list_tensor_specs
-from tasks.arrays.varied import vary_inputs
+from tasks.arrays.varied import vary_input_arrays
 from tasks.catalogs import get_catalog
 from tasks.catalogs.base import Catalog, Sample
 from tasks.checks.audit import (
@@ -115,8 +115,8 @@ def _draw_other_inputs(own: Arrays, drawn: dict[int, np.ndarray], told: Collecti
     may be in an order or of a sum that nobody has declared; a positive factor keeps both."""
     if drawn:
         yield [drawn.get(k, x) for k, x in enumerate(own)]
-    scaled = vary_inputs(own, 0, moved=False)
-    yield [scaled[k] if k in told else x for k, x in enumerate(vary_inputs(own, 0, moved=True))]
+    scaled = vary_input_arrays(own, 0, moved=False)
+    yield [scaled[k] if k in told else x for k, x in enumerate(vary_input_arrays(own, 0, moved=True))]
     yield scaled
 
 

@@ -31,7 +31,7 @@ def derive(base: Sample, number: int, group: Group, draws: int) -> Sample:
     Vacuous where no other size does.
     """
     model, open_, sizes = vary_sample_sizes(base)
-    return _make_shape_sample(base, number, open_model_dimensions(model, open_), sizes, draws)
+    return _make_shape_sample(base, number, open_derived_dimensions(model, open_), sizes, draws)
 
 
 def vary_sample_sizes(base: Sample) -> tuple[Any, Open, list[dict[str, np.ndarray]]]:
@@ -73,7 +73,7 @@ def resize_sample_inputs(
     return made
 
 
-def open_model_dimensions(model: Any, open_: Open) -> Any:
+def open_derived_dimensions(model: Any, open_: Open) -> Any:
     """A copy of a ModelProto with open dimensions, and with nothing said of the shapes of other tensors."""
     import onnx
 
@@ -89,9 +89,9 @@ def open_model_dimensions(model: Any, open_: Open) -> Any:
     return made
 
 
-def fix_model_shapes(model: Any, feeds: Mapping[str, np.ndarray]) -> Any:
+def fix_derived_shapes(model: Any, feeds: Mapping[str, np.ndarray]) -> Any:
     """A copy of a ModelProto with inputs of these shapes, and with nothing said of those of other tensors."""
-    made = open_model_dimensions(model, {name: [""] * x.ndim for name, x in feeds.items()})
+    made = open_derived_dimensions(model, {name: [""] * x.ndim for name, x in feeds.items()})
     for name, value in list_part_inputs(made).items():
         _set_declared_shape(value, feeds[name].shape)
     return made
@@ -160,7 +160,7 @@ def _is_valid_at(model: Any, feeds: Mapping[str, np.ndarray]) -> bool:
     from tasks.graphs.widening import NoOracle
 
     try:
-        sized = fix_model_shapes(model, feeds)
+        sized = fix_derived_shapes(model, feeds)
         inferred = onnx.shape_inference.infer_shapes(sized, check_type=True, strict_mode=True, data_prop=True)
         said = {name for node in model.graph.node if node.op_type == "Constant" for name in node.output}
         if any(_has_empty_dim(value) for value in inferred.graph.value_info if value.name not in said):
@@ -181,7 +181,7 @@ def _make_shape_sample(base: Sample, number: int, model: Any, sizes: list[dict[s
 
     expected: list[Leaf] = []
     for feeds in sizes:
-        found = reference_and_floor(EvaluatedGraph(fix_model_shapes(model, feeds)), feeds, draws)
+        found = reference_and_floor(EvaluatedGraph(fix_derived_shapes(model, feeds)), feeds, draws)
         references = found.references
         if not expected and not compare_two_oracles(references, base.expected, base.op_class)["classic"]:
             raise Vacuous("at its own size its float64 evaluation is not what is expected there")
