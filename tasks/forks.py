@@ -14,7 +14,7 @@ from typing import Any
 
 from tasks import heap, variables
 from tasks.confine import end_with_parent
-from tasks.relay import measure_machine_memory, read_cpu_quota
+from tasks.relay import count_usable_processors, measure_machine_memory
 
 #: Bytes that are read at a time.
 _READ = 1 << 16
@@ -108,10 +108,9 @@ def fork_beside() -> Iterator[Forks]:
 
 def count_processes_at_once() -> int:
     """How many that are as large as this one was at most may work at once, this one among them: one or more."""
-    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     memory = min(measure_machine_memory(), int(os.environ.get(variables.MEMORY) or measure_machine_memory()))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
-    return max(1, int(min(processors, read_cpu_quota(), memory // max(peak, 1))))
+    return max(1, int(min(count_usable_processors(), memory // max(peak, 1))))
 
 
 def _answer_and_end(parent: int, work: Work, pipe: int) -> None:

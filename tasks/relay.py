@@ -226,6 +226,13 @@ def read_cpu_quota(system: Path = Path("/")) -> float:
     return min(quotas)
 
 
+def count_usable_processors() -> int:
+    """How many processors this process may use: those that it may run on, within the quota of its control groups; at
+    least one."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return int(min(allowed, max(read_cpu_quota(), 1.0)))
+
+
 def measure_machine_memory(system: Path = Path("/")) -> int:
     """Bytes of memory that this machine has, or that the control groups of this process allow."""
     limits = [PAGE_SIZE * os.sysconf("SC_PHYS_PAGES")]

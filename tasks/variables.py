@@ -41,11 +41,6 @@ def count_compute_threads() -> int:
     return int(os.environ.get(THREADS, "1"))
 
 
-def count_usable_processors() -> int:
-    """Those that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def make_thread_variables(number: int) -> dict[str, str]:
     """Variables of a process whose runtimes compute with so many threads."""
     return {THREADS: str(number)} | {f"{name}_NUM_THREADS": str(number) for name in ("OMP", "MKL", "OPENBLAS")}

@@ -13,18 +13,13 @@ from farm.fleet import detect_vendors, visible_devices
 from farm.fleet.detect_vendors import COUNT_LABEL, OVERRIDE, VENDOR_LABEL, VendorFinding, get_vendor_of_label
 from tasks.devices import DEVICES, Device
 from tasks.model import Refusal
-from tasks.relay import read_cpu_quota
+from tasks.relay import count_usable_processors
 
 #: Label of the device's model; on a node of several vendors, the model of another than the first.
 MODEL_LABEL, OTHER_MODEL_LABEL = "device-model", "model.farm.io/"
 #: Variables of a node's processes: a task without a GPU keeps its variables; a worker is not replaced between two
 #: batches, since its children would have to start again.
 NODE_ENV = {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_idle_worker_killing_time_threshold_ms": "600000"}
-
-
-def count_usable_cpus() -> int:
-    """How many CPUs this process may use: those that it may run on, within the quota of a container (at least one)."""
-    return int(min(len(os.sched_getaffinity(0)), max(read_cpu_quota(), 1.0)))
 
 
 @dataclass
@@ -40,7 +35,7 @@ class RayNode:
         """Of `ray start`. GPUs are always said: Ray would count them itself, and count one vendor's; CPUs unless
         somebody else says them: Ray would count the machine's, of which a scheduler may have given few."""
         others = {k: v for k, v in self.resources.items() if k != "GPU"}
-        made = [f"--num-cpus={count_usable_cpus()}"] if cpus else []
+        made = [f"--num-cpus={count_usable_processors()}"] if cpus else []
         made += [f"--num-gpus={int(self.resources.get('GPU', 0))}"]
         made += [f"--resources={json.dumps(others)}"] if others else []
         return made + ([f"--labels={','.join(f'{k}={v}' for k, v in self.labels.items())}"] if self.labels else [])

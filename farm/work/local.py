@@ -18,7 +18,7 @@ from farm.fleet import ask_backends, detect_vendors, envs, inventory, visible_de
 from farm.fleet.ask_backends import add_device_exclusion, explain_no_device, find_absent_vendor
 from farm.fleet.child_process import name_compiler_caches
 from farm.fleet.inventory import Answers, BackendOffer
-from farm.fleet.node import RayNode, count_usable_cpus, describe_this_machine
+from farm.fleet.node import RayNode, describe_this_machine
 from farm.work.child_pool import PooledChildren
 from farm.work.claims import DeviceClaim
 from farm.work.executor import Executor, Setup
@@ -30,6 +30,7 @@ from tasks import wire
 from tasks.backends import BackendSpec
 from tasks.catalogs.user_definitions import get_announced_definitions
 from tasks.model import BackendInfo
+from tasks.relay import count_usable_processors
 from tasks.wire import Place, ToRun
 
 #: Why a backend has no part in --on inline: one process cannot be several environments.
@@ -50,7 +51,7 @@ class ChildProcesses(Executor):
     def __init__(self, cpus: int | None = None, devices: bool = True) -> None:
         here = describe_this_machine() if devices else RayNode()
         os.environ.update(here.variables)
-        self.nodes = [inventory.describe_this_node(cpus or count_usable_cpus(), here)]
+        self.nodes = [inventory.describe_this_node(cpus or count_usable_processors(), here)]
         self._lines: dict[str, JobLine] = {}  # by resource
         self._came: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
         self._next = 0

@@ -18,7 +18,7 @@ import numpy as np
 
 from farm.fleet import ask_backends, envs, visible_devices
 from farm.fleet.inventory import Answers, BackendOffer
-from farm.fleet.node import NODE_ENV, count_usable_cpus, describe_this_machine
+from farm.fleet.node import NODE_ENV, describe_this_machine
 from farm.lake.origin_columns import digest_lake_columns
 from farm.version import farm_version
 from farm.work import gangs, monitoring
@@ -29,6 +29,7 @@ from farm.work.supervisor import CHUNK_S, run_supervised_job_items
 from tasks import wire
 from tasks.backends import BackendSpec
 from tasks.cache import default_cache
+from tasks.relay import count_usable_processors
 from tasks.wire import Place
 
 #: Seconds between two looks at the cluster's nodes.
@@ -91,7 +92,7 @@ class RayCluster(Executor):
         }
         if address is None:
             options |= {
-                "num_cpus": num_cpus or count_usable_cpus(),
+                "num_cpus": num_cpus or count_usable_processors(),
                 "include_dashboard": dashboard,
             } | _describe_machine_to_ray()
         try:

@@ -19,7 +19,6 @@ import yaml
 
 from farm import lake
 from farm.commands import run as command
-from farm.fleet import node
 from farm.fleet.child_process import Limits
 from farm.plan import request as requests
 from farm.plan.matrix import Matrix
@@ -30,6 +29,7 @@ from farm.work.lanes import JobLine, LaneCapacity
 from farm.work.launch import LaunchedRun, ready_run_plan
 from farm.work.local import InlineExecutor
 from farm.work.run_state import RunState
+from tasks import relay
 from tasks.backends import BackendSpec
 from tasks.backends.base import Backend
 from tasks.model import Group
@@ -120,8 +120,8 @@ def test_where_a_run_goes(
 def test_the_quota_of_a_container_bounds_the_cpus(
     quota: float, cpus: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node, "read_cpu_quota", lambda: quota)
-    assert node.count_usable_cpus() == (cpus or len(os.sched_getaffinity(0)))
+    monkeypatch.setattr(relay, "read_cpu_quota", lambda: quota)
+    assert relay.count_usable_processors() == (cpus or len(os.sched_getaffinity(0)))
 
 
 @pytest.mark.parametrize("how", ["inline", "processes"])

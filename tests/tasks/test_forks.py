@@ -104,8 +104,7 @@ def test_nothing_outlives_a_process_that_is_killed() -> None:
 
 
 def test_no_more_at_once_than_there_is_memory_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)), raising=False)
-    monkeypatch.setattr(forks, "read_cpu_quota", lambda: 8.0)
+    monkeypatch.setattr(forks, "count_usable_processors", lambda: 8)
     monkeypatch.setenv("FARM_MEMORY", str(1 << 50))
     monkeypatch.setattr(forks, "measure_machine_memory", lambda: 1 << 50)
     assert forks.count_processes_at_once() == 8

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tasks import relay
 from tasks import runner as runner_module
-from tasks import variables
 from tasks.arrays import blocks
 from tasks.backends.torch import TorchEager
 from tasks.catalogs.training import own
@@ -250,7 +250,7 @@ def test_each_phase_is_judged_when_it_is_seen_and_then_dropped(
 @pytest.fixture
 def beside(monkeypatch: pytest.MonkeyPatch) -> None:
     """All is judged in threads, and beside the backend."""
-    monkeypatch.setattr(variables, "count_usable_processors", lambda: 3)
+    monkeypatch.setattr(relay, "count_usable_processors", lambda: 3)
     monkeypatch.setattr(runner_module, "LARGE", 0)
     monkeypatch.setattr(blocks, "BLOCK", 128)
     monkeypatch.setattr(blocks, "SHARE", 16)
@@ -270,7 +270,7 @@ def run_good_training(
 def test_a_step_is_judged_while_the_next_one_is_taken_and_no_number_moves(
     root: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    monkeypatch.setattr(variables, "count_usable_processors", lambda: 1)
+    monkeypatch.setattr(relay, "count_usable_processors", lambda: 1)
     alone = run_good_training(root, monkeypatch)
     request.getfixturevalue("beside")
     step, held = TrainingLoop.step, list[int]()

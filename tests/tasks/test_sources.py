@@ -57,7 +57,7 @@ CONSTANTS = (
     "tasks.model.row.YOUR_OWN",
     "tasks.model.row.declare_row_column",
     "tasks.relay.measure_machine_memory",
-    "tasks.relay.read_cpu_quota",
+    "tasks.relay.count_usable_processors",
 )
 
 

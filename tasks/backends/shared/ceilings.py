@@ -21,7 +21,7 @@ import numpy as np
 from tasks.backends.shared import caches
 from tasks.backends.shared.torch_devices import synchronize_torch_device
 from tasks.cache import default_cache
-from tasks.variables import count_usable_processors
+from tasks.relay import count_usable_processors
 
 #: Runs of which the fastest counts: so many at least, and for so many seconds: on a busy machine one of them is left
 #: alone.
