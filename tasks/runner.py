@@ -52,7 +52,7 @@ from tasks.model.trace import TraceStep
 from tasks.passport.known_passports import Passport
 from tasks.passport.own_arithmetic import OwnArithmetic
 from tasks.prepare.cases import PreparedGroup, PreparedSample, list_prepared_columns
-from tasks.relay import STAGES
+from tasks.relay import STAGES, count_usable_processors
 from tasks.twin import TwinProcesses
 from tasks.wire import Done, ToRun
 
@@ -67,7 +67,7 @@ METRICS = tuple(f.name for f in fields(Metrics) if f.name in NAMES and f.name !=
 _measured = operator.attrgetter(*METRICS)
 #: Longest error text kept in a row, in characters.
 ERROR_LIMIT = 2000
-#: Bytes of the outputs of a step from which on they are judged while the backend takes the next one.
+#: Bytes of the outputs of an observation from which on they are judged while the backend takes its next step.
 LARGE = 1 << 22
 
 
@@ -145,32 +145,41 @@ class Spending:
     """Judges what a case's check has seen, and holds of it only what that concludes from.
 
     What is large is judged beside the backend, where there is a processor for it: of one step while the backend takes
-    the next, so that no more than two are held. The backend is not to blame for how long that takes."""
+    the next, so that no more than two are held. The backend is not to blame for how long that takes.
+
+    At its end all that is left is waited for. Raises what judging it raises, which comes before what a later step has
+    raised; where nothing but an end is asked for (Ctrl-C), what is left is not judged."""
 
     def __init__(self, runner: Runner, case: CaseRun, check: checks.Check) -> None:
         self._runner, self._case, self._check = runner, case, check
-        self._beside = ThreadPoolExecutor(1, "judge") if variables.count_usable_processors() > 1 else None
+        self._beside = ThreadPoolExecutor(1, "judge") if count_usable_processors() > 1 else None
         self._waiting: list[tuple[int, Future[list[Judgement]]]] = []
 
     def take(self, place: int) -> None:
         """Judge what has been seen there, or have it judged; what is left of an earlier step is waited for."""
         what = self._case.seen[place].what
-        if self._waiting and self._case.seen[self._waiting[0][0]].what.row != what.row:
+        if self._waiting and (what.row is None or self._case.seen[self._waiting[0][0]].what.row != what.row):
             self._finish()
-        if self._beside is not None and (self._waiting or sum(x.nbytes for x in what.outputs) >= LARGE):
+        large = sum(getattr(x, "nbytes", 0) for x in what.outputs) >= LARGE  # a backend may return what is no array
+        if self._beside is not None and (self._waiting or large):
             self._waiting.append((place, self._beside.submit(self._judge, place)))
         else:
             with self._judging():
                 self._case.spent += self._judge(place)
-                self._case.sample.owner.pack.release()
 
-    def close(self) -> None:
-        """Wait for all that is left. Raises what judging it raises, which comes before what a later step has raised."""
+    def __enter__(self) -> Spending:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: object) -> None:
         try:
-            self._finish()
+            if error is None or isinstance(error, Exception):
+                self._finish()
+        except BaseException:
+            self._runner.broken |= error is not None and self._runner.has_lost_device(error)
+            raise
         finally:
             if self._beside is not None:
-                self._beside.shutdown(cancel_futures=True)
+                self._beside.shutdown(wait=False, cancel_futures=True)
 
     def _finish(self) -> None:
         if self._waiting:
@@ -178,7 +187,6 @@ class Spending:
                 waiting, self._waiting = self._waiting, []
                 for _, found in waiting:
                     self._case.spent += found.result()
-                self._case.sample.owner.pack.release()
 
     @contextlib.contextmanager
     def _judging(self) -> Iterator[None]:
@@ -195,6 +203,7 @@ class Spending:
         what = case.seen[place].what
         found = judge_steps(case.sample, [what], runner.policy, runner.info, case.form)
         case.seen[place] = replace(case.seen[place], what=self._check.spend(what, case.sample))
+        case.sample.owner.pack.release()
         return found
 
 
@@ -376,7 +385,7 @@ class Runner:
         except (Unsupported, Misbehaviour):
             return
         except Exception as error:
-            if not (self.backend.is_sticky(error) or self.backend.is_out_of_memory(error)):
+            if not self.has_lost_device(error):
                 case.refused = f"{type(error).__name__}: {shorten_error(error, ERROR_LIMIT)}"
                 case.form = contiguous.dense(case.form)
 
@@ -576,8 +585,11 @@ class Runner:
                 return Invalid(failure.error)
             text = f"it returned a result where eager torch raises {failure.error_type}: {failure.error}"
             return Misbehaviour(KIND_ACCEPTED, text)
-        lost = isinstance(error, Exception) and (self.backend.is_sticky(error) or self.backend.is_out_of_memory(error))
-        return error if lost else Invalid(failure.error)
+        return error if self.has_lost_device(error) else Invalid(failure.error)
+
+    def has_lost_device(self, error: BaseException) -> bool:
+        """Whether nothing is to be computed in this process after what was raised."""
+        return isinstance(error, Exception) and (self.backend.is_sticky(error) or self.backend.is_out_of_memory(error))
 
     def _flushes(self, dtypes: Sequence[str]) -> Flushes:
         """What the backend takes for zero in some dtypes; measured when a verdict may hang on it."""
@@ -597,24 +609,21 @@ class Runner:
         assert case.form is not None, "a program is built of a form"
         check = checks.get_check(case.sample.owner.check)
         steps = check.stages(program, case.form)
-        spending = Spending(self, case, check) if check.spends and not case.item.asked.keep else None
-        begin = time.perf_counter()
-        try:
-            for seen in steps:
-                case.seen.append(trace.TracedSteps.of(seen, (time.perf_counter() - begin) * 1e3))
-                if seen.error is not None:
-                    case.culprit = seen.name if seen.judged else ""
-                    raise seen.error
-                if spending is not None and seen.judged:
-                    spending.take(len(case.seen) - 1)
-                begin = time.perf_counter()
-        finally:
+        spends = check.spends and not case.item.asked.keep
+        with Spending(self, case, check) if spends else contextlib.nullcontext() as spending:
+            begin = time.perf_counter()
             try:
+                for seen in steps:
+                    case.seen.append(trace.TracedSteps.of(seen, (time.perf_counter() - begin) * 1e3))
+                    if seen.error is not None:
+                        case.culprit = seen.name if seen.judged else ""
+                        raise seen.error
+                    if spending is not None and seen.judged:
+                        spending.take(len(case.seen) - 1)
+                    begin = time.perf_counter()
+            finally:
                 if isinstance(steps, Generator):  # a session is closed here, and not when somebody forgets it
                     steps.close()
-            finally:
-                if spending is not None:
-                    spending.close()
         return [x.what for x in case.seen if x.what.judged]
 
     def _trace(self, case: CaseRun, found: Sequence[Judgement]) -> tuple[TraceStep, ...]:
@@ -622,7 +631,8 @@ class Runner:
         if len(case.seen) == 1 and not case.seen[0].state_digest:  # as nearly all cases
             return ()
         complete = [x.what for x in case.seen if x.what.judged and x.what.error is None]
-        found = case.spent or found
+        if case.spent:  # nothing is held that could be judged again
+            return trace.list_trace_rows(case.seen, case.spent)
         if len(case.seen) > 1 and len(found) < len(complete):  # a later step has ended the case
             with contextlib.suppress(Exception):  # what cannot be judged has its error, and costs nobody the row
                 found = judge_steps(case.sample, complete, self.policy, self.info, case.form)

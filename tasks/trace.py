@@ -46,7 +46,7 @@ class TracedSteps:
 
 def list_trace_rows(seen: Sequence[TracedSteps], found: Sequence[Judgement]) -> tuple[TraceStep, ...]:
     """A row for each step; none where there is but one that keeps nothing. found: the judgements of those that are
-    judged and raised nothing, in their order; none where they could not be had."""
+    judged and raised nothing, in their order; of the first of them alone where more could not be had."""
     if len(seen) < 2 and not any(x.state_digest for x in seen):
         return ()
     judged = iter(found)

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from tasks import relay
+from tasks.relay import count_usable_processors
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -30,7 +30,7 @@ def map_in_threads(function: Callable[[S], T], items: Sequence[S]) -> list[T]:
         with np.errstate(all="ignore"):  # each thread has its own
             return function(item)
 
-    threads = min(relay.count_usable_processors(), THREADS, len(items))
+    threads = min(count_usable_processors(), THREADS, len(items))
     if threads < 2:
         return [take(x) for x in items]
     with ThreadPoolExecutor(threads, "judge") as pool:

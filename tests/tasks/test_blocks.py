@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import threading
 
 import numpy as np
 import pytest
 
-from tasks import relay
 from tasks.arrays.blocks import (
     BLOCK,
     SHARE,
@@ -21,7 +21,7 @@ from tasks.arrays.blocks import (
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
 def test_results_come_in_their_order_from_so_many_threads(monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
-    monkeypatch.setattr(relay, "count_usable_processors", lambda: threads)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(threads)))
     sizes = (0, 3, BLOCK, 5 * SHARE + 1)
     found = map_blocks(lambda *block: block, [split_evenly(n) for n in sizes])
     assert found == [[(k, *block) for block in split_evenly(n)] for k, n in enumerate(sizes)]
@@ -32,7 +32,7 @@ def test_results_come_in_their_order_from_so_many_threads(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_the_first_that_raises_is_raised(monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
-    monkeypatch.setattr(relay, "count_usable_processors", lambda: threads)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(threads)))
     taken = list[int]()
 
     def fail(k: int) -> None:

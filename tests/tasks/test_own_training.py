@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,13 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tasks import relay
 from tasks import runner as runner_module
 from tasks.arrays import blocks
 from tasks.backends.torch import TorchEager
 from tasks.catalogs.training import own
 from tasks.catalogs.training.catalog import Training
 from tasks.catalogs.training.own import OwnTraining
+from tasks.checks import train
 from tasks.child import Child
 from tasks.graphs.given_model import GivenError
 from tasks.judge import policy_files, training_phases
@@ -250,7 +251,7 @@ def test_each_phase_is_judged_when_it_is_seen_and_then_dropped(
 @pytest.fixture
 def beside(monkeypatch: pytest.MonkeyPatch) -> None:
     """All is judged in threads, and beside the backend."""
-    monkeypatch.setattr(relay, "count_usable_processors", lambda: 3)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(3)))
     monkeypatch.setattr(runner_module, "LARGE", 0)
     monkeypatch.setattr(blocks, "BLOCK", 128)
     monkeypatch.setattr(blocks, "SHARE", 16)
@@ -270,7 +271,7 @@ def run_good_training(
 def test_a_step_is_judged_while_the_next_one_is_taken_and_no_number_moves(
     root: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    monkeypatch.setattr(relay, "count_usable_processors", lambda: 1)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(1)))
     alone = run_good_training(root, monkeypatch)
     request.getfixturevalue("beside")
     step, held = TrainingLoop.step, list[int]()
@@ -331,6 +332,65 @@ def test_what_a_later_step_raises_leaves_the_judgements_before_it(
     done = run_good_training(root, monkeypatch)
     assert (done.row.status, done.row.stage, done.row.error) == ("error", "run", "in the third")
     assert {(x.number, x.status) for x in done.trace} == {(0, "pass"), (1, "pass")}
+
+
+@pytest.mark.parametrize("processors", [1, 3])
+def test_a_step_that_returns_no_array_is_wrong_however_many_processors_there_are(
+    root: Path, monkeypatch: pytest.MonkeyPatch, processors: int
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(processors)))
+    copy = train.copy_program_outputs
+    monkeypatch.setattr(train, "copy_program_outputs", lambda outputs: [*copy(outputs)[:-1], None])
+    done = run_good_training(root, monkeypatch)
+    assert (done.row.status, done.row.kind) == ("wrong", PROBE)
+    assert {x.status for x in done.trace} == {"pass", "wrong"}
+
+
+def test_a_device_that_is_lost_is_known_though_judging_the_step_before_raises(
+    root: Path, monkeypatch: pytest.MonkeyPatch, beside: None
+) -> None:
+    step, taken, runners = TrainingLoop.step, list[int](), list[Runner]()
+
+    def lose(self: TrainingLoop, *given: Any) -> Any:
+        taken.append(1)
+        if len(taken) == 2:
+            raise MemoryError
+        return step(self, *given)
+
+    def fail(*given: Any) -> Any:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(TrainingLoop, "step", lose)
+    monkeypatch.setattr(training_phases, "measure_phase_floors", fail)
+    begin = Spending.__init__
+    monkeypatch.setattr(
+        Spending, "__init__", lambda self, runner, *more: (runners.append(runner), begin(self, runner, *more))[1]
+    )
+    done = run_good_training(root, monkeypatch)
+    assert (done.row.stage, done.row.error_type) == ("judge", "ZeroDivisionError") and runners[0].broken
+
+
+def test_an_end_that_is_asked_for_does_not_wait_for_what_is_to_be_judged(
+    root: Path, monkeypatch: pytest.MonkeyPatch, beside: None
+) -> None:
+    judge, judged, going = Spending._judge, list[int](), threading.Event()
+
+    def wait(self: Spending, place: int) -> Any:
+        judged.append(place)
+        going.wait(10)
+        return judge(self, place)
+
+    def interrupt(self: Spending, place: int) -> None:
+        take(self, place)
+        raise KeyboardInterrupt
+
+    take = Spending.take
+    monkeypatch.setattr(Spending, "_judge", wait)
+    monkeypatch.setattr(Spending, "take", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        run_good_training(root, monkeypatch)
+    assert len(judged) <= 1
+    going.set()
 
 
 def test_what_a_step_sets_is_undone_though_it_was_judged_before_the_next() -> None:

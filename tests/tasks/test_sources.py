@@ -87,6 +87,7 @@ MAKES_NONE = (
     "tasks.cache",
     "tasks.catalogs",
     "tasks.checks",
+    "tasks.confine",
     "tasks.devices",
     "tasks.draw",  # what it draws is in the key
     "tasks.engines",
