@@ -23,8 +23,8 @@ THREADS = 16
 
 
 def map_in_threads(function: Callable[[S], T], items: Sequence[S]) -> list[T]:
-    """The results of a function that waits for nobody, in the order of the items; NumPy warns of nothing in it. Raises what it raises of the first of
-    them that it does not take."""
+    """The results of a function that waits for nobody, in the order of the items; NumPy warns of nothing in it. Raises
+    what it raises of the first of them that it does not take."""
 
     def take(item: S) -> T:
         with np.errstate(all="ignore"):  # each thread has its own
