@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks import catalogs, checks, trace, variables
+from tasks import catalogs, checks, relay, trace, variables
 from tasks.arrays import contiguous
 from tasks.arrays.pack import ArrayPack, save_pack
 from tasks.backends import BackendSpec
@@ -149,7 +149,7 @@ class Spending:
 
     def __init__(self, runner: Runner, case: CaseRun, check: checks.Check) -> None:
         self._runner, self._case, self._check = runner, case, check
-        self._beside = ThreadPoolExecutor(1, "judge") if variables.count_usable_processors() > 1 else None
+        self._beside = ThreadPoolExecutor(1, "judge") if relay.count_usable_processors() > 1 else None
         self._waiting: list[tuple[int, Future[list[Judgement]]]] = []
 
     def take(self, place: int) -> None:
