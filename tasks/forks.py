@@ -48,9 +48,10 @@ class _Fork:
     def look(self) -> bool:
         """Look at what it does; whether it has done nothing for long, as one that is gone."""
         now = measure_cpu_s(self.pid)
-        self.idle = self.idle + 1 if now == self.cpu_s else 0
+        known = os.path.exists("/proc/self/stat")  # elsewhere nobody knows its time
+        self.idle = self.idle + 1 if known and now == self.cpu_s else 0
         self.cpu_s = now
-        return self.idle >= LOOKS and os.path.exists("/proc/self/stat")  # elsewhere nobody knows its time
+        return self.idle >= LOOKS
 
     def answer(self) -> dict[str, Any]:
         """What it has answered, {} without a whole answer."""

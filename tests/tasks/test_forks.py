@@ -131,7 +131,10 @@ def test_what_works_for_long_is_waited_for() -> None:
 
 @pytest.mark.usefixtures("looks")
 @pytest.mark.parametrize("answers", [True, False])
-def test_a_process_that_a_fork_has_left_is_not_waited_for(answers: bool) -> None:
+def test_a_process_that_a_fork_has_left_is_not_waited_for(answers: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if answers:  # at once
+        monkeypatch.setattr(forks, "LOOKS", 1000)
+
     def work() -> int:
         if os.getpid() == HERE:
             return HERE
