@@ -5,65 +5,98 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import resource
 import select
 import signal
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tasks import heap, variables
 from tasks.confine import end_with_parent
-from tasks.relay import count_usable_processors, measure_machine_memory
+from tasks.relay import count_usable_processors, measure_cpu_s, measure_machine_memory
 
-#: Bytes that are read at a time.
-_READ = 1 << 16
+#: Bytes that are read at a time; bytes of an answer's length, which comes before it.
+_READ, _LENGTH = 1 << 16, 8
+#: Seconds between two looks at what a process does, and after how many looks at which it has used no processor time it
+#: is ended: a lock that another thread held at the fork, or a thread that is not there, is waited for for ever.
+LOOK_S, LOOKS = 1.0, 20
 
 Work = Callable[[], Any]
 Take = Callable[[Any], None]
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Fork:
-    """A process that works. answer: the end of its pipe that is read; work: the same in this process; take: gets what it
-    returns."""
+    """A process that works. pipe: the end of its pipe that is read; work: the same in this process; take: gets what it
+    returns; got: what has been read; cpu_s: its processor time at the last look; idle: looks since that has changed."""
 
     pid: int
-    answer: int
+    pipe: int
     work: Work
     take: Take
+    got: bytearray = field(default_factory=bytearray)
+    cpu_s: float = -1.0
+    idle: int = 0
+
+    def read(self) -> bool:
+        """Read what has come; whether no more will. A process that it has started may hold its pipe, which then does
+        not end."""
+        data = os.read(self.pipe, _READ)
+        self.got += data
+        return not data or self._is_whole()
+
+    def look(self) -> bool:
+        """Look at what it does; whether it has done nothing for long, as one that is gone."""
+        now = measure_cpu_s(self.pid)
+        known = os.path.exists("/proc/self/stat")  # elsewhere nobody knows its time
+        self.idle = self.idle + 1 if known and now == self.cpu_s else 0
+        self.cpu_s = now
+        return self.idle >= LOOKS
+
+    def answer(self) -> dict[str, Any]:
+        """What it has answered, {} without a whole answer."""
+        return dict(json.loads(self.got[_LENGTH:])) if self._is_whole() else {}
+
+    def end(self) -> int:
+        """End it, if it has not ended; its status (waitpid(2)), 0 where nobody may wait for it."""
+        os.close(self.pipe)
+        with contextlib.suppress(ChildProcessError, ProcessLookupError):  # SIGCHLD is ignored
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if not pid:
+                os.kill(self.pid, signal.SIGKILL)
+                _, status = os.waitpid(self.pid, 0)
+            return status
+        return 0
+
+    def _is_whole(self) -> bool:
+        return len(self.got) >= _LENGTH and len(self.got) == _LENGTH + int.from_bytes(self.got[:_LENGTH], "big")
 
 
 class Forks:
-    """Processes that are forked from this one, no more at once than it has processors and memory for."""
+    """Processes that are forked from this one, no more at once than it has processors and memory for. failure: why
+    work was done in this process, of the first that was; "" where none was."""
 
     def __init__(self) -> None:
+        self.failure = ""
         self._running: list[_Fork] = []
+        self._largest = 0
+        self._in_vain = False
 
     def do(self, work: Work, take: Take) -> None:
         """Have ``work`` done on this process's state as it is now, and what it returns, plain data (JSON's), given to
         ``take`` in this process, at the latest in `finish`. Returns when there is a processor free to go on.
 
         Where no process can be forked, or one ends without an answer (the kernel has ended it for want of memory, the
-        work has raised an error), the work is done here: what it raises is raised, and what ends a process ends this
-        one."""
+        work has raised an error) or does nothing any more, the work is done here: what it raises is raised, and what
+        ends a process ends this one. It is then done on a later state, and changes it: ``failure`` says so. None is
+        forked any more after a failure that others would have as well: all but a kill and a want of processes."""
+        self._largest = max(self._largest, heap.measure_own_memory())
         heap.give_freed_memory_back()
-        try:
-            ours, theirs = os.pipe()
-        except OSError:  # no more descriptors
+        one = None if self._in_vain else self._fork(work, take)
+        if one is None:
             return take(work())
-        parent = os.getpid()
-        try:
-            pid = os.fork()
-        except (AttributeError, OSError):  # a system without it; no more processes, no memory for its pages
-            os.close(ours)
-            os.close(theirs)
-            return take(work())
-        if pid == 0:
-            _answer_and_end(parent, work, theirs)
-        os.close(theirs)
-        self._running.append(_Fork(pid, ours, work, take))
-        while len(self._running) >= count_processes_at_once():
+        self._running.append(one)
+        while len(self._running) >= count_processes_at_once(self._largest):
             self._take_next()
 
     def finish(self) -> None:
@@ -74,25 +107,53 @@ class Forks:
     def end(self) -> None:
         """End what is not yet done."""
         while self._running:
-            one = self._running.pop()
-            os.close(one.answer)
-            os.kill(one.pid, signal.SIGKILL)
-            os.waitpid(one.pid, 0)
+            self._running.pop().end()
+
+    def _fork(self, work: Work, take: Take) -> _Fork | None:
+        """A process that does it; None where none can be had."""
+        pipe: tuple[int, ...] = ()
+        parent = os.getpid()
+        try:
+            ours, theirs = pipe = os.pipe()
+            pid = os.fork()
+        except (AttributeError, OSError) as error:  # a system without it; no more descriptors, processes or memory
+            for end in pipe:
+                os.close(end)
+            self._tell(f"no process could be forked: {error}")
+            return None
+        if pid == 0:
+            _answer_and_end(parent, work, theirs)
+        os.close(theirs)
+        return _Fork(pid, ours, work, take)
 
     def _take_next(self) -> None:
-        """Wait for one that is done."""
+        """Wait for one that is done, or will never be."""
         poll = select.poll()
         for one in self._running:
-            poll.register(one.answer, select.POLLIN)
-        ready = {fd for fd, _ in poll.poll()}
-        one = next(x for x in self._running if x.answer in ready)
-        parts = []
-        while part := os.read(one.answer, _READ):
-            parts.append(part)
+            poll.register(one.pipe, select.POLLIN)
+        while True:
+            ready = {fd for fd, _ in poll.poll(LOOK_S * 1e3)}
+            for one in self._running:
+                if one.read() if one.pipe in ready else not ready and one.look():
+                    return self._take(one)
+
+    def _take(self, one: _Fork) -> None:
+        """Take what one has answered, or do it here."""
         self._running.remove(one)
-        os.close(one.answer)
-        _, status = os.waitpid(one.pid, 0)
-        one.take(one.work() if status else json.loads(b"".join(parts)))
+        status, answer = one.end(), one.answer()
+        if "done" in answer:
+            return one.take(answer["done"])
+        code, idle = os.waitstatus_to_exitcode(status), one.idle >= LOOKS
+        if idle:
+            self._tell("a forked process did nothing any more")
+        else:
+            self._tell(answer.get("error") or f"a forked process ended with status {code}")
+        killed = not idle and not answer and code == -signal.SIGKILL  # mostly for want of memory
+        self._in_vain = self._in_vain or not killed
+        one.take(one.work())
+
+    def _tell(self, failure: str) -> None:
+        self.failure = self.failure or failure
 
 
 @contextlib.contextmanager
@@ -106,21 +167,26 @@ def fork_beside() -> Iterator[Forks]:
         forks.end()
 
 
-def count_processes_at_once() -> int:
-    """How many that are as large as this one was at most may work at once, this one among them: one or more."""
+def count_processes_at_once(largest: int) -> int:
+    """How many of ``largest`` bytes of memory may work at once, this one among them: one or more. Of processors all that
+    this process may use are counted, whatever the run or Ray (``num_cpus``) has given it."""
     memory = min(measure_machine_memory(), int(os.environ.get(variables.MEMORY) or measure_machine_memory()))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
-    return max(1, int(min(count_usable_processors(), memory // max(peak, 1))))
+    return max(1, int(min(count_usable_processors(), memory // max(largest, 1))))
 
 
 def _answer_and_end(parent: int, work: Work, pipe: int) -> None:
     """In the forked process."""
-    code = 1
     try:
         end_with_parent(parent)
-        answer = json.dumps(work()).encode()
+        with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+            file.write("1000")  # under want of memory this one is ended, not its parent, whose work would all be lost
+        try:
+            said = {"done": work()}
+            answer = json.dumps(said).encode()
+        except BaseException as error:  # as the parent will find out
+            answer = json.dumps({"error": f"{type(error).__name__}: {error}"}).encode()
+        answer = len(answer).to_bytes(_LENGTH, "big") + answer
         while answer:
             answer = answer[os.write(pipe, answer) :]
-        code = 0
     finally:
-        os._exit(code)  # nothing of the parent's is tidied up here
+        os._exit(0)  # nothing of the parent's is tidied up here

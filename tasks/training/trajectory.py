@@ -28,6 +28,11 @@ DRAWS = 3
 #: Parameters from which on a network is large: the draws of its steps are done beside. Not decided by the processors of a
 #: machine: what a network keeps from call to call, and nobody sees, is the same everywhere then.
 LARGE = 1 << 22
+#: Of a row some of whose draws were not made in a process of their own.
+NOTE = (
+    "draws of the reference were made in the process of its exact steps ({}); if the module keeps state outside its "
+    "parameters and buffers, the reference is another one"
+)
 
 Arrays = list[np.ndarray]
 #: Of an output at a step: its norm, the distance of the farthest draw (both a number, or one of each micro-batch), the
@@ -53,10 +58,12 @@ class ExpectedStep:
 
 @dataclass(frozen=True)
 class Trajectory:
-    """inputs: by name an array with a row a step, as `TrainingLoop.step` takes a row; outputs: in their order."""
+    """inputs: by name an array with a row a step, as `TrainingLoop.step` takes a row; outputs: in their order; note: for
+    the row, how its draws came about."""
 
     inputs: dict[str, np.ndarray]
     outputs: list[ExpectedStep]
+    note: str = ""
 
 
 def follow_trajectory(
@@ -67,14 +74,21 @@ def follow_trajectory(
 
     Of a large network each step is put where its pack is written (`tasks.arrays.pack.make_spooled_array`) when it has
     been taken, and its draws follow in a process of their own, where a network's hidden state is its own too."""
-    looked = _LookedAt(len(set(steps)))
+    import torch
+
+    looked, note = _LookedAt(len(set(steps))), ""
     with contextlib.ExitStack() as stack:
-        do: Callable[[Work, Take], None] = _do_here
+        # A module may have asked for more threads: sums would be others, and a fork would wait for threads that it has not.
+        stack.callback(torch.set_num_threads, torch.get_num_threads())
+        torch.set_num_threads(1)
         if sum(w.size for w in exact.start.weights) >= LARGE:
             stack.enter_context(heap.keep_freed_arrays())
-            do = stack.enter_context(fork_beside()).do
-        inputs = _look_at_steps(exact, seed, steps, draws, looked, do)
-    return Trajectory(inputs, _expect_training_steps(exact, looked))
+            with fork_beside() as forks:
+                inputs = _look_at_steps(exact, seed, steps, draws, looked, forks.do)
+            note = forks.failure and NOTE.format(forks.failure)
+        else:
+            inputs = _look_at_steps(exact, seed, steps, draws, looked, _do_here)
+    return Trajectory(inputs, _expect_training_steps(exact, looked), note)
 
 
 def _look_at_steps(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ import pytest
 
 from tasks import forks
 from tasks.arrays import pack
+from tasks.catalogs.training import catalog
+from tasks.model import Group
 from tasks.training import trajectory
 from tasks.training.exact import ExactTraining
 from tasks.training.networks import get_training_network
@@ -233,7 +236,7 @@ def test_draws_that_are_made_beside_have_the_same_bits(
     right = collect()
     monkeypatch.setattr(pack, "SPOOLED", 1)
     monkeypatch.setattr(trajectory, "LARGE", 1)
-    monkeypatch.setattr(forks, "count_processes_at_once", lambda: places)
+    monkeypatch.setattr(forks, "count_processes_at_once", lambda _: places)
     if not places:
         monkeypatch.delattr(os, "fork")
     assert collect() == right
@@ -257,16 +260,66 @@ def test_a_large_network_with_hidden_state_has_the_same_reference_on_any_number_
 ) -> None:
     monkeypatch.setattr(trajectory, "LARGE", 1)
 
-    def draw(rng: np.random.Generator) -> list[np.ndarray]:
-        return [rng.normal(size=(4, 6)).astype(np.float32) for _ in range(2)]
-
-    def loss(module: Any, x: Any, y: Any) -> Any:
-        return (module(x) - y).square().mean()
-
     def collect(places: int) -> list[bytes]:
-        monkeypatch.setattr(forks, "count_processes_at_once", lambda: places)
-        network = Network(Counting, draw, loss, TrainingRecipe(optimiser="sgd", rate=3e-2))
+        monkeypatch.setattr(forks, "count_processes_at_once", lambda _: places)
+        network = Network(Counting, draw_pairs, compute_square_loss, TrainingRecipe(optimiser="sgd", rate=3e-2))
         made = follow_trajectory(ExactTraining(network, network.recipe), 1, (0, 1, 3))
         return [x.tobytes() for one in made.outputs for x in (one.reference, one.floor) if x is not None]
 
     assert collect(1) == collect(2) == collect(4)
+
+
+def draw_pairs(rng: np.random.Generator) -> list[np.ndarray]:
+    return [rng.normal(size=(4, 6)).astype(np.float32) for _ in range(2)]
+
+
+def compute_square_loss(module: Any, x: Any, y: Any) -> Any:
+    return (module(x) - y).square().mean()
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_a_module_that_asks_for_threads_moves_nothing_and_its_draws_end(
+    large: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if large:
+        monkeypatch.setattr(trajectory, "LARGE", 1)
+    seen: list[int] = []
+
+    def loss(module: Any, x: Any, y: Any) -> Any:
+        seen.append(torch.get_num_threads())
+        return compute_square_loss(module, x, y)
+
+    network = Network(Counting, draw_pairs, loss, TrainingRecipe(optimiser="sgd", rate=3e-2))
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        wide = torch.ones(1 << 20)
+        (wide + wide).sum()  # the second thread is there
+        made = follow_trajectory(ExactTraining(network, network.recipe), 1, (0, 1))
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert set(seen) == {1} and not made.note
+
+
+def test_a_reference_whose_draws_are_not_made_beside_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As autograd refuses it in a fork of a process that has used a device."""
+    monkeypatch.setattr(trajectory, "LARGE", 1)
+    here, forked, fork = os.getpid(), list[int](), os.fork
+
+    def loss(module: Any, x: Any, y: Any) -> Any:
+        if os.getpid() != here:
+            raise RuntimeError("no backward here")
+        return compute_square_loss(module, x, y)
+
+    def count() -> int:
+        forked.append(1)
+        return fork()
+
+    monkeypatch.setattr(os, "fork", count)
+    monkeypatch.setattr(forks, "count_processes_at_once", lambda _: 1)
+    network = Network(Counting, draw_pairs, loss, TrainingRecipe(optimiser="sgd", rate=3e-2))
+    monkeypatch.setattr(catalog, "find_network_of_group", lambda _: replace(network, note="dropout is off"))
+    (sample,) = catalog.Training().samples(Group("training:mine", "", "float32", 1, 0, "train"), 1)
+    assert sample.failure is None and len(forked) == 1
+    assert sample.columns["note"] == "dropout is off; " + trajectory.NOTE.format("RuntimeError: no backward here")

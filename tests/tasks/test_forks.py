@@ -8,12 +8,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tasks import forks
+from tasks import forks, heap
 from tasks.forks import fork_beside
 from tasks.relay import list_child_processes
 
@@ -21,25 +23,41 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing can be 
 HERE = os.getpid()
 
 
+@pytest.fixture
+def list_forks() -> Callable[[], set[int]]:
+    """Lists the children that the test has started: another of the same process may have left some."""
+    before = set(list_child_processes(HERE))
+    return lambda: set(list_child_processes(HERE)) - before
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What does nothing is found out in less than a second."""
+    monkeypatch.setattr(forks, "LOOK_S", 0.1)
+    monkeypatch.setattr(forks, "LOOKS", 5)
+
+
 def work(number: int) -> list[Any]:
     return [number, os.getpid(), 0.1 + number, math.inf]
 
 
 @pytest.mark.parametrize("places", [1, 2, 4])
-def test_each_work_is_taken_once_from_another_process(places: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forks, "count_processes_at_once", lambda: places)
+def test_each_work_is_taken_once_from_another_process(
+    places: int, monkeypatch: pytest.MonkeyPatch, list_forks: Callable[[], set[int]]
+) -> None:
+    monkeypatch.setattr(forks, "count_processes_at_once", lambda _: places)
     found: list[Any] = []
     with fork_beside() as beside:
         for number in range(5):
             beside.do(lambda n=number: work(n), found.append)  # type: ignore[misc]
-            assert len(list_child_processes(HERE)) < places
+            assert len(list_forks()) < places
     assert sorted(x[0] for x in found) == [0, 1, 2, 3, 4]
     assert all(x[1] != os.getpid() and x[2:] == [0.1 + x[0], math.inf] for x in found)
-    assert not list_child_processes(HERE)
+    assert not list_forks()
 
 
 def test_work_sees_what_was_there_when_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forks, "count_processes_at_once", lambda: 9)
+    monkeypatch.setattr(forks, "count_processes_at_once", lambda _: 9)
     state, found = [0], list[int]()
     with fork_beside() as beside:
         for number in range(3):
@@ -48,8 +66,21 @@ def test_work_sees_what_was_there_when_it_began(monkeypatch: pytest.MonkeyPatch)
     assert sorted(found) == [0, 1, 2]
 
 
-@pytest.mark.parametrize("ends", [lambda: os.kill(os.getpid(), signal.SIGKILL), lambda: os._exit(3), lambda: 1 / 0])
-def test_what_ends_without_an_answer_is_done_here(ends: Any) -> None:
+@pytest.mark.parametrize(
+    ("ends", "failure", "again"),
+    [
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), "a forked process ended with status -9", True),
+        (lambda: os._exit(3), "a forked process ended with status 3", False),
+        (lambda: os._exit(0), "a forked process ended with status 0", False),
+        (lambda: 1 / 0, "ZeroDivisionError: division by zero", False),
+    ],
+)
+def test_what_ends_without_an_answer_is_done_here(
+    ends: Any, failure: str, again: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """again: whether another is forked after it."""
+    monkeypatch.setattr(forks, "count_processes_at_once", lambda _: 1)
+
     def work() -> int:
         if os.getpid() != HERE:
             ends()
@@ -58,15 +89,101 @@ def test_what_ends_without_an_answer_is_done_here(ends: Any) -> None:
     found: list[int] = []
     with fork_beside() as beside:
         beside.do(work, found.append)
-    assert found == [HERE]
+        beside.do(os.getpid, found.append)
+    assert found[0] == HERE and (found[1] != HERE) is again
+    assert beside.failure == failure
 
 
-def test_an_error_of_the_work_is_raised_and_the_others_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forks, "count_processes_at_once", lambda: 9)
+@pytest.fixture
+def executor() -> Iterator[ThreadPoolExecutor]:
+    """One whose thread is there."""
+    with ThreadPoolExecutor(1) as made:
+        made.submit(int).result()
+        yield made
+
+
+@pytest.mark.usefixtures("looks")
+def test_what_does_nothing_any_more_is_done_here(
+    executor: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch, list_forks: Callable[[], set[int]]
+) -> None:
+    monkeypatch.setattr(forks, "count_processes_at_once", lambda _: 3)
+    found: list[Any] = []
+    with fork_beside() as beside:
+        for _ in range(3):
+            beside.do(lambda: executor.submit(os.getpid).result(), found.append)
+        beside.do(os.getpid, found.append)
+    assert found == [HERE] * 4 and beside.failure == "a forked process did nothing any more"
+    assert not list_forks()
+
+
+@pytest.mark.usefixtures("looks")
+def test_what_works_for_long_is_waited_for() -> None:
+    def work() -> int:
+        while time.process_time() < 1.5:
+            pass
+        return os.getpid()
+
+    found: list[int] = []
+    with fork_beside() as beside:
+        beside.do(work, found.append)
+    assert found != [HERE] and not beside.failure
+
+
+@pytest.mark.usefixtures("looks")
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_process_that_a_fork_has_left_is_not_waited_for(answers: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if answers:  # at once
+        monkeypatch.setattr(forks, "LOOKS", 1000)
+
+    def work() -> int:
+        if os.getpid() == HERE:
+            return HERE
+        if os.fork() == 0:
+            time.sleep(30)
+            os._exit(0)
+        if not answers:
+            os._exit(1)
+        return os.getpid()
+
+    found: list[int] = []
+    before = time.monotonic()
+    with fork_beside() as beside:
+        beside.do(work, found.append)
+    assert (found != [HERE]) is answers and time.monotonic() - before < 20
+
+
+def test_nobody_need_wait_for_children(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forks, "count_processes_at_once", lambda _: 9)
+    found: list[int] = []
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        with fork_beside() as beside:
+            beside.do(os.getpid, found.append)
+        with pytest.raises(ZeroDivisionError), fork_beside() as others:
+            for _ in range(2):
+                others.do(lambda: time.sleep(60), found.append)
+            raise ZeroDivisionError
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    assert len(found) == 1 and found != [HERE] and not beside.failure
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the score is Linux's")
+def test_a_fork_is_ended_before_its_parent_where_memory_is_wanted() -> None:
+    found: list[str] = []
+    with fork_beside() as beside:
+        beside.do(lambda: Path("/proc/self/oom_score_adj").read_text(), found.append)
+    assert found == ["1000\n"]
+
+
+def test_an_error_of_the_work_is_raised_and_the_others_end(
+    monkeypatch: pytest.MonkeyPatch, list_forks: Callable[[], set[int]]
+) -> None:
+    monkeypatch.setattr(forks, "count_processes_at_once", lambda _: 9)
     with pytest.raises(ZeroDivisionError), fork_beside() as beside:
         beside.do(lambda: time.sleep(60), lambda _: None)
         beside.do(lambda: 1 / 0, lambda _: None)
-    assert not list_child_processes(HERE)
+    assert not list_forks()
 
 
 def test_work_is_done_here_where_nothing_can_be_forked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,7 +200,7 @@ def test_work_is_done_here_where_nothing_can_be_forked(monkeypatch: pytest.Monke
 KILLED = """
 import sys, time
 from tasks import forks
-forks.count_processes_at_once = lambda: 9
+forks.count_processes_at_once = lambda _: 9
 with forks.fork_beside() as beside:
     beside.do(lambda: (print(__import__("os").getpid(), flush=True), time.sleep(60)), print)
     time.sleep(60)
@@ -107,6 +224,19 @@ def test_no_more_at_once_than_there_is_memory_for(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(forks, "count_usable_processors", lambda: 8)
     monkeypatch.setenv("FARM_MEMORY", str(1 << 50))
     monkeypatch.setattr(forks, "measure_machine_memory", lambda: 1 << 50)
-    assert forks.count_processes_at_once() == 8
+    assert forks.count_processes_at_once(1 << 30) == 8
+    monkeypatch.setenv("FARM_MEMORY", str(5 << 29))
+    assert forks.count_processes_at_once(1 << 30) == 2
     monkeypatch.setenv("FARM_MEMORY", "1000")
-    assert forks.count_processes_at_once() == 1
+    assert forks.count_processes_at_once(1 << 30) == 1
+
+
+def test_what_a_fork_takes_is_the_most_that_this_process_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[int] = []
+    sizes = iter([5, 7, 6])
+    monkeypatch.setattr(heap, "measure_own_memory", lambda: next(sizes))
+    monkeypatch.setattr(forks, "count_processes_at_once", lambda largest: given.append(largest) or 9)
+    with fork_beside() as beside:
+        for _ in range(3):
+            beside.do(os.getpid, lambda _: None)
+    assert given == [5, 7, 7]

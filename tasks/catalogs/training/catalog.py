@@ -119,8 +119,10 @@ def _make_training_sample(group: Group, index: int) -> Sample:
     try:
         network = find_network_of_group(group)
         exact = ExactTraining(network, make_recipe_of_group(group, network), find_precision_of_group(group))
-        made = build_training_sample(index, exact, follow_trajectory(exact, group.seed + 1000 * index))
-        columns |= {"note": network.note} if network.note else {}
+        followed = follow_trajectory(exact, group.seed + 1000 * index)
+        made = build_training_sample(index, exact, followed)
+        notes = filter(None, (network.note, followed.note))
+        columns |= {"note": note} if (note := "; ".join(notes)) else {}
     except Unsupported as error:
         made = Sample(index, failure=Failure.unsupported(str(error)))
     except Exception as error:
