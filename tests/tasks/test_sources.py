@@ -56,6 +56,7 @@ CONSTANTS = (
     "tasks.model.row.Row",
     "tasks.model.row.YOUR_OWN",
     "tasks.model.row.declare_row_column",
+    "tasks.relay.measure_cpu_s",
     "tasks.relay.measure_machine_memory",
     "tasks.relay.count_usable_processors",
 )
