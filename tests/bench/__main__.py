@@ -28,6 +28,7 @@ from tests.bench import (
     kernels,
     kills,
     lakes,
+    large_training,
     localise,
     minimise,
     models,
@@ -339,6 +340,12 @@ BENCHES = {
         training.training,
         {"models": list(ARCHITECTURES), "samples": 3},
         {"models": ["unet"], "samples": 1, "flags": ["--cpus", "1"]},
+        long=True,
+    ),
+    "large_training": Bench(
+        large_training.large_training,
+        {"wide": 512, "deep": 3, "words": 4000, "tokens": 128},
+        {"wide": 16, "deep": 1, "words": 50, "tokens": 8},
         long=True,
     ),
     "scale": Bench(
