@@ -22,6 +22,7 @@ from tasks.backends.shared.function_form import list_function_inputs
 from tasks.backends.shared.network import TENSOR, get_framework_functions, read_onnx_network
 from tasks.backends.shared.recipe import NoProgram
 from tasks.counterparts import WITHOUT_EFFECT, WORDS, Counterpart, by_torch
+from tasks.counterparts.arguments import refuse_argument
 from tasks.model import Form
 
 #: A dtype by its name.
@@ -194,8 +195,8 @@ def write_framework_words(calls: Mapping[str, Counterpart]) -> list[str]:
             word = words.get(name)
             if word is not None and word.node is None:
                 imports[word.text] = None
-            elif name == "absent":
-                made[name] = "def absent(what):\n    raise ValueError(what)"
+            elif name == refuse_argument.__name__:
+                made[name] = f"def {name}(what):\n    raise ValueError(what)"
             elif word is not None and word.node is not None:
                 add(word.node, set(), words, text)
                 made[name] = word.text
