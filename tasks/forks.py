@@ -91,7 +91,6 @@ class Forks:
         ends a process ends this one. It is then done on a later state, and changes it: ``failure`` says so. None is
         forked any more after a failure that others would have as well: all but a kill and a want of processes."""
         self._largest = max(self._largest, heap.measure_own_memory())
-        heap.give_freed_memory_back()
         one = None if self._in_vain else self._fork(work, take)
         if one is None:
             return take(work())
@@ -111,6 +110,7 @@ class Forks:
 
     def _fork(self, work: Work, take: Take) -> _Fork | None:
         """A process that does it; None where none can be had."""
+        heap.give_freed_memory_back()
         pipe: tuple[int, ...] = ()
         parent = os.getpid()
         try:
@@ -170,7 +170,8 @@ def fork_beside() -> Iterator[Forks]:
 def count_processes_at_once(largest: int) -> int:
     """How many of ``largest`` bytes of memory may work at once, this one among them: one or more. Of processors all that
     this process may use are counted, whatever the run or Ray (``num_cpus``) has given it."""
-    memory = min(measure_machine_memory(), int(os.environ.get(variables.MEMORY) or measure_machine_memory()))
+    machine = measure_machine_memory()
+    memory = min(machine, int(os.environ.get(variables.MEMORY) or machine))
     return max(1, int(min(count_usable_processors(), memory // max(largest, 1))))
 
 

@@ -30,9 +30,8 @@ def map_in_threads(function: Callable[[S], T], items: Sequence[S]) -> list[T]:
         with np.errstate(all="ignore"):  # each thread has its own
             return function(item)
 
-    threads = min(count_usable_processors(), THREADS, len(items))
-    if threads < 2:
-        return [take(x) for x in items]
+    if len(items) < 2 or (threads := min(count_usable_processors(), THREADS, len(items))) < 2:
+        return [take(x) for x in items]  # of small arrays, without asking the system for its processors
     with ThreadPoolExecutor(threads, "judge") as pool:
         return list(pool.map(take, items))
 
