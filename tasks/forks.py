@@ -15,14 +15,17 @@ from tasks import heap, variables
 from tasks.confine import end_with_parent
 from tasks.relay import count_usable_processors, measure_cpu_s, measure_machine_memory
 
-#: Bytes that are read at a time; bytes of an answer's length, which comes before it.
-_READ, _LENGTH = 1 << 16, 8
+#: Bytes that are read at a time; what a process says first; bytes of an answer's length, which comes before it.
+_READ, _BEGUN, _LENGTH = 1 << 16, b"\1", 8
+#: Bytes before an answer.
+_HEAD = len(_BEGUN) + _LENGTH
 #: Seconds between two looks at what a process does, and after how many looks at which it has used no processor time it
 #: is ended: a lock that another thread held at the fork, or a thread that is not there, is waited for for ever.
 LOOK_S, LOOKS = 1.0, 20
 
 Work = Callable[[], Any]
 Take = Callable[[Any], None]
+Forget = Callable[[], None]
 
 
 @dataclass
@@ -55,7 +58,7 @@ class _Fork:
 
     def answer(self) -> dict[str, Any]:
         """What it has answered, {} without a whole answer."""
-        return dict(json.loads(self.got[_LENGTH:])) if self._is_whole() else {}
+        return dict(json.loads(self.got[_HEAD:])) if self._is_whole() else {}
 
     def end(self) -> int:
         """End it, if it has not ended; its status (waitpid(2)), 0 where nobody may wait for it."""
@@ -69,7 +72,7 @@ class _Fork:
         return 0
 
     def _is_whole(self) -> bool:
-        return len(self.got) >= _LENGTH and len(self.got) == _LENGTH + int.from_bytes(self.got[:_LENGTH], "big")
+        return len(self.got) >= _HEAD and len(self.got) == _HEAD + int.from_bytes(self.got[len(_BEGUN) : _HEAD], "big")
 
 
 class Forks:
@@ -82,16 +85,17 @@ class Forks:
         self._largest = 0
         self._in_vain = False
 
-    def do(self, work: Work, take: Take) -> None:
+    def do(self, work: Work, take: Take, forget: Forget = bool) -> None:
         """Have ``work`` done on this process's state as it is now, and what it returns, plain data (JSON's), given to
-        ``take`` in this process, at the latest in `finish`. Returns when there is a processor free to go on.
+        ``take`` in this process, at the latest in `finish`. Returns when there is a processor free to go on. forget:
+        lets go, in the other process, of what is large and not asked for: whoever writes to it here copies it else.
 
         Where no process can be forked, or one ends without an answer (the kernel has ended it for want of memory, the
         work has raised an error) or does nothing any more, the work is done here: what it raises is raised, and what
         ends a process ends this one. It is then done on a later state, and changes it: ``failure`` says so. None is
         forked any more after a failure that others would have as well: all but a kill and a want of processes."""
         self._largest = max(self._largest, heap.measure_own_memory())
-        one = None if self._in_vain else self._fork(work, take)
+        one = None if self._in_vain else self._fork(work, take, forget)
         if one is None:
             return take(work())
         self._running.append(one)
@@ -108,9 +112,8 @@ class Forks:
         while self._running:
             self._running.pop().end()
 
-    def _fork(self, work: Work, take: Take) -> _Fork | None:
+    def _fork(self, work: Work, take: Take, forget: Forget) -> _Fork | None:
         """A process that does it; None where none can be had."""
-        heap.give_freed_memory_back()
         pipe: tuple[int, ...] = ()
         parent = os.getpid()
         try:
@@ -122,8 +125,10 @@ class Forks:
             self._tell(f"no process could be forked: {error}")
             return None
         if pid == 0:
-            _answer_and_end(parent, work, theirs)
+            _answer_and_end(parent, work, forget, theirs)
         os.close(theirs)
+        # Whoever writes first to memory that both have copies it: what lies free there is given back before.
+        select.select([ours], [], [], LOOK_S)
         return _Fork(pid, ours, work, take)
 
     def _take_next(self) -> None:
@@ -175,12 +180,15 @@ def count_processes_at_once(largest: int) -> int:
     return max(1, int(min(count_usable_processors(), memory // max(largest, 1))))
 
 
-def _answer_and_end(parent: int, work: Work, pipe: int) -> None:
+def _answer_and_end(parent: int, work: Work, forget: Forget, pipe: int) -> None:
     """In the forked process."""
     try:
         end_with_parent(parent)
         with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
             file.write("1000")  # under want of memory this one is ended, not its parent, whose work would all be lost
+        forget()
+        heap.give_freed_memory_back()
+        os.write(pipe, _BEGUN)
         try:
             said = {"done": work()}
             answer = json.dumps(said).encode()

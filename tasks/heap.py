@@ -10,12 +10,16 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-#: Of mallopt(3).
-_TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4
+#: Of mallopt(3), and of madvise(2).
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX, _HUGE_PAGES = -1, -3, -4, 14
 #: What glibc settles at by itself after it has freed an array of this size: DEFAULT_MMAP_THRESHOLD_MAX, and twice that.
 _LARGE = 32 << 20
-#: How many arrays glibc maps by themselves (DEFAULT_MMAP_MAX), and the most that it takes as a number of bytes.
-_MAPS, _MOST = 65536, (1 << 31) - 1
+#: How many arrays glibc maps by themselves (DEFAULT_MMAP_MAX), and what has it give nothing back to the system.
+_MAPS, _NEVER = 65536, -1
+#: Bytes of a huge page, on processors that have some.
+_HUGE_PAGE = 2 << 20
+#: Bytes that `keep_freed_arrays` keeps in huge pages.
+_kept = 0
 
 
 @functools.cache
@@ -37,26 +41,46 @@ def keep_freed_memory() -> None:
 
 
 @contextlib.contextmanager
-def keep_freed_arrays() -> Iterator[None]:
-    """In here freed arrays of any size are kept for the next ones, up to 2 GiB, as `keep_freed_memory` keeps smaller
-    ones; `give_freed_memory_back` at the end."""
+def keep_freed_arrays(size: int) -> Iterator[None]:
+    """In here freed arrays of any size are kept for the next ones, as `keep_freed_memory` keeps smaller ones;
+    `give_freed_memory_back` at the end. So many bytes of them lie in huge pages where the system has some: with small
+    ones a processor under a hypervisor spends more time on finding an array of a large network than on computing with
+    it (`python -m tests.bench large_training`)."""
+    global _kept
     if (mallopt := _find_libc_function("mallopt")) is None:
         yield
         return
     mallopt(_MMAP_MAX, 0)
-    mallopt(_TRIM_THRESHOLD, _MOST)
+    mallopt(_TRIM_THRESHOLD, _NEVER)
+    _kept = size
+    _reserve_huge_pages()
     try:
         yield
     finally:
+        _kept = 0
         mallopt(_MMAP_MAX, _MAPS)
         keep_freed_memory()
         give_freed_memory_back()
 
 
 def give_freed_memory_back() -> None:
-    """Give back all that lies free: before a fork, as whoever writes there first would copy it page by page."""
+    """Give back all that lies free; in `keep_freed_arrays`, to get as much anew when it is asked for."""
     if (trim := _find_libc_function("malloc_trim")) is not None:
         trim(0)
+        if _kept:
+            _reserve_huge_pages()
+
+
+def _reserve_huge_pages() -> None:
+    """Have malloc's next ``_kept`` bytes lie in huge pages; none is taken before it is written to. Nothing where the
+    system has none, or refuses so much memory."""
+    malloc, free, madvise = map(_find_libc_function, ("malloc", "free", "madvise"))
+    malloc.restype = ctypes.c_void_p
+    if begin := malloc(ctypes.c_size_t(_kept)):
+        first = -(-begin // _HUGE_PAGE) * _HUGE_PAGE
+        if (rest := begin + _kept - first) > 0:
+            madvise(ctypes.c_void_p(first), ctypes.c_size_t(rest), _HUGE_PAGES)
+        free(ctypes.c_void_p(begin))
 
 
 def measure_own_memory() -> int:

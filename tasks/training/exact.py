@@ -80,6 +80,11 @@ class ExactTraining:
     def _buffers(self) -> list[Any]:
         return [b for b in self.module.buffers() if b.is_floating_point()]
 
+    def lay_out_anew(self) -> None:
+        """Have the parameters lie in memory that is got now."""
+        for p in self.module.parameters():
+            p.data = p.data.clone()
+
     def step(
         self,
         state: TrainingState,

@@ -58,9 +58,10 @@ class StatePlaces:
         return TrainingState(weights, first, second, cut_state_vector(vectors["buffers"], list(self.buffers.values())))
 
 
-def join_state_vector(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """All elements as one float32 vector."""
-    return np.concatenate([np.zeros(0, np.float32), *(x.astype(np.float32).reshape(-1) for x in parts)])
+def join_state_vector(parts: Sequence[np.ndarray], out: np.ndarray | None = None) -> np.ndarray:
+    """All elements as one float32 vector. out: where it is put."""
+    made = np.empty(sum(x.size for x in parts), np.float32) if out is None else out
+    return np.concatenate([made[:0], *(x.reshape(-1) for x in parts)], out=made, casting="same_kind")
 
 
 def cut_state_vector(vector: Any, shapes: Sequence[tuple[int, ...]]) -> list[Any]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from tasks import heap
 from tasks.arrays.pack import make_spooled_array, release_spooled_arrays
-from tasks.forks import Take, Work, fork_beside
+from tasks.forks import Forget, Take, Work, fork_beside
 from tasks.model import EPS
 from tasks.training.exact import HALF, STORED, STORINGS, ExactTraining, SeenModules, list_step_outputs
 from tasks.training.phases import ALONE, ALONG, BUFFERS, LOSS, PROBE, SHARES, TAPS
@@ -28,6 +28,8 @@ DRAWS = 3
 #: Parameters from which on a network is large: the draws of its steps are done beside. Not decided by the processors of a
 #: machine: what a network keeps from call to call, and nobody sees, is the same everywhere then.
 LARGE = 1 << 22
+#: Bytes for each parameter that a step takes, of its state, gradients and what it makes of them, in float64.
+STEP_BYTES = 64
 #: Of a row some of whose draws were not made in a process of their own.
 NOTE = (
     "draws of the reference were made in the process of its exact steps ({}); if the module keeps state outside its "
@@ -81,8 +83,9 @@ def follow_trajectory(
         # A module may have asked for more threads: sums would be others, and a fork would wait for threads that it has not.
         stack.callback(torch.set_num_threads, torch.get_num_threads())
         torch.set_num_threads(1)
-        if sum(w.size for w in exact.start.weights) >= LARGE:
-            stack.enter_context(heap.keep_freed_arrays())
+        if (size := sum(w.size for w in exact.start.weights)) >= LARGE:
+            stack.enter_context(heap.keep_freed_arrays(STEP_BYTES * size))
+            exact.lay_out_anew()
             with fork_beside() as forks:
                 inputs = _look_at_steps(exact, seed, steps, draws, looked, forks.do)
             note = forks.failure and NOTE.format(forks.failure)
@@ -97,33 +100,33 @@ def _look_at_steps(
     steps: tuple[int, ...],
     draws: int,
     looked: _LookedAt,
-    do: Callable[[Work, Take], None],
+    do: Callable[[Work, Take, Forget], None],
 ) -> dict[str, np.ndarray]:
     """The inputs of the steps that are looked at. do: has the draws of a step done, and taken into ``looked``."""
     rng = np.random.default_rng([7, seed])
     rows = {number: row for row, number in enumerate(sorted(set(steps)))}
     given = [_draw_batch(exact, rng) for _ in range(max(steps) + 1)]
     inputs = _lay_out_inputs(exact, [(number, *given[number]) for number in rows])
-    state = exact.start
+    state = [exact.start]  # in a list of its own, which a process that draws of this step empties
     for number, (batch, probe) in enumerate(given):
         if (row := rows.get(number)) is None:
-            state = exact.step(state, number, batch, probe, looked_at=False).state
+            state.append(exact.step(state.pop(), number, batch, probe, looked_at=False).state)
             continue
+        begun = exact.places.read({name: inputs[name][row] for name in vars(exact.start)})
         with np.errstate(over="ignore"):  # a run that diverges: the loss says so
-            for name, part in vars(state).items():
-                inputs[name][row] = join_state_vector(part)
-        state = begun = exact.places.read({name: inputs[name][row] for name in vars(state)})
-        found = exact.step(state, number, batch, probe, goes_on=number < max(steps))
+            for name, part in vars(state.pop()).items():
+                join_state_vector(part, inputs[name][row])
+        found = exact.step(begun, number, batch, probe, goes_on=number < max(steps))
         looked.put(row, found)
-        state = found.state
+        state.append(found.state)
         del found
         release_spooled_arrays()
         draw = functools.partial(exact.step, begun, number, batch, probe, goes_on=False)
-        do(functools.partial(looked.measure, row, draw, draws), functools.partial(looked.take, row))
+        do(functools.partial(looked.measure, row, draw, draws), functools.partial(looked.take, row), state.clear)
     return inputs
 
 
-def _do_here(work: Work, take: Take) -> None:
+def _do_here(work: Work, take: Take, _: Forget) -> None:
     take(work())
 
 
