@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
+import pickle
 import select
 import signal
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -58,7 +59,7 @@ class _Fork:
 
     def answer(self) -> dict[str, Any]:
         """What it has answered, {} without a whole answer."""
-        return dict(json.loads(self.got[_HEAD:])) if self._is_whole() else {}
+        return dict(pickle.loads(self.got[_HEAD:])) if self._is_whole() else {}  # of this very process
 
     def end(self) -> int:
         """End it, if it has not ended; its status (waitpid(2)), 0 where nobody may wait for it."""
@@ -86,8 +87,8 @@ class Forks:
         self._in_vain = False
 
     def do(self, work: Work, take: Take, forget: Forget = bool) -> None:
-        """Have ``work`` done on this process's state as it is now, and what it returns, plain data (JSON's), given to
-        ``take`` in this process, at the latest in `finish`. Returns when there is a processor free to go on. forget:
+        """Have ``work`` done on this process's state as it is now, and what it returns (pickled) given to ``take`` in
+        this process, at the latest in `finish`. Returns when there is a processor free to go on. forget:
         lets go, in the other process, of what is large and not asked for: whoever writes to it here copies it else.
 
         Where no process can be forked, or one ends without an answer (the kernel has ended it for want of memory, the
@@ -118,7 +119,9 @@ class Forks:
         parent = os.getpid()
         try:
             ours, theirs = pipe = os.pipe()
-            pid = os.fork()
+            with warnings.catch_warnings():  # of threads: what they may have held in the other process is looked after
+                warnings.simplefilter("ignore")
+                pid = os.fork()
         except (AttributeError, OSError) as error:  # a system without it; no more descriptors, processes or memory
             for end in pipe:
                 os.close(end)
@@ -190,10 +193,9 @@ def _answer_and_end(parent: int, work: Work, forget: Forget, pipe: int) -> None:
         heap.give_freed_memory_back()
         os.write(pipe, _BEGUN)
         try:
-            said = {"done": work()}
-            answer = json.dumps(said).encode()
+            answer = pickle.dumps({"done": work()})
         except BaseException as error:  # as the parent will find out
-            answer = json.dumps({"error": f"{type(error).__name__}: {error}"}).encode()
+            answer = pickle.dumps({"error": f"{type(error).__name__}: {error}"})
         answer = len(answer).to_bytes(_LENGTH, "big") + answer
         while answer:
             answer = answer[os.write(pipe, answer) :]

@@ -12,7 +12,6 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -25,6 +24,7 @@ from tasks.backends import BackendSpec
 from tasks.backends.base import Backend
 from tasks.catalogs import user_definitions
 from tasks.catalogs.user_definitions import USER
+from tasks.forks import Forks
 from tasks.judge import worst_element
 from tasks.judge.error_metrics import Metrics
 from tasks.judge.policy import Policy
@@ -52,7 +52,7 @@ from tasks.model.trace import TraceStep
 from tasks.passport.known_passports import Passport
 from tasks.passport.own_arithmetic import OwnArithmetic
 from tasks.prepare.cases import PreparedGroup, PreparedSample, list_prepared_columns
-from tasks.relay import STAGES, count_usable_processors
+from tasks.relay import STAGES
 from tasks.twin import TwinProcesses
 from tasks.wire import Done, ToRun
 
@@ -67,8 +67,9 @@ METRICS = tuple(f.name for f in fields(Metrics) if f.name in NAMES and f.name !=
 _measured = operator.attrgetter(*METRICS)
 #: Longest error text kept in a row, in characters.
 ERROR_LIMIT = 2000
-#: Bytes of the outputs of an observation from which on they are judged while the backend takes its next step.
-LARGE = 1 << 22
+#: Bytes of the outputs of an observation from which on they are judged while the backend takes its next step: less is
+#: judged before another process is there.
+LARGE = 1 << 24
 
 
 class RunItem:
@@ -144,28 +145,31 @@ class CaseRun:
 class Spending:
     """Judges what a case's check has seen, and holds of it only what that concludes from.
 
-    What is large is judged beside the backend, where there is a processor for it: of one step while the backend takes
-    the next, so that no more than two are held. The backend is not to blame for how long that takes.
+    What is large is judged a step at a time, in a process of its own (`tasks.forks`), while the backend takes the next
+    ones. The backend is not to blame for how long that takes.
 
-    At its end all that is left is waited for. Raises what judging it raises, which comes before what a later step has
-    raised; where nothing but an end is asked for (Ctrl-C), what is left is not judged."""
+    At its end all that is left is waited for. Raises what judging raises, of the first that it cannot judge, which comes
+    before what a later step has raised; where nothing but an end is asked for (Ctrl-C), what is left is not judged."""
 
     def __init__(self, runner: Runner, case: CaseRun, check: checks.Check) -> None:
         self._runner, self._case, self._check = runner, case, check
-        self._beside = ThreadPoolExecutor(1, "judge") if count_usable_processors() > 1 else None
-        self._waiting: list[tuple[int, Future[list[Judgement]]]] = []
+        self._forks = Forks()
+        self._waiting: list[int] = []  # of one step, which is being seen
+        self._spent: dict[int, list[Judgement]] = {}  # by place
 
     def take(self, place: int) -> None:
-        """Judge what has been seen there, or have it judged; what is left of an earlier step is waited for."""
+        """Judge what has been seen there, or have it judged with the rest of its step."""
         what = self._case.seen[place].what
-        if self._waiting and (what.row is None or self._case.seen[self._waiting[0][0]].what.row != what.row):
-            self._finish()
+        if self._waiting and self._case.seen[self._waiting[0]].what.row != what.row:
+            self._judge_waiting()
         large = sum(getattr(x, "nbytes", 0) for x in what.outputs) >= LARGE  # a backend may return what is no array
-        if self._beside is not None and (self._waiting or large):
-            self._waiting.append((place, self._beside.submit(self._judge, place)))
+        if self._waiting or large:
+            self._waiting.append(place)
+            if what.part[1] == len(self._case.sample.record.expected) and what.rank in (None, what.ranks - 1):
+                self._judge_waiting()  # no more comes of this step
         else:
             with self._judging():
-                self._case.spent += self._judge(place)
+                self._keep(place, *self._judge(place))
 
     def __enter__(self) -> Spending:
         return self
@@ -178,15 +182,22 @@ class Spending:
             self._runner.broken |= error is not None and self._runner.has_lost_device(error)
             raise
         finally:
-            if self._beside is not None:
-                self._beside.shutdown(wait=False, cancel_futures=True)
+            self._forks.end()
+            judged = itertools.takewhile(self._spent.__contains__, self._list_judged())
+            self._case.spent = [one for place in judged for one in self._spent[place]]
 
     def _finish(self) -> None:
-        if self._waiting:
+        self._judge_waiting()
+        if len(self._spent) < len(self._list_judged()):
             with self._judging():
-                waiting, self._waiting = self._waiting, []
-                for _, found in waiting:
-                    self._case.spent += found.result()
+                self._forks.finish()
+                for place in self._list_judged():
+                    if place not in self._spent:  # judging it has raised an error, which it raises here
+                        self._keep(place, *self._judge(place))
+
+    def _list_judged(self) -> list[int]:
+        """Places of what is judged, as far as it has been seen."""
+        return [k for k, x in enumerate(self._case.seen) if x.what.judged and x.what.error is None]
 
     @contextlib.contextmanager
     def _judging(self) -> Iterator[None]:
@@ -198,13 +209,36 @@ class Spending:
         self._runner.progress(self._case.number, RUN, 1)
         self._case.judge_s += time.perf_counter() - begin
 
-    def _judge(self, place: int) -> list[Judgement]:
-        case, runner = self._case, self._runner
-        what = case.seen[place].what
-        found = judge_steps(case.sample, [what], runner.policy, runner.info, case.form)
-        case.seen[place] = replace(case.seen[place], what=self._check.spend(what, case.sample))
+    def _judge_waiting(self) -> None:
+        places, self._waiting = self._waiting, []
+
+        def judge() -> list[tuple[int, list[Judgement], checks.Observation]]:
+            """Of the places before the first that cannot be judged."""
+            found = []
+            with contextlib.suppress(Exception):
+                for place in places:
+                    found.append((place, *self._judge(place)))
+            return found
+
+        def keep(found: list[tuple[int, list[Judgement], checks.Observation]]) -> None:
+            for one in found:
+                self._keep(*one)
+
+        if places:
+            with self._judging():
+                self._forks.do(judge, keep)
+
+    def _judge(self, place: int) -> tuple[list[Judgement], checks.Observation]:
+        """The judgements of what has been seen there, and what is concluded from."""
+        case, what = self._case, self._case.seen[place].what
+        found = judge_steps(case.sample, [what], self._runner.policy, self._runner.info, case.form)
+        kept = self._check.spend(what, case.sample)
         case.sample.owner.pack.release()
-        return found
+        return found, kept
+
+    def _keep(self, place: int, found: list[Judgement], kept: checks.Observation) -> None:
+        self._spent[place] = found
+        self._case.seen[place] = replace(self._case.seen[place], what=kept)
 
 
 class Runner:

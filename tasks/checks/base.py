@@ -240,7 +240,8 @@ class Check:
 
     def spend(self, seen: Observation, sample: PreparedSample) -> Observation:
         """What `conclude` needs of an observation that has been judged. Of a check that `spends`, each is judged when it
-        is seen, and nothing else of it is held; in a thread of its own, while the backend takes its next step."""
+        is seen, and nothing else of it is held; what is large in a process of its own, while the backend takes its next
+        step."""
         return seen
 
     @property

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from tasks.arrays import noise
-from tasks.arrays.blocks import add_as_numpy, map_blocks, map_in_threads, split_as_numpy_adds, split_evenly
+from tasks.arrays.blocks import add_as_numpy, map_blocks, split_as_numpy_adds, split_evenly
 from tasks.judge.error_metrics import Metrics, check_output_metadata
 from tasks.model import EPS, Leaf
 from tasks.training.exact import HALF, STORED, STORINGS
@@ -171,10 +171,7 @@ def _find_factor_of_order(recipe: TrainingRecipe, gradients: OwnGradients, outpu
         floor = (STORINGS + 1) * HALF * EPS[STORED]  # with the rounding of the product
         if not abs(off - 1.0) > floor:  # NaN, too
             return 1.0
-        asked = [(g, lanes) for lanes in LANES for g in gradients.arrays]
-        sums = map_in_threads(lambda one: _add_squares_in_lanes(*one), asked)
-        count = len(gradients.arrays)
-        norms = (math.sqrt(sum(sums[at : at + count])) for at in range(0, len(sums), count))
+        norms = [math.sqrt(sum(_add_squares_in_lanes(g, lanes) for g in gradients.arrays)) for lanes in LANES]
         # What overflows is off by more than an order.
         usual = [1.0, *(recipe.clip_factor(norm) / right for norm in norms if math.isfinite(norm))]
     return off if min(usual) - floor <= off <= max(usual) + floor else 1.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -64,6 +65,23 @@ def test_work_sees_what_was_there_when_it_began(monkeypatch: pytest.MonkeyPatch)
             state[0] = number
             beside.do(lambda: state[0], found.append)
     assert sorted(found) == [0, 1, 2]
+
+
+def test_what_is_forgotten_there_is_still_here_and_is_so_before_this_process_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(forks, "count_processes_at_once", lambda _: 9)
+    kept, found = ["large"], list[int]()
+    begun = multiprocessing.get_context("fork").Event()
+
+    def forget() -> None:
+        kept.clear()
+        begun.set()
+
+    with fork_beside() as beside:
+        beside.do(lambda: len(kept), found.append, forget)
+        assert begun.is_set() and kept == ["large"]
+    assert found == [0]
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import types
+from pathlib import Path
 
 import pytest
 
@@ -34,6 +35,41 @@ def test_temporaries_of_a_verdict_are_not_returned_and_faulted_in_again() -> Non
     ]
     assert faults[1] < 50 and faults[1] * 5 < faults[0], faults
     heap.keep_freed_memory()  # again, and in a process that has arrays, it does no harm
+
+
+KEPT = """
+import pathlib, resource
+import numpy as np
+from tasks import heap
+def count_faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+def write_arrays():
+    before = count_faults()
+    for _ in range(3):
+        some = [np.ones(1 << 23) for _ in range(4)]
+        del some
+    return count_faults() - before
+with heap.keep_freed_arrays(1 << 29):
+    first, again = write_arrays(), write_arrays()
+    held = heap.measure_own_memory()
+    heap.give_freed_memory_back()
+    given = held - heap.measure_own_memory()
+    anew = write_arrays()
+left = held - heap.measure_own_memory()
+with heap.keep_freed_arrays(1 << 62):
+    write_arrays()
+print(first, again, anew, given >> 20, left >> 20)
+"""
+THP = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="mallopt is glibc's")
+def test_large_arrays_are_kept_in_huge_pages_until_they_are_given_back() -> None:
+    run = subprocess.run([sys.executable, "-c", KEPT], check=True, capture_output=True, text=True)
+    first, again, anew, given, left = map(int, run.stdout.split())
+    assert again < 100 and given >= 250 and left >= 250
+    if THP.exists() and "[never]" not in THP.read_text():
+        assert first < 10_000 and anew < 10_000, "256 MiB are 65,536 small pages"
 
 
 PAGES = """

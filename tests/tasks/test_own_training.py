@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-import threading
+import signal
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tasks import forks
 from tasks import runner as runner_module
 from tasks.arrays import blocks
 from tasks.backends.torch import TorchEager
@@ -250,11 +252,10 @@ def test_each_phase_is_judged_when_it_is_seen_and_then_dropped(
 
 @pytest.fixture
 def beside(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All is judged in threads, and beside the backend."""
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(3)))
+    """All is judged beside the backend, two steps at a time."""
+    monkeypatch.setattr(forks, "count_processes_at_once", lambda _: 3)
     monkeypatch.setattr(runner_module, "LARGE", 0)
     monkeypatch.setattr(blocks, "BLOCK", 128)
-    monkeypatch.setattr(blocks, "SHARE", 16)
 
 
 def run_good_training(
@@ -271,7 +272,6 @@ def run_good_training(
 def test_a_step_is_judged_while_the_next_one_is_taken_and_no_number_moves(
     root: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(1)))
     alone = run_good_training(root, monkeypatch)
     request.getfixturevalue("beside")
     step, held = TrainingLoop.step, list[int]()
@@ -291,8 +291,8 @@ def test_a_step_is_judged_while_the_next_one_is_taken_and_no_number_moves(
     monkeypatch.setattr(TrainingLoop, "step", look)
     told: list[tuple[int, int, int]] = []
     done = run_good_training(root, monkeypatch, told)
-    assert len(held) == 13 and max(held) <= 1, "beside the step that is taken no more than one is held"
-    assert [stage for _, stage, _ in told] == [LOAD, BUILD, RUN, *[JUDGE, RUN] * 13, JUDGE]
+    assert len(held) == 13 and max(held) <= 2, "beside the step that is taken no more are held than processes judge"
+    assert [stage for _, stage, _ in told] == [LOAD, BUILD, RUN, *[JUDGE, RUN] * 14, JUDGE]
     times = {"build_ms", "run_ms", "started_at"}
     rows = [{k: v for k, v in x.row.values().items() if k not in times} for x in (alone, done)]
     assert rows[0] == rows[1] and rows[0]["status"] == "pass"
@@ -334,11 +334,11 @@ def test_what_a_later_step_raises_leaves_the_judgements_before_it(
     assert {(x.number, x.status) for x in done.trace} == {(0, "pass"), (1, "pass")}
 
 
-@pytest.mark.parametrize("processors", [1, 3])
-def test_a_step_that_returns_no_array_is_wrong_however_many_processors_there_are(
-    root: Path, monkeypatch: pytest.MonkeyPatch, processors: int
+@pytest.mark.parametrize("large", [0, runner_module.LARGE])
+def test_a_step_that_returns_no_array_is_wrong_wherever_it_is_judged(
+    root: Path, monkeypatch: pytest.MonkeyPatch, large: int
 ) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(processors)))
+    monkeypatch.setattr(runner_module, "LARGE", large)
     copy = train.copy_program_outputs
     monkeypatch.setattr(train, "copy_program_outputs", lambda outputs: [*copy(outputs)[:-1], None])
     done = run_good_training(root, monkeypatch)
@@ -373,24 +373,40 @@ def test_a_device_that_is_lost_is_known_though_judging_the_step_before_raises(
 def test_an_end_that_is_asked_for_does_not_wait_for_what_is_to_be_judged(
     root: Path, monkeypatch: pytest.MonkeyPatch, beside: None
 ) -> None:
-    judge, judged, going = Spending._judge, list[int](), threading.Event()
+    take, here = Spending.take, os.getpid()
 
-    def wait(self: Spending, place: int) -> Any:
-        judged.append(place)
-        going.wait(10)
-        return judge(self, place)
+    def judge_for_long(self: Spending, place: int) -> None:
+        assert os.getpid() != here, "nothing is judged in this process"
+        time.sleep(60)
 
     def interrupt(self: Spending, place: int) -> None:
         take(self, place)
-        raise KeyboardInterrupt
+        if not self._waiting:  # another process has the step
+            raise KeyboardInterrupt
 
-    take = Spending.take
-    monkeypatch.setattr(Spending, "_judge", wait)
+    monkeypatch.setattr(Spending, "_judge", judge_for_long)
     monkeypatch.setattr(Spending, "take", interrupt)
+    begin = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         run_good_training(root, monkeypatch)
-    assert len(judged) <= 1
-    going.set()
+    assert time.monotonic() - begin < 30
+
+
+def test_a_step_whose_process_is_killed_is_judged_here(
+    root: Path, monkeypatch: pytest.MonkeyPatch, beside: None
+) -> None:
+    judge, here, judged = Spending._judge, os.getpid(), list[int]()
+
+    def die(self: Spending, place: int) -> Any:
+        if os.getpid() != here and self._case.seen[place].what.number == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if os.getpid() == here:
+            judged.append(self._case.seen[place].what.number or 0)
+        return judge(self, place)
+
+    monkeypatch.setattr(Spending, "_judge", die)
+    done = run_good_training(root, monkeypatch)
+    assert done.row.status == "pass" and set(judged) == {3}
 
 
 def test_what_a_step_sets_is_undone_though_it_was_judged_before_the_next() -> None:
