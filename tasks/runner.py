@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks import catalogs, checks, trace, variables
+from tasks import catalogs, checks, heap, trace, variables
 from tasks.arrays import contiguous
 from tasks.arrays.pack import ArrayPack, save_pack
 from tasks.backends import BackendSpec
@@ -70,6 +70,9 @@ ERROR_LIMIT = 2000
 #: Bytes of the outputs of an observation from which on they are judged while the backend takes its next step: less is
 #: judged before another process is there.
 LARGE = 1 << 24
+#: Arrays of a large step, in the size of its first large outputs: of its state, and what is made of it, as tensors, as
+#: the backend returns them, and as they are held.
+ARRAYS_OF_STEP = 16
 
 
 class RunItem:
@@ -154,6 +157,7 @@ class Spending:
     def __init__(self, runner: Runner, case: CaseRun, check: checks.Check) -> None:
         self._runner, self._case, self._check = runner, case, check
         self._forks = Forks()
+        self._large, self._kept = False, contextlib.ExitStack()  # memory is kept from the first large outputs on
         self._waiting: list[int] = []  # of one step, which is being seen
         self._spent: dict[int, list[Judgement]] = {}  # by place
 
@@ -162,8 +166,11 @@ class Spending:
         what = self._case.seen[place].what
         if self._waiting and self._case.seen[self._waiting[0]].what.row != what.row:
             self._judge_waiting()
-        large = sum(getattr(x, "nbytes", 0) for x in what.outputs) >= LARGE  # a backend may return what is no array
-        if self._waiting or large:
+        size = sum(getattr(x, "nbytes", 0) for x in what.outputs)  # a backend may return what is no array
+        if self._waiting or size >= LARGE:
+            if not self._large:
+                self._large = True
+                self._kept.enter_context(heap.keep_freed_arrays(ARRAYS_OF_STEP * size))
             self._waiting.append(place)
             if what.part[1] == len(self._case.sample.record.expected) and what.rank in (None, what.ranks - 1):
                 self._judge_waiting()  # no more comes of this step
@@ -183,6 +190,7 @@ class Spending:
             raise
         finally:
             self._forks.end()
+            self._kept.close()
             judged = itertools.takewhile(self._spent.__contains__, self._list_judged())
             self._case.spent = [one for place in judged for one in self._spent[place]]
 

@@ -51,3 +51,36 @@ def add_as_numpy(sums: Sequence[float], size: int) -> float:
         return add(half) + add(n - half)
 
     return add(size)
+
+
+def add_products(x: np.ndarray, y: np.ndarray) -> float:
+    """The sum of x · y of two arrays of one shape, in float64, to the last bit as NumPy adds it up."""
+    a, b = x.reshape(-1), y.reshape(-1)
+
+    def add(_: int, begin: int, end: int) -> float:
+        return float((_widen(a[begin:end]) * _widen(b[begin:end])).sum())
+
+    return _add_blocks(add, x.size)
+
+
+def add_squares(x: np.ndarray, y: np.ndarray | None = None) -> float:
+    """The sum of squares of all elements of an array, or of its difference from another of its shape, in float64, to the
+    last bit as NumPy adds it up."""
+    a, b = x.reshape(-1), None if y is None else y.reshape(-1)
+
+    def add(_: int, begin: int, end: int) -> float:
+        block = _widen(a[begin:end])
+        if b is not None:
+            block = block - b[begin:end]
+        return float(np.square(block).sum())
+
+    return _add_blocks(add, x.size)
+
+
+def _add_blocks(add: Callable[[int, int, int], float], size: int) -> float:
+    (sums,) = map_blocks(add, [split_as_numpy_adds(size)])
+    return add_as_numpy(sums, size)
+
+
+def _widen(x: np.ndarray) -> np.ndarray:
+    return x.astype(np.float64, copy=False)

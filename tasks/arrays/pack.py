@@ -13,13 +13,14 @@ import contextvars
 import errno
 import fcntl
 import functools
+import hashlib
 import io
 import itertools
 import json
 import mmap
 import os
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -138,6 +139,8 @@ class ArraySpool:
         self._file: Any = None
         self._maps: list[tuple[int, mmap.mmap]] = []  # where each begins in the file
         self._made: dict[int, tuple[np.ndarray, int]] = {}
+        #: Of arrays, by their ids; some of them are of this file, and all live as long as it does: see `digest_arrays`.
+        self.digests: dict[tuple[int, ...], Any] = {}
 
     def make(self, shape: Sequence[int], dtype: str) -> np.ndarray:
         """An array, all zeros. Raises StorageError where the disk has no room for it."""
@@ -247,17 +250,34 @@ def release_spooled_arrays() -> None:
         spool.release()
 
 
-def put_array_into_digest(digest: Any, array: np.ndarray) -> None:
-    """Put the bytes of an array into a digest. Of one that was made in a file no more than a row is held at a time."""
-    if array.nbytes <= COPIED:
-        digest.update(array.tobytes())
-        return
+def digest_arrays(arrays: Sequence[np.ndarray]) -> Any:
+    """A SHA-256 of the bytes of some arrays, one after another, of strings of their text. Of arrays some of which were
+    made in a file it is remembered until that is a pack: they are not to be written to any more; and no more than a row
+    of them is held at a time."""
     spool = _spool.get()
-    spooled = spool is not None and spool.find(array) is not None
-    for part in array if spooled else (array,):
-        digest.update(_view_array_bytes(part))
-        if spooled:
-            release_spooled_arrays()
+    spooled = [] if spool is None else [array for array in arrays if spool.find(array) is not None]
+    if spool is None or not spooled:
+        return _digest_arrays(arrays, ())
+    key = tuple(map(id, arrays))
+    if key not in spool.digests:
+        spool.digests[key] = _digest_arrays(arrays, set(map(id, spooled)))
+    return spool.digests[key].copy()
+
+
+def _digest_arrays(arrays: Sequence[np.ndarray], spooled: Collection[int]) -> Any:
+    digest = hashlib.sha256()
+    for array in arrays:
+        if array.dtype.kind == "O":
+            digest.update(repr(array.tolist()).encode())
+        elif array.nbytes <= COPIED:
+            digest.update(array.tobytes())
+        elif id(array) in spooled:
+            for row in array:
+                digest.update(_view_array_bytes(row))
+                release_spooled_arrays()
+        else:
+            digest.update(_view_array_bytes(array))
+    return digest
 
 
 def _view_array_bytes(array: np.ndarray) -> memoryview:

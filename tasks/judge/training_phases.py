@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from tasks.arrays import noise
-from tasks.arrays.blocks import add_as_numpy, map_blocks, split_as_numpy_adds, split_evenly
+from tasks.arrays.blocks import add_as_numpy, add_squares, map_blocks, split_as_numpy_adds, split_evenly
 from tasks.judge.error_metrics import Metrics, check_output_metadata
 from tasks.model import EPS, Leaf
 from tasks.training.exact import HALF, STORED, STORINGS
@@ -112,7 +112,7 @@ def expect_phase_alone(
     names: of the parameters; excused: of the clipping, `find_excused_factor`."""
     if phase == CLIPPED:
         # All gradients are clipped by the norm of them, a single number.
-        factor = excused * recipe.clip_factor(math.sqrt(_add_squares(gradients.arrays)))
+        factor = excused * recipe.clip_factor(math.sqrt(sum(map(add_squares, gradients.arrays))))
         return _expect_clipped(gradients.arrays, factor, expected)
     shapes = [leaf.shape for leaf in expected]
     state = [cut_state_vector(vectors[name], shapes) for name in ("weights", "first", "second")]
@@ -190,17 +190,6 @@ def _fit_outputs(gradients: Sequence[np.ndarray], outputs: Sequence[np.ndarray])
     sums = [[sum(rows) for rows in zip(*(row for block in some for row in block))] for some in found if some]
     fitted, square = (sum(some) for some in zip(*sums)) if sums else (0.0, 0.0)
     return fitted, square
-
-
-def _add_squares(arrays: Sequence[np.ndarray]) -> float:
-    """The sum of squares of all elements of some arrays."""
-    flat = [x.reshape(-1) for x in arrays]
-
-    def add(k: int, begin: int, end: int) -> float:
-        return float(np.square(flat[k][begin:end].astype(np.float64)).sum())
-
-    found = map_blocks(add, [split_as_numpy_adds(x.size) for x in flat])
-    return sum(add_as_numpy(sums, x.size) for sums, x in zip(found, flat))
 
 
 def _add_squares_in_lanes(x: np.ndarray, lanes: int) -> float:

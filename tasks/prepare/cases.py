@@ -18,7 +18,7 @@ import numpy as np
 from tasks import catalogs, checks, counterparts, sources
 from tasks.arrays import module_state
 from tasks.arrays.noise import DRAWS
-from tasks.arrays.pack import ArrayPack, PackError, Written, put_array_into_digest, save_pack, spool_arrays
+from tasks.arrays.pack import ArrayPack, PackError, Written, digest_arrays, save_pack, spool_arrays
 from tasks.arrays.tree import (
     NotEncodable,
     TensorSpec,
@@ -436,12 +436,7 @@ def _make_oracle_record(oracle: Oracle, sample: Sample, add: Add) -> OracleRecor
 
 def _digest_prepared_sample(sample: Sample) -> str:
     """SHA-256 of the bytes of the inputs and the model, or of what the module holds, first 16 hex digits."""
-    digest = hashlib.sha256()
-    for array in sample.arrays:
-        if array.dtype.kind == "O":
-            digest.update(repr(array.tolist()).encode())
-        else:
-            put_array_into_digest(digest, array)
+    digest = digest_arrays(sample.arrays)
     digest.update(sample.model or b"")
     digest.update(module_state.digest_module_state(sample.state).encode() if sample.state else b"")
     return digest.hexdigest()[:16]

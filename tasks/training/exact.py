@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays import noise
+from tasks.arrays.blocks import add_squares
 from tasks.arrays.widened import compute_in_float64
 from tasks.model import EPS
 from tasks.training.networks.base import Network
@@ -80,10 +81,12 @@ class ExactTraining:
     def _buffers(self) -> list[Any]:
         return [b for b in self.module.buffers() if b.is_floating_point()]
 
-    def lay_out_anew(self) -> None:
-        """Have the parameters lie in memory that is got now."""
-        for p in self.module.parameters():
-            p.data = p.data.clone()
+    def renew_weights(self) -> None:
+        """Have the weights lie in memory that is got now, without values: each step begins with its own."""
+        import torch
+
+        for p in self._parameters():
+            p.data = torch.empty_like(p)
 
     def step(
         self,
@@ -272,7 +275,7 @@ def _put_values(x: Any, value: np.ndarray) -> None:
 
 def measure_clip_factor(recipe: TrainingRecipe, gradients: Iterable[np.ndarray]) -> float:
     """By what clipping multiplies gradients."""
-    return recipe.clip_factor(math.sqrt(sum(float((g * g).sum()) for g in gradients)))
+    return recipe.clip_factor(math.sqrt(sum(map(add_squares, gradients))))
 
 
 def list_step_outputs(recipe: TrainingRecipe, places: StatePlaces, taps: Sequence[str]) -> list[tuple[str, str]]:

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from tasks import heap
-from tasks.arrays.pack import make_spooled_array, release_spooled_arrays
+from tasks.arrays.blocks import add_products, add_squares
+from tasks.arrays.pack import digest_arrays, make_spooled_array, release_spooled_arrays
 from tasks.forks import Forget, Take, Work, fork_beside
 from tasks.model import EPS
 from tasks.training.exact import HALF, STORED, STORINGS, ExactTraining, SeenModules, list_step_outputs
@@ -85,7 +86,7 @@ def follow_trajectory(
         torch.set_num_threads(1)
         if (size := sum(w.size for w in exact.start.weights)) >= LARGE:
             stack.enter_context(heap.keep_freed_arrays(STEP_BYTES * size))
-            exact.lay_out_anew()
+            exact.renew_weights()
             with fork_beside() as forks:
                 inputs = _look_at_steps(exact, seed, steps, draws, looked, forks.do)
             note = forks.failure and NOTE.format(forks.failure)
@@ -107,7 +108,13 @@ def _look_at_steps(
     rows = {number: row for row, number in enumerate(sorted(set(steps)))}
     given = [_draw_batch(exact, rng) for _ in range(max(steps) + 1)]
     inputs = _lay_out_inputs(exact, [(number, *given[number]) for number in rows])
-    state = [exact.start]  # in a list of its own, which a process that draws of this step empties
+    state = [exact.start]
+
+    def forget() -> None:
+        """Let go, in a process that draws of a step, of what it does not ask for."""
+        state.clear()
+        exact.renew_weights()
+
     for number, (batch, probe) in enumerate(given):
         if (row := rows.get(number)) is None:
             state.append(exact.step(state.pop(), number, batch, probe, looked_at=False).state)
@@ -122,7 +129,8 @@ def _look_at_steps(
         del found
         release_spooled_arrays()
         draw = functools.partial(exact.step, begun, number, batch, probe, goes_on=False)
-        do(functools.partial(looked.measure, row, draw, draws), functools.partial(looked.take, row), state.clear)
+        do(functools.partial(looked.measure, row, draw, draws), functools.partial(looked.take, row), forget)
+    digest_arrays(list(inputs.values()))  # while the last draws are made beside
     return inputs
 
 
@@ -177,18 +185,18 @@ class _LookedAt:
     def measure(self, row: int, draw: Callable[..., SeenModules], draws: int) -> dict[str, list[Measured]]:
         """What is kept of a step, by phase and output: the norms of what is right, how far the farthest draw is from it,
         and the slope of each draw; plain data."""
-        found = dict[str, list[Measured]]()
+        found, squares = dict[str, list[Measured]](), dict[str, Arrays]()
         for phase, some in self.right.items():
-            sizes = [_measure_row_norms(right[row], phase == SHARES) for right in some]
-            found[phase] = [(size.tolist(), np.zeros(size.shape).tolist(), []) for size in sizes]
+            squares[phase] = [_add_row_squares(right[row], None, phase == SHARES) for right in some]
+            found[phase] = [(np.sqrt(x).tolist(), np.zeros(x.shape).tolist(), []) for x in squares[phase]]
         for number in range(draws):
             for phase, moved in draw(draw=number).phases.items():
                 moved.reverse()  # dropped one by one
                 for k, (size, apart, slopes) in enumerate(found[phase]):
                     x, y = moved.pop(), self.right[phase][k][row]
-                    wider = np.maximum(apart, _measure_row_norms(x - y, phase == SHARES))
+                    wider = np.maximum(apart, np.sqrt(_add_row_squares(x, y, phase == SHARES)))
                     if phase in ALONG:
-                        slopes.append(measure_update_slope(x, y))
+                        slopes.append(measure_update_slope(x, y, float(squares[phase][k])))
                     found[phase][k] = size, wider.tolist(), slopes
             release_spooled_arrays()
         return found
@@ -229,14 +237,14 @@ def _expect_training_steps(exact: ExactTraining, looked: _LookedAt) -> list[Expe
     return found
 
 
-def _measure_row_norms(x: np.ndarray, axes: int) -> np.ndarray:
-    """Norms over all but the first axes."""
-    with np.errstate(over="ignore"):  # a run that diverges: the loss says so
-        return np.asarray(np.sqrt(np.square(x.reshape(*x.shape[:axes], -1)).sum(-1)))
+def _add_row_squares(x: np.ndarray, y: np.ndarray | None, axes: int) -> np.ndarray:
+    """Sums of squares over all but the first axes (none or one), of ``x`` or of x − y."""
+    if not axes:
+        return np.asarray(add_squares(x, y))
+    return np.array([add_squares(row, None if y is None else y[k]) for k, row in enumerate(x)])
 
 
-def measure_update_slope(x: np.ndarray, reference: np.ndarray) -> float:
+def measure_update_slope(x: np.ndarray, reference: np.ndarray, square: float) -> float:
     """⟨x, reference⟩ / ⟨reference, reference⟩ − 1: by what share it is too long along the right one; 0 for a reference
-    of zeros."""
-    size = float(np.square(reference).sum())
-    return float((x * reference).sum()) / size - 1 if size else 0.0
+    of zeros. square: ⟨reference, reference⟩."""
+    return add_products(x, reference) / square - 1 if square else 0.0

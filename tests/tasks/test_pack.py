@@ -25,8 +25,8 @@ from tasks.arrays.pack import (
     ArrayPack,
     PackError,
     StorageError,
+    digest_arrays,
     make_spooled_array,
-    put_array_into_digest,
     release_spooled_arrays,
     save_pack,
     spool_arrays,
@@ -95,12 +95,6 @@ def small(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
     return str(request.param)
 
 
-def digest(array: np.ndarray) -> str:
-    found = hashlib.sha256()
-    put_array_into_digest(found, array)
-    return found.hexdigest()
-
-
 @pytest.mark.usefixtures("small")
 def test_arrays_that_are_made_in_the_file_of_their_pack_are_what_was_put_there(tmp_path: Path) -> None:
     values, path = np.random.default_rng(0).normal(size=(3, 5, 200)), tmp_path / "cases" / "a" / "a.pack"
@@ -113,8 +107,12 @@ def test_arrays_that_are_made_in_the_file_of_their_pack_are_what_was_put_there(t
             made[row], small[row] = value, value[0, :2]
             release_spooled_arrays()
         # Wherever an array was made: a run of another farm had it in memory.
-        assert digest(made) == hashlib.sha256(values.tobytes()).hexdigest()
-        assert digest(small) == hashlib.sha256(small.tobytes()).hexdigest()
+        right = hashlib.sha256(b"".join(x.tobytes() for x in (small, values, whole))).hexdigest()
+        for _ in range(2):
+            assert digest_arrays([small, made, whole]).hexdigest() == right
+            digest_arrays([small, made, whole]).update(b"what follows is put into a copy")
+        assert digest_arrays([made, small]).hexdigest() != right
+        assert digest_arrays([small]).hexdigest() == hashlib.sha256(small.tobytes()).hexdigest()
         written = save_pack(path, {"k": 1}, [small, made, values, whole], spool)
     assert (os.listdir(tmp_path / "cases"), os.listdir(path.parent)) == (["a"], ["a.pack"])
     for back in (ArrayPack(path), ArrayPack(path, written)):
