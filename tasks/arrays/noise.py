@@ -119,14 +119,14 @@ def perturb_by_noise(x: np.ndarray, eps: float, draw: int, place: int, begin: in
     return np.multiply(u, x, out=u) if x.dtype == np.float64 else np.asarray(u * x)
 
 
-def perturb_in_place(x: np.ndarray, eps: float, draw: int, place: int) -> None:
-    """`perturb_by_noise` into ``x`` itself (float64). Elements that share memory (of an expanded result) are one number
-    that is rounded once: they move alike."""
-    start = _seed_noise_draw(draw, place)
+def perturb_in_place(x: np.ndarray, eps: float, draw: int, place: int, given: np.ndarray | None = None) -> None:
+    """`perturb_by_noise` into ``x`` (float64), of itself or of what is given, of its shape. Elements that share memory (of
+    an expanded result) are one number that is rounded once: they move alike."""
+    start, given = _seed_noise_draw(draw, place), x if given is None else given
     if draw != ALONE and x.size > _TABLE - start and x.flags.c_contiguous:
-        _move_by_repeated_factors(x, _draw_noise_factors(eps, draw % _TABLES)[start:], x)
+        _move_by_repeated_factors(given, _draw_noise_factors(eps, draw % _TABLES)[start:], x)
     else:
-        x[...] = perturb_by_noise(x, eps, draw, place)
+        x[...] = perturb_by_noise(given.astype(np.float64, copy=False), eps, draw, place)
 
 
 def move_last_digit(x: np.ndarray, draw: int, place: int) -> np.ndarray:

@@ -144,8 +144,7 @@ class ExactTraining:
         after: tuple[Arrays, Arrays, Arrays] = ([], [], [])
         begin, count = next(places) if draw is not None else 0, len(raw)
         for k, (p, name, weight, one, two, gradient) in enumerate(parts):
-            clipped = gradient * factor if factor != 1.0 else gradient
-            own, given = self.recipe.of_parameter(name), (number, weight, one, two, clipped)
+            own, given = self.recipe.of_parameter(name), (number, weight, one, two, gradient, factor)
             made = own.advance(*given) if goes_on else (own.advance_weight(*given),)
             if draw is not None:
                 for place, x in enumerate(reversed(made)):
@@ -177,9 +176,10 @@ class ExactTraining:
             if unused := [name for name, g in zip(self.places.parameters, gradients) if g is None]:
                 raise ValueError(f"the loss does not depend on {', '.join(unused)}")
             total = total + loss.detach().numpy() / count
-            # Copies, one at a time: a gradient may be a parameter, a buffer or what its function computes in, which the
-            # next forward or backward writes to.
-            found.append([gradients.pop(0).numpy().copy() for _ in parameters])
+            # Of several, copies, one at a time: a gradient may be a parameter, a buffer or what its function computes in,
+            # which the next forward or backward writes to. A single one is copied as it is reduced.
+            rows = (gradients.pop(0).numpy() for _ in parameters)
+            found.append([x.copy() for x in rows] if count > 1 else list(rows))
         if not math.isfinite(float(total)):
             raise FloatingPointError(
                 f"the loss of the reference is {float(total)}: lower the rate or begin with other weights"
@@ -210,16 +210,21 @@ class ExactTraining:
     def _load(self, weights: Sequence[np.ndarray], draw: int | None, places: Any) -> None:
         """Put weights into the module, as they are where they are used."""
         for p, value in zip(self._parameters(), weights):
-            _put_values(p, value)
-        self._move_weights(draw, places)
+            if draw is None:
+                _put_values(p, value)
+            else:
+                self._move_weight(p, draw, next(places), value)
 
     def _move_weights(self, draw: int | None, places: Any) -> None:
-        """Move the module's weights where they are used: autocast rounds those of products."""
-        if draw is None:
-            return
-        for p in self._parameters():
-            eps = self._elsewhere if self._elsewhere is not None and p.ndim < 2 else self._half
-            noise.perturb_in_place(p.detach().numpy(), eps, draw, next(places))
+        """Move the module's weights as they are where they are used."""
+        if draw is not None:
+            for p in self._parameters():
+                self._move_weight(p, draw, next(places))
+
+    def _move_weight(self, p: Any, draw: int, place: int, value: np.ndarray | None = None) -> None:
+        """Move a weight, or put a value there that is moved: autocast rounds those of products."""
+        eps = self._elsewhere if self._elsewhere is not None and p.ndim < 2 else self._half
+        noise.perturb_in_place(p.detach().numpy(), eps, draw, place, value)
 
     def _set_buffers(self, buffers: Sequence[np.ndarray]) -> None:
         for b, value in zip(self._buffers(), buffers):
@@ -248,11 +253,11 @@ class ExactTraining:
         return torch.from_numpy(x.astype(np.float64) if x.dtype.kind == "f" else np.ascontiguousarray(x))
 
     def _reduce(self, share: np.ndarray, draw: int | None, places: Any) -> np.ndarray:
-        """The mean over the micro-batches; of a single one that itself, moved in place. What ranks exchange in a
-        narrower dtype is rounded before it is added up, where it may be larger than the sum."""
+        """The mean over the micro-batches, in memory of its own. What ranks exchange in a narrower dtype is rounded
+        before it is added up, where it may be larger than the sum."""
         if len(share) == 1 and not self.recipe.compress:
             only = share.reshape(share.shape[1:])
-            return only if draw is None else self._store(only, draw, next(places))
+            return only.copy() if draw is None else noise.perturb_by_noise(only, HALF * EPS[STORED], draw, next(places))
         if draw is None:
             return np.asarray(share.mean(0))
         if narrow := self.recipe.compress:
