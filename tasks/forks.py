@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import pickle
 import select
 import signal
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +27,10 @@ LOOK_S, LOOKS = 1.0, 20
 Work = Callable[[], Any]
 Take = Callable[[Any], None]
 Forget = Callable[[], None]
+
+
+def _forget_nothing() -> None:
+    """What most work asks for."""
 
 
 @dataclass
@@ -78,15 +82,17 @@ class _Fork:
 
 class Forks:
     """Processes that are forked from this one, no more at once than it has processors and memory for. failure: why
-    work was done in this process, of the first that was; "" where none was."""
+    work was done in this process, of the first that was; "" where none was. closes: whether they hold no file open that
+    is open here, which their work does not read then: whoever waits for its end would wait for them as well."""
 
-    def __init__(self) -> None:
+    def __init__(self, closes: bool = False) -> None:
         self.failure = ""
+        self._closes = closes
         self._running: list[_Fork] = []
         self._largest = 0
         self._in_vain = False
 
-    def do(self, work: Work, take: Take, forget: Forget = bool) -> None:
+    def do(self, work: Work, take: Take, forget: Forget = _forget_nothing) -> None:
         """Have ``work`` done on this process's state as it is now, and what it returns (pickled) given to ``take`` in
         this process, at the latest in `finish`. Returns when there is a processor free to go on. forget:
         lets go, in the other process, of what is large and not asked for: whoever writes to it here copies it else.
@@ -96,46 +102,51 @@ class Forks:
         ends a process ends this one. It is then done on a later state, and changes it: ``failure`` says so. None is
         forked any more after a failure that others would have as well: all but a kill and a want of processes."""
         self._largest = max(self._largest, heap.measure_own_memory())
-        one = None if self._in_vain else self._fork(work, take, forget)
-        if one is None:
+        if self._in_vain or not self._fork(work, take, forget):
             return take(work())
-        self._running.append(one)
         while len(self._running) >= count_processes_at_once(self._largest):
-            self._take_next()
+            self.take_next()
 
     def finish(self) -> None:
         """Take what is not yet done."""
-        while self._running:
-            self._take_next()
+        while self.take_next():
+            pass
 
     def end(self) -> None:
         """End what is not yet done."""
         while self._running:
             self._running.pop().end()
 
-    def _fork(self, work: Work, take: Take, forget: Forget) -> _Fork | None:
-        """A process that does it; None where none can be had."""
+    def _fork(self, work: Work, take: Take, forget: Forget) -> bool:
+        """Whether a process that does it could be had."""
         pipe: tuple[int, ...] = ()
         parent = os.getpid()
+        # A signal is this process's: its copy would do what this one does at its end.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGALRM))
         try:
             ours, theirs = pipe = os.pipe()
-            with warnings.catch_warnings():  # of threads: what they may have held in the other process is looked after
-                warnings.simplefilter("ignore")
-                pid = os.fork()
+            pid = os.fork()
+            if pid == 0:
+                _answer_and_end(parent, work, forget, theirs, before, self._closes)
+            self._running.append(_Fork(pid, ours, work, take))
         except (AttributeError, OSError) as error:  # a system without it; no more descriptors, processes or memory
             for end in pipe:
                 os.close(end)
             self._tell(f"no process could be forked: {error}")
-            return None
-        if pid == 0:
-            _answer_and_end(parent, work, forget, theirs)
+            return False
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         os.close(theirs)
         # Whoever writes first to memory that both have copies it: what lies free there is given back before.
-        select.select([ours], [], [], LOOK_S)
-        return _Fork(pid, ours, work, take)
+        begun = select.poll()
+        begun.register(ours, select.POLLIN)
+        begun.poll(LOOK_S * 1e3)
+        return True
 
-    def _take_next(self) -> None:
-        """Wait for one that is done, or will never be."""
+    def take_next(self) -> bool:
+        """Wait for one that is done, or will never be, and take it; whether there was one."""
+        if not self._running:
+            return False
         poll = select.poll()
         for one in self._running:
             poll.register(one.pipe, select.POLLIN)
@@ -143,7 +154,8 @@ class Forks:
             ready = {fd for fd, _ in poll.poll(LOOK_S * 1e3)}
             for one in self._running:
                 if one.read() if one.pipe in ready else not ready and one.look():
-                    return self._take(one)
+                    self._take(one)
+                    return True
 
     def _take(self, one: _Fork) -> None:
         """Take what one has answered, or do it here."""
@@ -183,16 +195,24 @@ def count_processes_at_once(largest: int) -> int:
     return max(1, int(min(count_usable_processors(), memory // max(largest, 1))))
 
 
-def _answer_and_end(parent: int, work: Work, forget: Forget, pipe: int) -> None:
-    """In the forked process."""
+def _answer_and_end(
+    parent: int, work: Work, forget: Forget, pipe: int, signals: Iterable[signal.Signals], closes: bool
+) -> None:
+    """In the forked process. signals: those that are blocked."""
     try:
+        gc.freeze()  # what is garbage here is garbage there, and its finalisers run there
+        signal.pthread_sigmask(signal.SIG_SETMASK, signals)
         end_with_parent(parent)
         with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
             file.write("1000")  # under want of memory this one is ended, not its parent, whose work would all be lost
-        forget()
-        heap.give_freed_memory_back()
-        os.write(pipe, _BEGUN)
+        if closes:
+            _close_files(pipe)
         try:
+            try:
+                forget()
+                heap.give_freed_memory_back()
+            finally:
+                os.write(pipe, _BEGUN)
             answer = pickle.dumps({"done": work()})
         except BaseException as error:  # as the parent will find out
             answer = pickle.dumps({"error": f"{type(error).__name__}: {error}"})
@@ -201,3 +221,12 @@ def _answer_and_end(parent: int, work: Work, forget: Forget, pipe: int) -> None:
             answer = answer[os.write(pipe, answer) :]
     finally:
         os._exit(0)  # nothing of the parent's is tidied up here
+
+
+def _close_files(but: int) -> None:
+    """Close all files but one and the standard ones."""
+    with contextlib.suppress(OSError):
+        for name in os.listdir("/proc/self/fd"):
+            if int(name) > 2 and int(name) != but:
+                with contextlib.suppress(OSError):  # the listing's own
+                    os.close(int(name))

@@ -8,10 +8,15 @@ import functools
 import resource
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-#: Of mallopt(3), and of madvise(2).
-_TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX, _HUGE_PAGES = -1, -3, -4, 14
+if TYPE_CHECKING:
+    import numpy as np
+
+#: Of mallopt(3).
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4
+#: Of madvise(2): the memory is not needed; it may lie in huge pages; it is to lie in them now.
+_UNNEEDED, _HUGE_PAGES, _COLLAPSE = 4, 14, 25
 #: What glibc settles at by itself after it has freed an array of this size: DEFAULT_MMAP_THRESHOLD_MAX, and twice that.
 _LARGE = 32 << 20
 #: How many arrays glibc maps by themselves (DEFAULT_MMAP_MAX), and what has it give nothing back to the system.
@@ -71,16 +76,33 @@ def give_freed_memory_back() -> None:
             _reserve_huge_pages()
 
 
+def use_huge_pages(array: np.ndarray) -> None:
+    """Have a contiguous array lie in huge pages, as far as it fills some."""
+    for advice in (_HUGE_PAGES, _COLLAPSE):
+        _advise(array.ctypes.data, array.nbytes, advice, _HUGE_PAGE)
+
+
+def drop_values(array: np.ndarray) -> None:
+    """Let go of what a contiguous array holds, that of parts of pages excepted: whatever is read there next is
+    anything."""
+    _advise(array.ctypes.data, array.nbytes, _UNNEEDED, resource.getpagesize())
+
+
 def _reserve_huge_pages() -> None:
     """Have malloc's next ``_kept`` bytes lie in huge pages; none is taken before it is written to. Nothing where the
     system has none, or refuses so much memory."""
-    malloc, free, madvise = map(_find_libc_function, ("malloc", "free", "madvise"))
+    malloc, free = map(_find_libc_function, ("malloc", "free"))
     malloc.restype = ctypes.c_void_p
     if begin := malloc(ctypes.c_size_t(_kept)):
-        first = -(-begin // _HUGE_PAGE) * _HUGE_PAGE
-        if (rest := begin + _kept - first) > 0:
-            madvise(ctypes.c_void_p(first), ctypes.c_size_t(rest), _HUGE_PAGES)
+        _advise(begin, _kept, _HUGE_PAGES, _HUGE_PAGE)
         free(ctypes.c_void_p(begin))
+
+
+def _advise(begin: int, size: int, advice: int, page: int) -> None:
+    """madvise(2) of the whole pages of some memory; nothing where it is not there, or refuses."""
+    first, last = -(-begin // page) * page, (begin + size) // page * page
+    if last > first and (madvise := _find_libc_function("madvise")) is not None:
+        madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), advice)
 
 
 def measure_own_memory() -> int:

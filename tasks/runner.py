@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import math
 import operator
 import os
 import signal
@@ -70,9 +71,8 @@ ERROR_LIMIT = 2000
 #: Bytes of the outputs of an observation from which on they are judged while the backend takes its next step: less is
 #: judged before another process is there.
 LARGE = 1 << 24
-#: Arrays of a large step, in the size of its first large outputs: of its state, and what is made of it, as tensors, as
-#: the backend returns them, and as they are held.
-ARRAYS_OF_STEP = 16
+#: How often a large step's outputs are in memory, about: as tensors, as the backend returns them, and as they are held.
+STEP_COPIES = 4
 
 
 class RunItem:
@@ -134,7 +134,7 @@ class CaseRun:
     #: What was seen at the steps of its check.
     seen: list[trace.TracedSteps] = field(default_factory=list)
     #: The judgements of those of a check that spends them (`tasks.checks.Check.spend`), and how long these took.
-    spent: list[Judgement] = field(default_factory=list)
+    spent: list[Judgement] | None = None
     judge_s: float = 0.0
     build_ms: float | None = None
     started_at: float = 0.0
@@ -156,21 +156,23 @@ class Spending:
 
     def __init__(self, runner: Runner, case: CaseRun, check: checks.Check) -> None:
         self._runner, self._case, self._check = runner, case, check
-        self._forks = Forks()
+        self._forks = Forks(closes=True)
         self._large, self._kept = False, contextlib.ExitStack()  # memory is kept from the first large outputs on
         self._waiting: list[int] = []  # of one step, which is being seen
+        self._handed: list[int] = []  # to other processes
         self._spent: dict[int, list[Judgement]] = {}  # by place
+        self._failed = False
 
     def take(self, place: int) -> None:
         """Judge what has been seen there, or have it judged with the rest of its step."""
         what = self._case.seen[place].what
-        if self._waiting and self._case.seen[self._waiting[0]].what.row != what.row:
+        if self._waiting and (what.row is None or self._case.seen[self._waiting[0]].what.row != what.row):
             self._judge_waiting()
         size = sum(getattr(x, "nbytes", 0) for x in what.outputs)  # a backend may return what is no array
         if self._waiting or size >= LARGE:
             if not self._large:
                 self._large = True
-                self._kept.enter_context(heap.keep_freed_arrays(ARRAYS_OF_STEP * size))
+                self._kept.enter_context(heap.keep_freed_arrays(STEP_COPIES * self._measure_step()))
             self._waiting.append(place)
             if what.part[1] == len(self._case.sample.record.expected) and what.rank in (None, what.ranks - 1):
                 self._judge_waiting()  # no more comes of this step
@@ -183,7 +185,7 @@ class Spending:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: object) -> None:
         try:
-            if error is None or isinstance(error, Exception):
+            if not isinstance(error, KeyboardInterrupt):
                 self._finish()
         except BaseException:
             self._runner.broken |= error is not None and self._runner.has_lost_device(error)
@@ -196,12 +198,21 @@ class Spending:
 
     def _finish(self) -> None:
         self._judge_waiting()
-        if len(self._spent) < len(self._list_judged()):
+        going = len(self._spent) < len(self._list_judged())
+        while going:
             with self._judging():
-                self._forks.finish()
-                for place in self._list_judged():
-                    if place not in self._spent:  # judging it has raised an error, which it raises here
-                        self._keep(place, *self._judge(place))
+                going = self._forks.take_next()
+        for place in self._list_judged():
+            if (
+                place not in self._spent
+            ):  # of a step that could not be judged: the first that raises an error does so here
+                with self._judging():
+                    self._keep(place, *self._judge(place))
+        self._failed = False
+
+    def _measure_step(self) -> int:
+        """Bytes of the outputs of a step, in float32."""
+        return sum(4 * math.prod(x.shape[1:]) for x in self._case.sample.record.expected)
 
     def _list_judged(self) -> list[int]:
         """Places of what is judged, as far as it has been seen."""
@@ -220,21 +231,25 @@ class Spending:
     def _judge_waiting(self) -> None:
         places, self._waiting = self._waiting, []
 
-        def judge() -> list[tuple[int, list[Judgement], checks.Observation]]:
-            """Of the places before the first that cannot be judged."""
-            found = []
-            with contextlib.suppress(Exception):
-                for place in places:
-                    found.append((place, *self._judge(place)))
-            return found
+        def judge() -> list[tuple[int, list[Judgement], checks.Observation]] | None:
+            try:
+                return [(place, *self._judge(place)) for place in places]
+            except Exception:  # which is raised where the step is judged again, after those before it
+                return None
 
-        def keep(found: list[tuple[int, list[Judgement], checks.Observation]]) -> None:
-            for one in found:
+        def keep(found: list[tuple[int, list[Judgement], checks.Observation]] | None) -> None:
+            self._failed |= found is None
+            for one in found or ():
                 self._keep(*one)
 
         if places:
+            self._handed += places
             with self._judging():
                 self._forks.do(judge, keep)
+            self._case.sample.owner.pack.release()
+        if self._failed:
+            self._failed = False
+            self._finish()
 
     def _judge(self, place: int) -> tuple[list[Judgement], checks.Observation]:
         """The judgements of what has been seen there, and what is concluded from."""
@@ -536,7 +551,7 @@ class Runner:
             try:
                 asked = (self.policy, self.info, case.form)
                 if broken is None and (len(stages) > 1 or stages[0].row is not None or check.names_faults):
-                    of_steps = case.spent or judge_steps(case.sample, stages, *asked)
+                    of_steps = judge_steps(case.sample, stages, *asked) if case.spent is None else case.spent
                     found = self._judge_case(case, stages, of_steps)
                 else:
                     adds = None if self._passport is None else self._find_own_arithmetic(case, self._passport)
@@ -582,7 +597,7 @@ class Runner:
     ) -> Judgement:
         """The judgement of a case by those of its steps; what nobody has promised is said in the flags."""
         check = checks.get_check_or_default(case.sample.owner.check)
-        if check.spends and not case.spent:
+        if check.spends and case.spent is None:
             stages = [check.spend(x, case.sample) for x in stages]
         if (concluded := check.conclude(stages, of_steps, case.sample)) is not None:
             return concluded
@@ -673,7 +688,7 @@ class Runner:
         if len(case.seen) == 1 and not case.seen[0].state_digest:  # as nearly all cases
             return ()
         complete = [x.what for x in case.seen if x.what.judged and x.what.error is None]
-        if case.spent:  # nothing is held that could be judged again
+        if case.spent is not None:  # nothing is held that could be judged again
             return trace.list_trace_rows(case.seen, case.spent)
         if len(case.seen) > 1 and len(found) < len(complete):  # a later step has ended the case
             with contextlib.suppress(Exception):  # what cannot be judged has its error, and costs nobody the row

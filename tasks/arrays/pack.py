@@ -139,8 +139,8 @@ class ArraySpool:
         self._file: Any = None
         self._maps: list[tuple[int, mmap.mmap]] = []  # where each begins in the file
         self._made: dict[int, tuple[np.ndarray, int]] = {}
-        #: Of arrays, by their ids; some of them are of this file, and all live as long as it does: see `digest_arrays`.
-        self.digests: dict[tuple[int, ...], Any] = {}
+        #: Of arrays, by their ids, the arrays, some of them of this file, and their digest: see `digest_arrays`.
+        self.digests: dict[tuple[int, ...], tuple[list[np.ndarray], Any]] = {}
 
     def make(self, shape: Sequence[int], dtype: str) -> np.ndarray:
         """An array, all zeros. Raises StorageError where the disk has no room for it."""
@@ -198,6 +198,7 @@ class ArraySpool:
     def close(self) -> None:
         """Forget the file, and remove it where it has become no pack."""
         self._made.clear()
+        self.digests.clear()
         self._maps.clear()
         if self._file is not None:
             self._file.close()
@@ -260,8 +261,8 @@ def digest_arrays(arrays: Sequence[np.ndarray]) -> Any:
         return _digest_arrays(arrays, ())
     key = tuple(map(id, arrays))
     if key not in spool.digests:
-        spool.digests[key] = _digest_arrays(arrays, set(map(id, spooled)))
-    return spool.digests[key].copy()
+        spool.digests[key] = list(arrays), _digest_arrays(arrays, set(map(id, spooled)))
+    return spool.digests[key][1].copy()
 
 
 def _digest_arrays(arrays: Sequence[np.ndarray], spooled: Collection[int]) -> Any:

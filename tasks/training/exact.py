@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from tasks import heap
 from tasks.arrays import noise
 from tasks.arrays.blocks import add_squares
 from tasks.arrays.widened import compute_in_float64
@@ -81,12 +82,19 @@ class ExactTraining:
     def _buffers(self) -> list[Any]:
         return [b for b in self.module.buffers() if b.is_floating_point()]
 
-    def renew_weights(self) -> None:
-        """Have the weights lie in memory that is got now, without values: each step begins with its own."""
-        import torch
+    def use_huge_pages(self) -> None:
+        """Have the weights lie in huge pages."""
+        for x in self._list_contiguous_weights():
+            heap.use_huge_pages(x)
 
-        for p in self._parameters():
-            p.data = torch.empty_like(p)
+    def drop_weights(self) -> None:
+        """Let go of the weights' values, where they are: each step begins with its own."""
+        for x in self._list_contiguous_weights():
+            heap.drop_values(x)
+
+    def _list_contiguous_weights(self) -> list[np.ndarray]:
+        found = (p.detach().numpy() for p in self._parameters())
+        return [x for x in found if x.flags.c_contiguous]
 
     def step(
         self,
@@ -275,7 +283,7 @@ def _put_values(x: Any, value: np.ndarray) -> None:
     import torch
 
     with torch.no_grad():
-        x.copy_(torch.from_numpy(np.ascontiguousarray(value)))
+        x.copy_(torch.from_numpy(np.asarray(value, order="C")))
 
 
 def measure_clip_factor(recipe: TrainingRecipe, gradients: Iterable[np.ndarray]) -> float:

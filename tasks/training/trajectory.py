@@ -86,9 +86,10 @@ def follow_trajectory(
         torch.set_num_threads(1)
         if (size := sum(w.size for w in exact.start.weights)) >= LARGE:
             stack.enter_context(heap.keep_freed_arrays(STEP_BYTES * size))
-            exact.renew_weights()
+            exact.use_huge_pages()
             with fork_beside() as forks:
                 inputs = _look_at_steps(exact, seed, steps, draws, looked, forks.do)
+                digest_arrays(list(inputs.values()))  # while the last draws are made
             note = forks.failure and NOTE.format(forks.failure)
         else:
             inputs = _look_at_steps(exact, seed, steps, draws, looked, _do_here)
@@ -113,7 +114,7 @@ def _look_at_steps(
     def forget() -> None:
         """Let go, in a process that draws of a step, of what it does not ask for."""
         state.clear()
-        exact.renew_weights()
+        exact.drop_weights()
 
     for number, (batch, probe) in enumerate(given):
         if (row := rows.get(number)) is None:
@@ -130,7 +131,6 @@ def _look_at_steps(
         release_spooled_arrays()
         draw = functools.partial(exact.step, begun, number, batch, probe, goes_on=False)
         do(functools.partial(looked.measure, row, draw, draws), functools.partial(looked.take, row), forget)
-    digest_arrays(list(inputs.values()))  # while the last draws are made beside
     return inputs
 
 

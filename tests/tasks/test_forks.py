@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import multiprocessing
 import os
+import resource
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -168,6 +171,84 @@ def test_a_process_that_a_fork_has_left_is_not_waited_for(answers: bool, monkeyp
     with fork_beside() as beside:
         beside.do(work, found.append)
     assert (found != [HERE]) is answers and time.monotonic() - before < 20
+
+
+def test_what_cannot_be_forgotten_is_said_and_the_work_done_here() -> None:
+    found: list[int] = []
+    with fork_beside() as beside:
+        beside.do(os.getpid, found.append, lambda: 1 / 0)  # type: ignore[arg-type, return-value]
+    assert found == [HERE] and beside.failure == "ZeroDivisionError: division by zero"
+
+
+def test_a_process_may_have_more_files_open_than_select_takes(list_forks: Callable[[], set[int]]) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 1200:
+        pytest.skip("no more than so many files may be open")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 1200), hard))
+    held, found = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)], list[int]()
+    try:
+        with fork_beside() as beside:
+            beside.do(os.getpid, found.append)
+    finally:
+        for one in held:
+            os.close(one)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert found != [HERE] and not list_forks()
+
+
+def test_work_that_reads_no_file_keeps_nobody_waiting_for_the_end_of_one() -> None:
+    ours, theirs = socket.socketpair()
+    beside, found = forks.Forks(closes=True), list[int]()
+    try:
+        beside.do(lambda: (time.sleep(1.0), os.getpid())[1], found.append)
+        theirs.close()
+        ours.settimeout(0.9)
+        assert ours.recv(1) == b""
+        beside.finish()
+    finally:
+        beside.end()
+        ours.close()
+    assert found != [HERE] and not beside.failure
+
+
+def test_an_interrupt_while_processes_are_made_leaves_none(list_forks: Callable[[], set[int]]) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for delay in (0.001, 0.003, 0.01, 0.03):
+            with pytest.raises(KeyboardInterrupt), fork_beside() as beside:
+                signal.setitimer(signal.ITIMER_REAL, delay)
+                while True:
+                    beside.do(lambda: time.sleep(0.005), lambda _: None)
+            assert not list_forks()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+class Last:
+    """Says where it is finalised."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.me = path, self
+
+    def __del__(self) -> None:
+        with self.path.open("a") as file:
+            file.write(f"{os.getpid()}\n")
+
+
+def test_garbage_of_this_process_is_finalised_here_alone(tmp_path: Path) -> None:
+    gc.disable()
+    try:
+        Last(tmp_path / "said")
+        with fork_beside() as beside:
+            beside.do(gc.collect, lambda _: None)
+    finally:
+        gc.enable()
+    gc.collect()
+    assert (tmp_path / "said").read_text() == f"{HERE}\n"
 
 
 def test_nobody_need_wait_for_children(monkeypatch: pytest.MonkeyPatch) -> None:

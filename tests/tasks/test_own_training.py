@@ -30,7 +30,7 @@ from tasks.relay import PAGE_SIZE, ProgressPage
 from tasks.runner import BUILD, JUDGE, LOAD, RUN, Runner, Spending, make_item_of_whole_group
 from tasks.training.hooked import HookedLoop
 from tasks.training.loop import TrainingLoop
-from tasks.training.phases import FIRST, PROBE, WEIGHTS
+from tasks.training.phases import CLIPPED, FIRST, PROBE, WEIGHTS
 from tasks.training.recipe import FLOAT8
 from tasks.wire import Done
 from tests.bench.training_faults import judge_form
@@ -292,7 +292,9 @@ def test_a_step_is_judged_while_the_next_one_is_taken_and_no_number_moves(
     told: list[tuple[int, int, int]] = []
     done = run_good_training(root, monkeypatch, told)
     assert len(held) == 13 and max(held) <= 2, "beside the step that is taken no more are held than processes judge"
-    assert [stage for _, stage, _ in told] == [LOAD, BUILD, RUN, *[JUDGE, RUN] * 14, JUDGE]
+    pairs = (len(told) - 4) // 2
+    assert 13 <= pairs <= 16
+    assert [stage for _, stage, _ in told] == [LOAD, BUILD, RUN, *[JUDGE, RUN] * pairs, JUDGE]
     times = {"build_ms", "run_ms", "started_at"}
     rows = [{k: v for k, v in x.row.values().items() if k not in times} for x in (alone, done)]
     assert rows[0] == rows[1] and rows[0]["status"] == "pass"
@@ -407,6 +409,69 @@ def test_a_step_whose_process_is_killed_is_judged_here(
     monkeypatch.setattr(Spending, "_judge", die)
     done = run_good_training(root, monkeypatch)
     assert done.row.status == "pass" and set(judged) == {3}
+
+
+def test_a_step_that_a_process_cannot_judge_ends_the_run_after_those_before_it(
+    root: Path, monkeypatch: pytest.MonkeyPatch, beside: None
+) -> None:
+    judge, step, here, taken = Spending._judge, TrainingLoop.step, os.getpid(), list[int]()
+
+    def fail(self: Spending, place: int) -> Any:
+        number = self._case.seen[place].what.number or 0
+        if os.getpid() != here:
+            time.sleep(1.0 * (number == 1))  # the later step fails before
+        if number in (1, 2):
+            raise ZeroDivisionError(f"at step {number}")
+        return judge(self, place)
+
+    def count(self: TrainingLoop, *given: Any) -> Any:
+        taken.append(1)
+        return step(self, *given)
+
+    monkeypatch.setattr(Spending, "_judge", fail)
+    monkeypatch.setattr(TrainingLoop, "step", count)
+    done = run_good_training(root, monkeypatch)
+    assert (done.row.status, done.row.stage, done.row.error) == ("error", "judge", "at step 1")
+    assert len(taken) < 6, "no more steps are taken than are judged at once"
+    assert {x.status for x in done.trace if x.number == 0} == {"pass"}
+
+
+def test_what_could_not_be_judged_elsewhere_is_judged_here_as_one_step(
+    root: Path, monkeypatch: pytest.MonkeyPatch, beside: None
+) -> None:
+    judge, here, judged = Spending._judge, os.getpid(), list[str]()
+
+    def fail_at_the_last(self: Spending, place: int) -> Any:
+        what = self._case.seen[place].what
+        if os.getpid() != here and what.phase == PROBE and what.number == 3:
+            raise ZeroDivisionError
+        if os.getpid() == here:
+            judged.append(what.phase)
+        return judge(self, place)
+
+    alone = run_good_training(root, monkeypatch)
+    monkeypatch.setattr(Spending, "_judge", fail_at_the_last)
+    done = run_good_training(root, monkeypatch)
+    assert CLIPPED not in judged or judged.index(CLIPPED) < judged.index(PROBE)
+    assert judged[0] != PROBE and judged[-1] == PROBE, "what is found of gradients is asked for by the probe"
+    assert [replace(x, ms=0.0) for x in alone.trace] == [replace(x, ms=0.0) for x in done.trace]
+
+
+def test_what_a_step_that_exits_leaves_to_judge_is_judged(
+    root: Path, monkeypatch: pytest.MonkeyPatch, beside: None
+) -> None:
+    step, taken = TrainingLoop.step, list[int]()
+
+    def leave(self: TrainingLoop, *given: Any) -> Any:
+        taken.append(1)
+        if len(taken) == 3:
+            raise SystemExit(3)
+        return step(self, *given)
+
+    monkeypatch.setattr(TrainingLoop, "step", leave)
+    done = run_good_training(root, monkeypatch)
+    assert (done.row.status, done.row.stage, done.row.error_type) == ("error", "run", "SystemExit")
+    assert {(x.number, x.status) for x in done.trace} == {(0, "pass"), (1, "pass")}
 
 
 def test_what_a_step_sets_is_undone_though_it_was_judged_before_the_next() -> None:
