@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 #: Of mallopt(3).
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4
-#: Of madvise(2): the memory is not needed; it may lie in huge pages; it is to lie in them now.
-_UNNEEDED, _HUGE_PAGES, _COLLAPSE = 4, 14, 25
+#: Of madvise(2): the memory will be needed, or is not; it may lie in huge pages; it is to lie in them now.
+_NEEDED, _UNNEEDED, _HUGE_PAGES, _COLLAPSE = 3, 4, 14, 25
 #: What glibc settles at by itself after it has freed an array of this size: DEFAULT_MMAP_THRESHOLD_MAX, and twice that.
 _LARGE = 32 << 20
 #: How many arrays glibc maps by themselves (DEFAULT_MMAP_MAX), and what has it give nothing back to the system.
@@ -86,6 +86,12 @@ def drop_values(array: np.ndarray) -> None:
     """Let go of what a contiguous array holds, that of parts of pages excepted: whatever is read there next is
     anything."""
     _advise(array.ctypes.data, array.nbytes, _UNNEEDED, resource.getpagesize())
+
+
+def read_ahead(array: np.ndarray) -> None:
+    """Have the system read what a contiguous array holds, where that is a file's, while this process does something
+    else."""
+    _advise(array.ctypes.data, array.nbytes, _NEEDED, resource.getpagesize())
 
 
 def _reserve_huge_pages() -> None:

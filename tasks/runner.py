@@ -173,6 +173,8 @@ class Spending:
             if not self._large:
                 self._large = True
                 self._kept.enter_context(heap.keep_freed_arrays(STEP_COPIES * self._measure_step()))
+            if not self._waiting and what.row is not None:
+                self._read_ahead(what.row + 1)
             self._waiting.append(place)
             if what.part[1] == len(self._case.sample.record.expected) and what.rank in (None, what.ranks - 1):
                 self._judge_waiting()  # no more comes of this step
@@ -185,7 +187,7 @@ class Spending:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: object) -> None:
         try:
-            if not isinstance(error, KeyboardInterrupt):
+            if not _is_end_asked_for(error):
                 self._finish()
         except BaseException:
             self._runner.broken |= error is not None and self._runner.has_lost_device(error)
@@ -209,6 +211,14 @@ class Spending:
                 with self._judging():
                     self._keep(place, *self._judge(place))
         self._failed = False
+
+    def _read_ahead(self, row: int) -> None:
+        """Have the inputs and references of a step read from the pack before they are asked for."""
+        form, expected = self._case.form, self._case.sample.expected()
+        stepped = [form.arrays[k] for k in form.stepped] if form is not None else []
+        for x in (*stepped, *(leaf.reference for leaf in expected)):
+            if isinstance(x, np.ndarray) and row < len(x):
+                heap.read_ahead(x[row : row + 1])
 
     def _measure_step(self) -> int:
         """Bytes of the outputs of a step, in float32."""
@@ -804,9 +814,14 @@ class Runner:
             return ""  # what cannot be asked acquits nobody
 
 
+def _is_end_asked_for(error: BaseException | None) -> bool:
+    """Whether it is Ctrl-C where that raises KeyboardInterrupt: in a process of the user's, as children do not heed
+    it."""
+    return isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
 def _is_error_of_case(error: BaseException) -> BaseException:
-    """What a case raised. Ctrl-C is no case's, where it raises KeyboardInterrupt: in a process of the user's, as
-    children do not heed it."""
-    if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    """What a case raised. An end that is asked for is no case's."""
+    if _is_end_asked_for(error):
         raise error
     return error

@@ -198,7 +198,7 @@ class _LookedAt:
                     if phase in ALONG:
                         slopes.append(measure_update_slope(x, y, float(squares[phase][k])))
                     found[phase][k] = size, wider.tolist(), slopes
-            release_spooled_arrays()
+        release_spooled_arrays()
         return found
 
     def take(self, row: int, measured: dict[str, list[Measured]]) -> None:

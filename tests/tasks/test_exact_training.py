@@ -242,6 +242,34 @@ def test_draws_that_are_made_beside_have_the_same_bits(
     assert collect() == right
 
 
+class Keeping(nn.Module):  # type: ignore[misc,name-defined]
+    """Computes with a view of its weight that it has kept since its first call. The scale has no dimensions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.scale = nn.Linear(6, 6), nn.Parameter(torch.tensor(1.5))
+
+    def forward(self, x: Any) -> Any:
+        if not hasattr(self, "kept"):
+            self.kept = self.layer.weight.detach().view(-1)
+        return torch.tanh(self.layer(x)) * self.scale + self.kept.sum()
+
+
+def test_a_view_that_a_large_network_keeps_of_a_weight_has_its_values_in_every_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    network = Network(Keeping, draw_pairs, compute_square_loss, TrainingRecipe(rate=3e-2))
+
+    def collect() -> list[bytes]:
+        made = follow_trajectory(ExactTraining(network, network.recipe), 1, (0, 1, 3))
+        return [x.tobytes() for one in made.outputs for x in (one.reference, one.floor) if x is not None]
+
+    right = collect()
+    monkeypatch.setattr(trajectory, "LARGE", 1)
+    assert collect() == right
+
+
 class Counting(nn.Module):  # type: ignore[misc,name-defined]
     """Keeps from call to call what is no buffer: how often it was called."""
 

@@ -457,20 +457,25 @@ def test_what_could_not_be_judged_elsewhere_is_judged_here_as_one_step(
     assert [replace(x, ms=0.0) for x in alone.trace] == [replace(x, ms=0.0) for x in done.trace]
 
 
+@pytest.mark.parametrize("ends", [SystemExit, KeyboardInterrupt])
 def test_what_a_step_that_exits_leaves_to_judge_is_judged(
-    root: Path, monkeypatch: pytest.MonkeyPatch, beside: None
+    root: Path, monkeypatch: pytest.MonkeyPatch, beside: None, ends: type[BaseException]
 ) -> None:
     step, taken = TrainingLoop.step, list[int]()
 
     def leave(self: TrainingLoop, *given: Any) -> Any:
         taken.append(1)
         if len(taken) == 3:
-            raise SystemExit(3)
+            raise ends
         return step(self, *given)
 
     monkeypatch.setattr(TrainingLoop, "step", leave)
-    done = run_good_training(root, monkeypatch)
-    assert (done.row.status, done.row.stage, done.row.error_type) == ("error", "run", "SystemExit")
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in a child
+    try:
+        done = run_good_training(root, monkeypatch)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert (done.row.status, done.row.stage, done.row.error_type) == ("error", "run", ends.__name__)
     assert {(x.number, x.status) for x in done.trace} == {(0, "pass"), (1, "pass")}
 
 
