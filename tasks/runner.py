@@ -200,17 +200,14 @@ class Spending:
 
     def _finish(self) -> None:
         self._judge_waiting()
-        going = len(self._spent) < len(self._list_judged())
-        while going:
+        while any(place not in self._spent for place in self._handed):
             with self._judging():
-                going = self._forks.take_next()
-        for place in self._list_judged():
-            if (
-                place not in self._spent
-            ):  # of a step that could not be judged: the first that raises an error does so here
-                with self._judging():
-                    self._keep(place, *self._judge(place))
-        self._failed = False
+                if not self._forks.take_next():
+                    break
+        # Of steps that could not be judged elsewhere: the first that raises an error does so here.
+        for place in [x for x in self._handed if x not in self._spent]:
+            with self._judging():
+                self._keep(place, *self._judge(place))
 
     def _read_ahead(self, row: int) -> None:
         """Have the inputs and references of a step read from the pack before they are asked for."""
