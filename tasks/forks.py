@@ -195,9 +195,7 @@ def count_processes_at_once(largest: int) -> int:
     return max(1, int(min(count_usable_processors(), memory // max(largest, 1))))
 
 
-def _answer_and_end(
-    parent: int, work: Work, forget: Forget, pipe: int, signals: Iterable[signal.Signals], closes: bool
-) -> None:
+def _answer_and_end(parent: int, work: Work, forget: Forget, pipe: int, signals: Iterable[int], closes: bool) -> None:
     """In the forked process. signals: those that are blocked."""
     try:
         gc.freeze()  # what is garbage here is garbage there, and its finalisers run there
