@@ -121,14 +121,16 @@ class Forks:
         """Whether a process that does it could be had."""
         pipe: tuple[int, ...] = ()
         parent = os.getpid()
-        # A signal is this process's: its copy would do what this one does at its end.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGALRM))
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         try:
+            # A signal is this process's: its copy would do what this one does at its end.
+            signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGALRM))
             ours, theirs = pipe = os.pipe()
             pid = os.fork()
             if pid == 0:
                 _answer_and_end(parent, work, forget, theirs, before, self._closes)
             self._running.append(_Fork(pid, ours, work, take))
+            os.close(theirs)
         except (AttributeError, OSError) as error:  # a system without it; no more descriptors, processes or memory
             for end in pipe:
                 os.close(end)
@@ -136,7 +138,6 @@ class Forks:
             return False
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        os.close(theirs)
         # Whoever writes first to memory that both have copies it: what lies free there is given back before.
         begun = select.poll()
         begun.register(ours, select.POLLIN)

@@ -222,7 +222,7 @@ def test_an_interrupt_while_processes_are_made_leaves_none(list_forks: Callable[
                 signal.setitimer(signal.ITIMER_REAL, delay)
                 while True:
                     beside.do(lambda: time.sleep(0.005), lambda _: None)
-            assert not list_forks()
+            assert not list_forks() and not signal.pthread_sigmask(signal.SIG_BLOCK, ())
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
