@@ -152,8 +152,8 @@ class ExactTraining:
         after: tuple[Arrays, Arrays, Arrays] = ([], [], [])
         begin, count = next(places) if draw is not None else 0, len(raw)
         for k, (p, name, weight, one, two, gradient) in enumerate(parts):
-            own, given = self.recipe.of_parameter(name), (number, weight, one, two, gradient, factor)
-            made = own.advance(*given) if goes_on else (own.advance_weight(*given),)
+            own = self.recipe.of_parameter(name)
+            made = own.advance(number, weight, one, two, gradient, factor, with_moments=goes_on)
             if draw is not None:
                 for place, x in enumerate(reversed(made)):
                     self._store(x, draw, begin + (2 - place) * count + k)

@@ -115,37 +115,20 @@ class TrainingRecipe:
         second: np.ndarray,
         gradient: np.ndarray,
         factor: float = 1.0,
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(first moment, second moment, weight) after a step, float64, each shaped as the weight; SGD has no second
-        moment and returns zeros. number: of the step, from 0; factor: of the gradient, by its clipping."""
-        function = functools.partial(self._advance_clipped, number, factor)
-        made = _map_blocks(function, 3, weight, first, second, gradient)
-        return made[0], made[1], made[2]
+        with_moments: bool = True,
+    ) -> list[np.ndarray]:
+        """First moment, second moment and weight after a step, or the weight alone; float64, each shaped as the weight.
+        SGD has no second moment and returns zeros. number: of the step, from 0; factor: of the gradient, by its
+        clipping."""
 
-    def advance_weight(
-        self,
-        number: int,
-        weight: np.ndarray,
-        first: np.ndarray,
-        second: np.ndarray,
-        gradient: np.ndarray,
-        factor: float = 1.0,
-    ) -> np.ndarray:
-        """The last of what `advance` returns."""
-        function = functools.partial(self._advance_clipped, number, factor)
-        return _map_blocks(lambda *given: function(*given)[2:], 1, weight, first, second, gradient)[0]
+        def advance_clipped(
+            weight: np.ndarray, first: np.ndarray, second: np.ndarray, gradient: np.ndarray
+        ) -> Sequence[np.ndarray]:
+            clipped = gradient * factor if factor != 1.0 else gradient
+            made = self.advance_block(number, weight, first, second, clipped)
+            return made if with_moments else made[2:]
 
-    def _advance_clipped(
-        self,
-        number: int,
-        factor: float,
-        weight: np.ndarray,
-        first: np.ndarray,
-        second: np.ndarray,
-        gradient: np.ndarray,
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        clipped = gradient * factor if factor != 1.0 else gradient
-        return self.advance_block(number, weight, first, second, clipped)
+        return _map_blocks(advance_clipped, 3 if with_moments else 1, weight, first, second, gradient)
 
     def advance_moments(
         self, weight: np.ndarray, first: np.ndarray, second: np.ndarray, gradient: np.ndarray
