@@ -8,8 +8,10 @@ import os
 import pickle
 import select
 import signal
-from collections.abc import Callable, Iterable, Iterator
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any
 
 from tasks import heap, variables
@@ -66,8 +68,7 @@ class _Fork:
         return dict(pickle.loads(self.got[_HEAD:])) if self._is_whole() else {}  # of this very process
 
     def end(self) -> int:
-        """End it, if it has not ended; its status (waitpid(2)), 0 where nobody may wait for it."""
-        os.close(self.pipe)
+        """End it, if it has not ended; its status (waitpid(2)), 0 where nobody may wait for it, or has done so."""
         with contextlib.suppress(ChildProcessError, ProcessLookupError):  # SIGCHLD is ignored
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if not pid:
@@ -78,6 +79,50 @@ class _Fork:
 
     def _is_whole(self) -> bool:
         return len(self.got) >= _HEAD and len(self.got) == _HEAD + int.from_bytes(self.got[len(_BEGUN) : _HEAD], "big")
+
+
+class _HeldSignals:
+    """Signals that Python handles, held back while a process is forked: what a handler raised in a hook of the fork would
+    be lost, and raised after it would leave a process that nobody knows. To block them does not do: they would be given
+    to another thread, and be handled in the main one all the same."""
+
+    def __init__(self) -> None:
+        self._handlers: dict[int, Any] = {}
+        self._came: list[int] = []
+        self._held = True
+
+    def hold(self) -> None:
+        """Note what comes from now on."""
+        if threading.current_thread() is threading.main_thread():  # no other handles any
+            for number in signal.valid_signals():
+                if callable(handler := signal.getsignal(number)):
+                    self._handlers[number] = handler
+                    signal.signal(number, self._handle)
+
+    def release(self) -> None:
+        """Handle what has come; it may raise."""
+        self._held = False
+        try:
+            self._put_back()
+        finally:  # one that comes in between may raise
+            self._put_back()
+        for number in self._came:
+            signal.raise_signal(number)
+
+    def release_in_copy(self) -> None:
+        """In the forked process: what has come is its parent's to handle."""
+        self._came.clear()
+        self.release()
+
+    def _put_back(self) -> None:
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self._held:
+            self._came.append(number)
+        else:
+            self._handlers[number](number, frame)
 
 
 class Forks:
@@ -115,20 +160,18 @@ class Forks:
     def end(self) -> None:
         """End what is not yet done."""
         while self._running:
-            self._running.pop().end()
+            self._end(self._running[-1])
 
     def _fork(self, work: Work, take: Take, forget: Forget) -> bool:
         """Whether a process that does it could be had."""
         pipe: tuple[int, ...] = ()
-        parent = os.getpid()
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        parent, signals = os.getpid(), _HeldSignals()
         try:
-            # A signal is this process's: its copy would do what this one does at its end.
-            signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGALRM))
+            signals.hold()
             ours, theirs = pipe = os.pipe()
             pid = os.fork()
             if pid == 0:
-                _answer_and_end(parent, work, forget, theirs, before, self._closes)
+                _answer_and_end(parent, work, forget, theirs, signals, self._closes)
             self._running.append(_Fork(pid, ours, work, take))
             os.close(theirs)
         except (AttributeError, OSError) as error:  # a system without it; no more descriptors, processes or memory
@@ -137,7 +180,7 @@ class Forks:
             self._tell(f"no process could be forked: {error}")
             return False
         finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            signals.release()
         # Whoever writes first to memory that both have copies it: what lies free there is given back before.
         begun = select.poll()
         begun.register(ours, select.POLLIN)
@@ -160,8 +203,7 @@ class Forks:
 
     def _take(self, one: _Fork) -> None:
         """Take what one has answered, or do it here."""
-        self._running.remove(one)
-        status, answer = one.end(), one.answer()
+        status, answer = self._end(one), one.answer()
         if "done" in answer:
             return one.take(answer["done"])
         code, idle = os.waitstatus_to_exitcode(status), one.idle >= LOOKS
@@ -172,6 +214,13 @@ class Forks:
         killed = not idle and not answer and code == -signal.SIGKILL  # mostly for want of memory
         self._in_vain = self._in_vain or not killed
         one.take(one.work())
+
+    def _end(self, one: _Fork) -> int:
+        """End one; its status. Known until it has ended: an interrupt may come in between."""
+        status = one.end()
+        self._running.remove(one)
+        os.close(one.pipe)
+        return status
 
     def _tell(self, failure: str) -> None:
         self.failure = self.failure or failure
@@ -196,11 +245,11 @@ def count_processes_at_once(largest: int) -> int:
     return max(1, int(min(count_usable_processors(), memory // max(largest, 1))))
 
 
-def _answer_and_end(parent: int, work: Work, forget: Forget, pipe: int, signals: Iterable[int], closes: bool) -> None:
-    """In the forked process. signals: those that are blocked."""
+def _answer_and_end(parent: int, work: Work, forget: Forget, pipe: int, signals: _HeldSignals, closes: bool) -> None:
+    """In the forked process."""
     try:
         gc.freeze()  # what is garbage here is garbage there, and its finalisers run there
-        signal.pthread_sigmask(signal.SIG_SETMASK, signals)
+        signals.release_in_copy()
         end_with_parent(parent)
         with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
             file.write("1000")  # under want of memory this one is ended, not its parent, whose work would all be lost

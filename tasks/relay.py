@@ -220,9 +220,9 @@ def read_cpu_quota(system: Path = Path("/")) -> float:
     quotas = [math.inf]
     for group in _list_control_groups("cpu", system):
         of_v1 = " ".join(_read_text(group / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
-        with contextlib.suppress(ValueError):  # "max 100000" or "-1 100000": no quota
-            share, period = map(int, (_read_text(group / "cpu.max") or of_v1).split())
-            quotas.append(share / period if share > 0 else math.inf)
+        shares = [_parse_limit(x) for x in (_read_text(group / "cpu.max") or of_v1).split()]
+        if len(shares) == 2 and all(map(math.isfinite, shares)):
+            quotas.append(shares[0] / shares[1])
     return min(quotas)
 
 
@@ -235,11 +235,9 @@ def count_usable_processors() -> int:
 
 def measure_machine_memory(system: Path = Path("/")) -> int:
     """Bytes of memory that this machine has, or that the control groups of this process allow."""
-    limits = [PAGE_SIZE * os.sysconf("SC_PHYS_PAGES")]
-    for group in _list_control_groups("memory", system):
-        with contextlib.suppress(ValueError):  # "max": no limit
-            limits.append(int(_read_text(group / "memory.max") or _read_text(group / "memory.limit_in_bytes")))
-    return min(limits)
+    names = ("memory.max", "memory.limit_in_bytes")
+    limits = [_parse_limit(_read_text(x / name)) for x in _list_control_groups("memory", system) for name in names]
+    return int(min(PAGE_SIZE * os.sysconf("SC_PHYS_PAGES"), *limits))
 
 
 def _list_control_groups(controller: str, system: Path) -> list[Path]:
@@ -257,6 +255,13 @@ def _list_control_groups(controller: str, system: Path) -> list[Path]:
             top = system / "sys/fs/cgroup" / folder
             found += [top.joinpath(*parts[:n]) for n in range(len(parts) + 1 if ".." not in parts else 1)]
     return found
+
+
+def _parse_limit(text: str) -> float:
+    """A number of the kernel's; infinite where it says "max", −1 or nothing. No error is raised for those: where one is
+    formatted, CPython 3.11 and 3.12 lose what a signal's handler raises, Ctrl-C's too."""
+    text = text.strip()
+    return int(text) if text.isdecimal() else math.inf
 
 
 def _read_text(file: Path) -> str:

@@ -75,6 +75,16 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     yield path
 
 
+@pytest.fixture(autouse=True)
+def definitions() -> Iterator[None]:
+    """What a test announces of catalogs of the user's own does not outlive it."""
+    from tasks.catalogs import user_definitions
+
+    before = user_definitions.get_announced_definitions()
+    yield
+    user_definitions.announce_definitions(before)
+
+
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
     return tmp_path / "results"

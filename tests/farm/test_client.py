@@ -29,7 +29,6 @@ from farm.hunt import minimise_search as searching
 from farm.lake.key import RowKey
 from tasks.backends.shared import torch_devices
 from tasks.backends.torch import TorchEager
-from tasks.catalogs import user_definitions
 from tasks.catalogs.user import fuzzed_samples, load_kernels
 from tests.kernels import called, norms
 from tests.kernels.norms import DIMS, INPUTS, Norm, WrongNorm, exact, exact_in_torch, refuses, rms_norm, tail_lost
@@ -44,7 +43,6 @@ def hangs(x): time.sleep(600)
 
 @pytest.fixture(autouse=True)
 def quiet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(user_definitions, "_told", [""])
     monkeypatch.chdir(tmp_path)
 
 

@@ -93,8 +93,7 @@ class Farm:
 
 
 @pytest.fixture
-def farm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Farm]:
-    monkeypatch.setattr(user_definitions, "_told", [""])
+def farm(tmp_path: Path) -> Iterator[Farm]:
     made = Farm(tmp_path)
     yield made
     if made.child is not None:

@@ -13,7 +13,6 @@ from farm.commands.reproduce import main as reproduce
 from farm.commands.run import main
 from farm.exits import BAD_INPUT, FOUND, OK
 from farm.plan.config import ConfigError, load_config
-from tasks.catalogs import user_definitions
 from tasks.catalogs.models import network_samples
 from tasks.graphs import noise_floor
 from tests import residual_model
@@ -21,8 +20,7 @@ from tests import residual_model
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a model and its inputs; what a run announces does not outlive the test."""
-    monkeypatch.setattr(user_definitions, "_told", [""])
+    """A folder with a model and its inputs."""
     monkeypatch.chdir(tmp_path)
     model = residual_model.residual()
     onnx.save(model, tmp_path / "mine.onnx")

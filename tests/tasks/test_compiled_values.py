@@ -148,10 +148,7 @@ def judged(tmp_path: Path, expression: str, compiler: Any) -> Row:
 
 
 @pytest.mark.parametrize("fault", COMPILERS, ids=lambda x: x.__name__)
-def test_what_a_compiler_keeps_of_other_values_is_wrong(
-    fault: Callable[[Run, bool], Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(user_definitions, "_told", [""])
+def test_what_a_compiler_keeps_of_other_values_is_wrong(fault: Callable[[Run, bool], Run], tmp_path: Path) -> None:
     for sound in (True, False):
 
         def compiler(graph: Any, given: Sequence[Any], sound: bool = sound, **more: Any) -> Run:
@@ -165,9 +162,7 @@ def test_what_a_compiler_keeps_of_other_values_is_wrong(
             assert "graph=whole,pieces" in (row.flags or "")
 
 
-def test_the_way_that_is_wrong_is_the_culprit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(user_definitions, "_told", [""])
-
+def test_the_way_that_is_wrong_is_the_culprit(tmp_path: Path) -> None:
     def compiler(graph: Any, given: Sequence[Any], **more: Any) -> Run:
         whole = any(node.target == "item" for node in graph.graph.nodes)
         return lambda *given: [y if whole else y * 2 for y in graph.forward(*given)]

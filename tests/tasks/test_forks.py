@@ -211,21 +211,80 @@ def test_work_that_reads_no_file_keeps_nobody_waiting_for_the_end_of_one() -> No
     assert found != [HERE] and not beside.failure
 
 
-def test_an_interrupt_while_processes_are_made_leaves_none(list_forks: Callable[[], set[int]]) -> None:
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
+def raise_interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGALRM, interrupt)
+
+@pytest.fixture
+def alarm() -> Iterator[None]:
+    """SIGALRM raises KeyboardInterrupt. No garbage is collected: what is raised in a callback of that is lost."""
+    before = signal.signal(signal.SIGALRM, raise_interrupt)
+    gc.disable()
     try:
-        for delay in (0.001, 0.003, 0.01, 0.03):
-            with pytest.raises(KeyboardInterrupt), fork_beside() as beside:
-                signal.setitimer(signal.ITIMER_REAL, delay)
-                while True:
-                    beside.do(lambda: time.sleep(0.005), lambda _: None)
-            assert not list_forks() and not signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        yield
     finally:
+        gc.enable()
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.usefixtures("alarm", "executor")
+@pytest.mark.parametrize("delay", [0.001, 0.003, 0.01, 0.03])
+def test_an_interrupt_while_processes_are_made_leaves_none(delay: float, list_forks: Callable[[], set[int]]) -> None:
+    until = time.monotonic() + 10.0
+    with pytest.raises(KeyboardInterrupt), fork_beside() as beside:
+        signal.setitimer(signal.ITIMER_REAL, delay)
+        while time.monotonic() < until:
+            beside.do(lambda: time.sleep(0.005), lambda _: None)
+    assert not list_forks() and signal.getsignal(signal.SIGALRM) is raise_interrupt
+
+
+@pytest.mark.usefixtures("alarm", "executor")
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_an_interrupt_that_another_thread_is_given_comes_when_the_process_is_known(
+    when: str, monkeypatch: pytest.MonkeyPatch, list_forks: Callable[[], set[int]]
+) -> None:
+    fork, swallowed = os.fork, list[int]()
+
+    def interrupt() -> None:
+        """As a hook of the fork: what is raised is lost."""
+        try:
+            os.kill(HERE, signal.SIGALRM)
+            time.sleep(0.05)
+        except KeyboardInterrupt:
+            swallowed.append(1)
+
+    def fork_and_interrupt() -> int:
+        if when == "before":
+            interrupt()
+        pid = fork()
+        if pid and when == "after":
+            interrupt()
+        return pid
+
+    monkeypatch.setattr(os, "fork", fork_and_interrupt)
+    taken = list[int]()
+    with pytest.raises(KeyboardInterrupt), fork_beside() as beside:
+        beside.do(os.getpid, taken.append)
+    assert not swallowed and not taken and not list_forks()
+    assert signal.getsignal(signal.SIGALRM) is raise_interrupt
+
+
+def test_a_signal_that_is_sent_to_a_process_that_works_is_handled_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    def work() -> str:
+        os.kill(os.getpid(), signal.SIGALRM)
+        time.sleep(5)
+        return "not handled"
+
+    before = signal.signal(signal.SIGALRM, raise_interrupt)
+    found: list[str] = []
+    try:
+        with fork_beside() as beside, pytest.raises(KeyboardInterrupt):
+            beside.do(work, found.append)
+            beside.finish()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert not found and beside.failure == "KeyboardInterrupt: "
 
 
 class Last:

@@ -406,7 +406,6 @@ def test_a_runtime_that_drops_a_cast_has_a_row_that_says_so(
 
     (tmp_path / "m.onnx").write_bytes(three_products(()))
     np.savez(tmp_path / "x.npz", x=X)
-    monkeypatch.setattr(user_definitions, "_told", [""])
     one = {"at": 0, "root": str(tmp_path), "name": "m", "model": str(tmp_path / "m.onnx"), "drawn": []}
     user_definitions.announce_definitions(json.dumps({"models": [one | {"inputs": [str(tmp_path / "x.npz")]}]}))
     _, made = prepare_group(Group("models:m", "", "float32", 1), tmp_path / "cache")

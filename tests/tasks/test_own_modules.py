@@ -32,9 +32,8 @@ BEGIN = "import random\nimport numpy as np\nimport torch\nimport torch.nn as nn\
 
 
 @pytest.fixture
-def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., PreparedGroup]:
+def prepared(tmp_path: Path) -> Callable[..., PreparedGroup]:
     """Of the source of a class Model: its group, prepared."""
-    monkeypatch.setattr(user_definitions, "_told", [""])
 
     def made(source: str, x: np.ndarray = X, check: str = "forward") -> PreparedGroup:
         (tmp_path / "own.py").write_text(BEGIN + source)

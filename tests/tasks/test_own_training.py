@@ -388,9 +388,12 @@ def test_an_end_that_is_asked_for_does_not_wait_for_what_is_to_be_judged(
 
     monkeypatch.setattr(Spending, "_judge", judge_for_long)
     monkeypatch.setattr(Spending, "take", interrupt)
-    begin = time.monotonic()
-    with pytest.raises(KeyboardInterrupt):
-        run_good_training(root, monkeypatch)
+    begin, before = time.monotonic(), signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run_good_training(root, monkeypatch)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert time.monotonic() - begin < 30
 
 
