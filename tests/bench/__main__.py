@@ -105,6 +105,7 @@ class Bench:
     long: bool = False
 
 
+SMALL_GPT = {"wide": 16, "heads": 2, "deep": 1, "words": 50, "tokens": 8, "memory_gib": 8, "one": True}
 BENCHES = {
     "zoo": Bench(evidence.zoo, {"ops": []}, {"ops": ["*relu*"]}),
     "verdicts": Bench(evidence.verdicts, {"samples": 8, "ops": ["*"]}, {"samples": 2, "ops": ["abs", "softmax"]}),
@@ -344,8 +345,14 @@ BENCHES = {
     ),
     "large_training": Bench(
         large_training.large_training,
-        {"wide": 512, "deep": 3, "words": 4000, "tokens": 128},
-        {"wide": 16, "deep": 1, "words": 50, "tokens": 8},
+        {"wide": 384, "heads": 6, "deep": 6, "words": 8000, "tokens": 256, "memory_gib": 16, "one": True},
+        SMALL_GPT,
+        long=True,
+    ),
+    "gpt": Bench(
+        large_training.large_training,
+        {"wide": 768, "heads": 12, "deep": 12, "words": 20000, "tokens": 256, "memory_gib": 20, "one": False},
+        SMALL_GPT,
         long=True,
     ),
     "scale": Bench(
