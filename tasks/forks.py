@@ -8,6 +8,7 @@ import os
 import pickle
 import select
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -68,7 +69,7 @@ class _Fork:
         return dict(pickle.loads(self.got[_HEAD:])) if self._is_whole() else {}  # of this very process
 
     def end(self) -> int:
-        """End it, if it has not ended; its status (waitpid(2)), 0 where nobody may wait for it, or has done so."""
+        """End it, if it has not ended; its status (waitpid(2)), 0 where it cannot be waited for: nobody may, or somebody has."""
         with contextlib.suppress(ChildProcessError, ProcessLookupError):  # SIGCHLD is ignored
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if not pid:
@@ -84,7 +85,8 @@ class _Fork:
 class _HeldSignals:
     """Signals that Python handles, held back while a process is forked: what a handler raised in a hook of the fork would
     be lost, and raised after it would leave a process that nobody knows. To block them does not do: they would be given
-    to another thread, and be handled in the main one all the same."""
+    to another thread, and be handled in the main one all the same. What C code has set of such a signal
+    (`signal.siginterrupt`, `faulthandler.register`) does not come back."""
 
     def __init__(self) -> None:
         self._handlers: dict[int, Any] = {}
@@ -92,31 +94,37 @@ class _HeldSignals:
         self._held = True
 
     def hold(self) -> None:
-        """Note what comes from now on."""
-        if threading.current_thread() is threading.main_thread():  # no other handles any
-            for number in signal.valid_signals():
+        """Note what comes from now on. Raises what a handler raises until then."""
+        if threading.current_thread() is not threading.main_thread():  # no other handles any
+            return
+        try:
+            for number in range(1, signal.NSIG):
                 if callable(handler := signal.getsignal(number)):
                     self._handlers[number] = handler
                     signal.signal(number, self._handle)
+        except BaseException:
+            self.release()
+            raise
 
     def release(self) -> None:
-        """Handle what has come; it may raise."""
-        self._held = False
+        """Put the handlers back and have them handle what has come: all of it, whatever one raises."""
         try:
-            self._put_back()
-        finally:  # one that comes in between may raise
-            self._put_back()
-        for number in self._came:
-            signal.raise_signal(number)
+            self._held = False
+            for number, handler in self._handlers.items():
+                if signal.getsignal(number) == self._handle:  # nobody has set another
+                    signal.signal(number, handler)
+            while self._came:
+                number = self._came[0]
+                del self._came[0]  # a signal that came after a call of pop would lose it
+                self._handlers[number](number, sys._getframe())
+        except BaseException:
+            self.release()
+            raise
 
     def release_in_copy(self) -> None:
         """In the forked process: what has come is its parent's to handle."""
         self._came.clear()
         self.release()
-
-    def _put_back(self) -> None:
-        for number, handler in self._handlers.items():
-            signal.signal(number, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self._held:
@@ -166,8 +174,8 @@ class Forks:
         """Whether a process that does it could be had."""
         pipe: tuple[int, ...] = ()
         parent, signals = os.getpid(), _HeldSignals()
+        signals.hold()
         try:
-            signals.hold()
             ours, theirs = pipe = os.pipe()
             pid = os.fork()
             if pid == 0:
@@ -218,8 +226,9 @@ class Forks:
     def _end(self, one: _Fork) -> int:
         """End one; its status. Known until it has ended: an interrupt may come in between."""
         status = one.end()
-        self._running.remove(one)
-        os.close(one.pipe)
+        if one in self._running:  # a handler may have ended them
+            self._running.remove(one)
+            os.close(one.pipe)
         return status
 
     def _tell(self, failure: str) -> None:

@@ -221,7 +221,7 @@ def read_cpu_quota(system: Path = Path("/")) -> float:
     for group in _list_control_groups("cpu", system):
         of_v1 = " ".join(_read_text(group / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
         shares = [_parse_limit(x) for x in (_read_text(group / "cpu.max") or of_v1).split()]
-        if len(shares) == 2 and all(map(math.isfinite, shares)):
+        if len(shares) == 2 and 0 < shares[0] < math.inf:
             quotas.append(shares[0] / shares[1])
     return min(quotas)
 

@@ -81,6 +81,7 @@ HALF = {"quota": "50000", "period": "100000"}
     [
         (V2, {"memory.max": "4096", "cpu.max": "150000 100000"}, 4096, 1.5),
         (V2, {"memory.max": "max", "cpu.max": "max 100000"}, None, math.inf),
+        (V2, {"memory.max": "max\n", "cpu.max": "0 100000\n"}, None, math.inf),
         (V2, {"memory.max": str(1 << 60), "cpu.max": ""}, None, math.inf),
         (V2, {}, None, math.inf),
         # Of a job or a service the limits are in its group's folder, and those of groups around it hold as well.

@@ -138,9 +138,11 @@ def test_what_does_nothing_any_more_is_done_here(
 
 
 @pytest.mark.usefixtures("looks")
-def test_what_works_for_long_is_waited_for() -> None:
+def test_what_works_for_long_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forks, "LOOK_S", 0.3)  # on a machine that is busy it may not work for as long
+
     def work() -> int:
-        while time.process_time() < 1.5:
+        while time.process_time() < 2.0:
             pass
         return os.getpid()
 
@@ -268,6 +270,77 @@ def test_an_interrupt_that_another_thread_is_given_comes_when_the_process_is_kno
         beside.do(os.getpid, taken.append)
     assert not swallowed and not taken and not list_forks()
     assert signal.getsignal(signal.SIGALRM) is raise_interrupt
+
+
+def raise_timeout(*_: object) -> None:
+    raise TimeoutError
+
+
+@pytest.fixture
+def terminate() -> Iterator[list[int]]:
+    """What has come of SIGTERM, which is handled."""
+    came = list[int]()
+    before = signal.signal(signal.SIGTERM, lambda number, _: came.append(number))
+    try:
+        yield came
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.usefixtures("alarm", "executor")
+def test_whatever_comes_meanwhile_is_handled_once(
+    terminate: list[int], monkeypatch: pytest.MonkeyPatch, list_forks: Callable[[], set[int]]
+) -> None:
+    """Though what is handled before it raises, and this thread has blocked it, so that another is given it."""
+    fork = os.fork
+
+    def fork_and_interrupt() -> int:
+        if pid := fork():
+            for number in (signal.SIGALRM, signal.SIGTERM):
+                os.kill(HERE, number)
+            time.sleep(0.05)
+        return pid
+
+    monkeypatch.setattr(os, "fork", fork_and_interrupt)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    try:
+        with pytest.raises(KeyboardInterrupt), fork_beside() as beside:
+            beside.do(os.getpid, lambda _: None)
+        assert not signal.sigpending() and terminate == [signal.SIGTERM] and not list_forks()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@pytest.mark.usefixtures("alarm")
+def test_a_time_limit_that_ends_as_a_process_is_made_is_no_want_of_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    signal.signal(signal.SIGALRM, raise_timeout)
+    install = signal.signal
+
+    def end_time(number: int, handler: Any) -> Any:
+        if number == signal.SIGALRM and handler is not raise_timeout:
+            signal.raise_signal(number)
+        return install(number, handler)
+
+    monkeypatch.setattr(signal, "signal", end_time)
+    beside = forks.Forks()
+    with pytest.raises(TimeoutError):
+        beside.do(os.getpid, lambda _: None)
+    assert not beside.failure and signal.getsignal(signal.SIGALRM) is raise_timeout
+
+
+@pytest.mark.usefixtures("alarm")
+def test_a_handler_that_a_fork_sets_in_its_process_stays_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    fork, found = os.fork, list[Any]()
+
+    def fork_and_reset() -> int:
+        if not (pid := fork()):
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        return pid
+
+    monkeypatch.setattr(os, "fork", fork_and_reset)
+    with fork_beside() as beside:
+        beside.do(lambda: signal.getsignal(signal.SIGALRM), found.append)
+    assert found == [signal.SIG_DFL] and signal.getsignal(signal.SIGALRM) is raise_interrupt
 
 
 def test_a_signal_that_is_sent_to_a_process_that_works_is_handled_there(monkeypatch: pytest.MonkeyPatch) -> None:
