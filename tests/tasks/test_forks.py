@@ -238,7 +238,8 @@ def test_an_interrupt_while_processes_are_made_leaves_none(delay: float, list_fo
         signal.setitimer(signal.ITIMER_REAL, delay)
         while time.monotonic() < until:
             beside.do(lambda: time.sleep(0.005), lambda _: None)
-    assert not list_forks() and signal.getsignal(signal.SIGALRM) is raise_interrupt
+    assert not list_forks() and not signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    assert signal.getsignal(signal.SIGALRM) is raise_interrupt
 
 
 @pytest.mark.usefixtures("alarm", "executor")
@@ -343,20 +344,17 @@ def test_a_handler_that_a_fork_sets_in_its_process_stays_there(monkeypatch: pyte
     assert found == [signal.SIG_DFL] and signal.getsignal(signal.SIGALRM) is raise_interrupt
 
 
-def test_a_signal_that_is_sent_to_a_process_that_works_is_handled_there(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("alarm")
+def test_a_signal_that_is_sent_to_a_process_that_works_is_handled_there() -> None:
     def work() -> str:
         os.kill(os.getpid(), signal.SIGALRM)
         time.sleep(5)
         return "not handled"
 
-    before = signal.signal(signal.SIGALRM, raise_interrupt)
     found: list[str] = []
-    try:
-        with fork_beside() as beside, pytest.raises(KeyboardInterrupt):
-            beside.do(work, found.append)
-            beside.finish()
-    finally:
-        signal.signal(signal.SIGALRM, before)
+    with fork_beside() as beside, pytest.raises(KeyboardInterrupt):
+        beside.do(work, found.append)
+        beside.finish()
     assert not found and beside.failure == "KeyboardInterrupt: "
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from farm.exits import allow_interrupts
 from tasks import forks
 from tasks import runner as runner_module
 from tasks.arrays import blocks
@@ -388,12 +389,9 @@ def test_an_end_that_is_asked_for_does_not_wait_for_what_is_to_be_judged(
 
     monkeypatch.setattr(Spending, "_judge", judge_for_long)
     monkeypatch.setattr(Spending, "take", interrupt)
-    begin, before = time.monotonic(), signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            run_good_training(root, monkeypatch)
-    finally:
-        signal.signal(signal.SIGINT, before)
+    begin = time.monotonic()
+    with allow_interrupts(), pytest.raises(KeyboardInterrupt):
+        run_good_training(root, monkeypatch)
     assert time.monotonic() - begin < 30
 
 
